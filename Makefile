@@ -235,7 +235,7 @@ emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph ops train net/wire net/local net/shm $(COMM_NUMBERS) dist/all_reduce_sync dist/cluster dist/compress
+arm.folders := base thread kernels graph ops train net/wire net/handshake net/local net/shm $(COMM_NUMBERS) dist/all_reduce_sync dist/cluster dist/compress
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
@@ -252,7 +252,7 @@ ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
 ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/cifar train/idx train/loss_scale train/metrics \
-    net/wire $(filter-out comm/collectives,$(COMM_NUMBERS))
+    net/wire net/handshake $(filter-out comm/collectives,$(COMM_NUMBERS))
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 

@@ -2953,7 +2953,7 @@ typedef struct dml_sync {
     /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
        nothing of the strategy's reads or writes g any more. */
     void (*failed)(void *state, dml_trainer *trainer);
-    /* After the update of w. */
+    /* After the update of w, and after the step is counted. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
@@ -2987,7 +2987,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
    would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
    dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
-   it, between steps. Nothing under any other strategy. */
+   it, between steps. Under any other strategy: waits for what the last step has left on its way
+   (dml_all_reduce_sync_options.across_steps), if anything. */
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
 
 /* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
@@ -8751,6 +8752,27 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }
 #endif
 
+/* As DML__PER_ISA of name##_narrow, but with AVX-512 `name_wide`, which is written with its vectors
+   (vector_math_wide.h). */
+#if defined(DML__HAS_AVX512)
+#define DML__PER_ISA_OR_WIDE(name, parameters, arguments)                                                    \
+    DML__PER_ISA(name##_narrow, parameters, arguments)                                                       \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        if (isa == DML_ISA_AVX512)                                                                           \
+            name##_wide arguments;                                                                           \
+        else                                                                                                 \
+            name##_narrow(isa, DML__STRIP arguments);                                                        \
+    }
+#else
+#define DML__PER_ISA_OR_WIDE(name, parameters, arguments)                                                    \
+    DML__PER_ISA(name##_narrow, parameters, arguments)                                                       \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        name##_narrow(isa, DML__STRIP arguments);                                                            \
+    }
+#endif
+
 #define DML__LOAD(from) (*(const dml__vf_memory *)(from))
 #define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
 #define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
@@ -10999,6 +11021,51 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 
 #endif
 
+/* ---- kernels/conv2d_tall.h ---- */
+
+/* conv2d_tall.h: tall tiles: one vector of columns under up to 30 rows, which convolutions of few filters are
+ * made of. */
+#ifndef DML_KERNELS_CONV2D_TALL_H
+#define DML_KERNELS_CONV2D_TALL_H
+
+#define DML__TALL_GROUPS 5
+#define DML__TALL_LEAST 5 /* rows of a group */
+
+/* As a dml__tile (microkernel.h), but that its rows are groups, in each of which they lie a step apart:
+       C[g][i][j] = relu(beta C[g][i][j] + bias[j] + sum of A * B over t < blocks and p < k), where
+       A = a[g][a_at[t] + p a_step + i row_step],  B = b[b_at[t] + p b_step + j],  C = c[g][i c_step + j]. */
+typedef struct dml__tall_tile {
+    int columns; /* 1 .. 16 */
+    int size;    /* rows of a group: dml__tall_size */
+    int blocks, k;
+    const ptrdiff_t *a_at, *b_at; /* (blocks) */
+    ptrdiff_t a_step, row_step, c_step;
+    const float *b;
+    ptrdiff_t b_step;
+    bool b_narrow; /* lines of B end with the last column, and not with a vector */
+    float beta;
+    const float *bias; /* (columns), or NULL */
+    bool relu;
+    int groups; /* that are there already; 0 to begin with */
+    const float *a[DML__TALL_GROUPS];
+    float *c[DML__TALL_GROUPS];
+    int left_out[DML__TALL_GROUPS]; /* so many first rows of a group belong to the group before it */
+} dml__tall_tile;
+
+DML__LOCAL bool dml__tall_is_there(dml_isa isa);
+
+/* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
+
+/* How many are then computed of them. */
+DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow);
+
+/* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
+DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
+DML__LOCAL void dml__tall_end(dml__tall_tile *tile);
+
+#endif
+
 #include <string.h>
 
 /* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
@@ -11429,11 +11496,42 @@ static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pi
     }
 }
 
-/* Whether fives of pixels of a line may be computed in tall tiles. */
+/* Whether pixels of a line, or of a column, may be computed in tall tiles. */
 static bool dml__conv_pass_is_tall(const dml__conv_pass_sweep *sweep)
 {
-    const dml__microkernel *kernel = sweep->plan->kernel;
-    return kernel->tall_rows && sweep->columns <= kernel->lanes && sweep->band.base;
+    return sweep->columns <= sweep->plan->kernel->lanes && sweep->band.base &&
+           dml__larger(sweep->x1 - sweep->x0, sweep->band.lines) >= DML__TALL_LEAST &&
+           dml__tall_is_there(dml__pool_machine(sweep->plan->pool).isa);
+}
+
+/* Runs along lines, or along columns where lines are too short. */
+static void dml__conv_pass_sweep_tall(const dml__conv_pass_sweep *sweep)
+{
+    const dml__conv_pass *p = sweep->plan->pass;
+    const dml__conv_pass_band *band = &sweep->band;
+    const dml__tile *tile = &sweep->tile;
+    const ptrdiff_t width = sweep->x1 - sweep->x0, a_pixel = p->stride_w * band->pixel_step,
+                    a_line = p->stride_h * band->line_step;
+    const bool along = width >= DML__TALL_LEAST;
+    const ptrdiff_t rows = along ? width : band->lines, runs = along ? band->lines : width;
+    const ptrdiff_t a_run = along ? a_line : a_pixel, c_run = along ? p->target_line : p->target_pixel;
+    dml__tall_tile tall;
+    tall.columns = sweep->columns;
+    tall.size = dml__tall_size(rows, false);
+    tall.blocks = tile->blocks, tall.k = tile->k;
+    tall.a_at = tile->a_at, tall.b_at = tile->b_at;
+    tall.a_step = tile->a_step, tall.row_step = along ? a_pixel : a_line;
+    tall.c_step = along ? p->target_pixel : p->target_line;
+    tall.b = tile->b, tall.b_step = tile->b_step, tall.b_narrow = false;
+    tall.beta = tile->beta, tall.bias = tile->bias, tall.relu = tile->relu;
+    tall.groups = 0;
+    for (ptrdiff_t n = 0; n < band->images; n++) {
+        const float *a = (band->base ? band->base : p->source) + n * band->image_step;
+        float *c = p->target + (band->n0 + n) * p->target_image + band->y0 * p->target_line +
+                   sweep->x0 * p->target_pixel + sweep->j0;
+        for (ptrdiff_t run = 0; run < runs; run++, a += a_run, c += c_run) dml__tall_add(&tall, a, c, rows);
+    }
+    dml__tall_end(&tall);
 }
 
 static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
@@ -11443,9 +11541,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * (sweep->x1 - sweep->x0);
-    const bool tall = dml__conv_pass_is_tall(sweep) && (sweep->x1 - sweep->x0) % 5 == 0;
-    const ptrdiff_t high = tall ? plan->kernel->tall_rows : plan->kernel->rows;
-    const ptrdiff_t tiles = dml__quotient_up(pixels, high);
+    const ptrdiff_t tiles = dml__quotient_up(pixels, plan->kernel->rows);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
     const ptrdiff_t a_image = band->image_step - (band->lines - 1) * a_line, c_pixel = p->target_pixel,
                     c_image = p->target_image - (band->lines - 1) * p->target_line;
@@ -11455,9 +11551,8 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
                        sweep->x0 * c_pixel + sweep->j0,
           *c = c_line_at;
     dml__conv_pass_pixel at = { 0, 0, sweep->x0 };
-    tile->row_step = a_pixel;
     for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
-        const ptrdiff_t end = tall ? dml__smaller(pixels, (t + 1) * high) : (t + 1) * pixels / tiles;
+        const ptrdiff_t end = (t + 1) * pixels / tiles;
         const int rows = (int)(end - pixel);
         for (int i = 0; i < rows;) {
             const int line_end = (int)dml__smaller(rows, i + sweep->x1 - at.x);
@@ -11550,14 +11645,15 @@ static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__co
                 const dml__conv_pass_taps next = dml__conv_pass_taps_of_column(p, sweep->x1);
                 if (next.t0 != sweep->row.t0 || next.t1 != sweep->row.t1) break;
             }
-            if (dml__conv_pass_is_tall(sweep) && sweep->x1 - sweep->x0 > 5)
-                sweep->x1 -= (sweep->x1 - sweep->x0) % 5;
             sweep->band = *band;
             sweep->band.y0 += y, sweep->band.lines = end - y;
             dml__conv_pass_blocks(sweep, a_at, b_at);
             if (plan->k && tile->blocks == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
             if (band->base) sweep->band.base = dml__conv_pass_base(sweep, band, y);
-            dml__conv_pass_sweep_tiles(sweep);
+            if (dml__conv_pass_is_tall(sweep))
+                dml__conv_pass_sweep_tall(sweep);
+            else
+                dml__conv_pass_sweep_tiles(sweep);
         }
     }
 }
@@ -12075,13 +12171,22 @@ static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
     return 3 * vectors + vectors % 2;
 }
 
+/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
+static bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    return j->filters <= plan->kernel->lanes && j->taps_w * j->channels >= DML__TALL_LEAST &&
+           dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+}
+
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t lanes = plan->kernel->lanes;
-    return plan->lines_of_taps && j->filters % lanes == 0 && plan->patch <= DML__WGRAD_TURNED / j->filters &&
-           plan->patch * dml__wgrad_line_cost(j->filters, lanes) <
-               j->filters * j->taps_h * dml__wgrad_line_cost(j->taps_w * j->channels, lanes);
+    const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters) return false;
+    const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
+    if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
+    return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
 }
 
 /* Floats between patches where they are gathered, or 0. Short lines of taps leave most lanes empty: then
@@ -12448,7 +12553,37 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
         }
 }
 
-/* One strip's share of dw turned, (patch, filters). */
+/* One strip's share of dw turned, (patch, filters), in tall tiles. */
+static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                     const dml__wgrad_view *view, float beta, float *sums)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t line = j->taps_w * j->channels, a_line = view->line_step * j->channels;
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tall_tile tall;
+    tall.columns = (int)j->filters;
+    tall.b_narrow = j->filters < plan->kernel->lanes;
+    tall.size = dml__tall_size(line, tall.b_narrow);
+    tall.blocks = (int)strip->lines;
+    tall.k = (int)strip->w;
+    tall.a_at = a_at, tall.b_at = b_at;
+    tall.a_step = view->pixel_step * j->channels;
+    tall.row_step = 1;
+    tall.c_step = j->filters;
+    tall.b = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    tall.b_step = j->dy_pixel;
+    tall.beta = beta;
+    tall.bias = NULL;
+    tall.relu = false;
+    tall.groups = 0;
+    for (ptrdiff_t l = 0; l < strip->lines; l++)
+        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * j->dy_pixel;
+    for (ptrdiff_t tap = 0; tap < j->taps_h; tap++)
+        dml__tall_add(&tall, view->base + tap * j->dilation_h * a_line, sums + tap * line * j->filters, line);
+    dml__tall_end(&tall);
+}
+
+/* The same, in others. */
 static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                        const dml__wgrad_view *view, float *packed, float beta, float *sums)
 {
@@ -12501,7 +12636,10 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
-        dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
+        if (dml__wgrad_is_tall(plan))
+            dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
+        else
+            dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
     dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
 }
@@ -14071,6 +14209,179 @@ DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape 
 }
 
 DML__DRIVERS_END
+
+#endif
+
+/* ---- kernels/conv2d_tall.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_TALL_C
+#define DML_KERNELS_CONV2D_TALL_C
+
+/* A tile of one vector loads as many rows as it multiplies, and the vector besides: 30 rows take 31 loads
+   where 8 take 9, and have no latency to wait for. Ten rows of a group need one pointer and five multiples of
+   their step, which never change, since an address may be a pointer and 1, 2, 4 or 8 times another register.
+   So three pointers are all that moves, and what else is a register is a sum. */
+#if defined(DML__HAS_AVX512)
+
+#define DML__TALL_ROWS 10
+
+/* p + i step in bytes, by its multiples. */
+#define DML__TALL_AT(p, step, i)                                                                             \
+    ((const float *)(const void *)((p) + ((i) == 0   ? 0                                                     \
+                                          : (i) <= 2 ? (i)*step[0]                                           \
+                                          : (i) == 4 ? 4 * step[0]                                           \
+                                          : (i) == 8 ? 8 * step[0]                                           \
+                                          : (i) == 6 ? 2 * step[1]                                           \
+                                                     : step[(i) / 2])))
+
+#define DML__TALL_EACH(statement)                                                                            \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int g = 0; g < groups; g++) {                                                                   \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < size; i++) statement;                                                        \
+        }                                                                                                    \
+    }
+
+DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const int groups, const int size,
+                                               const bool narrow)
+{
+    __m512 sum[DML__TALL_GROUPS][DML__TALL_ROWS];
+    const ptrdiff_t row = tile->row_step * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t a_step = tile->a_step * (ptrdiff_t)sizeof(float), b_step = tile->b_step;
+    const uint32_t mask = (1u << tile->columns) - 1;
+    ptrdiff_t step[5] = { row, 3 * row, 5 * row, 7 * row, 9 * row };
+    DML__TALL_EACH(sum[g][i] = dml__avx512_splat(0))
+    for (int t = 0; t < tile->blocks; t++) {
+        const float *b = tile->b + tile->b_at[t];
+        const char *a[DML__TALL_GROUPS];
+        DML__UNROLL
+        for (int g = 0; g < groups; g++) a[g] = (const char *)(tile->a[g] + tile->a_at[t]);
+        for (int p = tile->k; p > 0; p--, b += b_step) {
+            DML__UNROLL
+            for (int s = 0; s < 5; s++) DML__IN_ORDER(step[s])
+            DML__UNROLL
+            for (int g = 0; g < groups; g++) DML__IN_ORDER(a[g])
+            const __m512 line = narrow ? dml__avx512_load_some(b, mask) : dml__avx512_load(b);
+            DML__UNROLL
+            for (int g = 0; g < groups; g++) {
+                DML__UNROLL
+                for (int i = 0; i < size; i++)
+                    sum[g][i] =
+                        dml__avx512_fma(dml__avx512_splat(*DML__TALL_AT(a[g], step, i)), line, sum[g][i]);
+                a[g] += a_step;
+            }
+        }
+    }
+    const ptrdiff_t c_step = tile->c_step;
+    if (tile->beta != 0)
+        DML__TALL_EACH(sum[g][i] =
+                           dml__avx512_fma(dml__avx512_splat(tile->beta),
+                                           dml__avx512_load_some(tile->c[g] + i * c_step, mask), sum[g][i]))
+    if (tile->bias)
+        DML__TALL_EACH(sum[g][i] = dml__avx512_add(sum[g][i], dml__avx512_load_some(tile->bias, mask)))
+    if (tile->relu) DML__TALL_EACH(sum[g][i] = dml__avx512_relu(sum[g][i]))
+    DML__UNROLL
+    for (int g = 0; g < groups; g++) {
+        float *c = tile->c[g];
+        const int left_out = tile->left_out[g];
+        DML__UNROLL
+        for (int i = 0; i < size; i++, c += c_step)
+            if (i >= left_out) dml__avx512_store_some(c, mask, sum[g][i]);
+    }
+}
+
+#define DML__DEFINE_TALL(groups, size, narrow)                                                               \
+    DML__AVX512 DML__ALIGNED_LOOPS static void dml__tall_##groups##x##size##_##narrow(                       \
+        const dml__tall_tile *tile)                                                                          \
+    {                                                                                                        \
+        dml__tall_compute(tile, groups, size, narrow);                                                       \
+    }
+DML__DEFINE_TALL(5, 5, 0)
+DML__DEFINE_TALL(5, 6, 0)
+DML__DEFINE_TALL(4, 7, 0)
+DML__DEFINE_TALL(3, 8, 0)
+DML__DEFINE_TALL(3, 9, 0)
+DML__DEFINE_TALL(3, 10, 0)
+DML__DEFINE_TALL(5, 5, 1)
+
+static void dml__tall_run(const dml__tall_tile *tile)
+{
+    static void (*const functions[])(const dml__tall_tile *) = { dml__tall_5x5_0, dml__tall_5x6_0,
+                                                                 dml__tall_4x7_0, dml__tall_3x8_0,
+                                                                 dml__tall_3x9_0, dml__tall_3x10_0 };
+    if (tile->b_narrow)
+        dml__tall_5x5_1(tile);
+    else
+        functions[tile->size - DML__TALL_LEAST](tile);
+}
+
+#else
+
+static void dml__tall_run(const dml__tall_tile *tile)
+{
+    (void)tile;
+}
+
+#endif
+
+DML__LOCAL bool dml__tall_is_there(dml_isa isa)
+{
+#if defined(DML__HAS_AVX512)
+    return isa == DML_ISA_AVX512;
+#else
+    return (void)isa, false;
+#endif
+}
+
+/* Groups of a tile by their size, from DML__TALL_LEAST on. */
+static const int dml__tall_groups[] = { 5, 5, 4, 3, 3, 3 };
+
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
+{
+    const int most = b_narrow ? DML__TALL_LEAST : 10;
+    int best = DML__TALL_LEAST;
+    ptrdiff_t least = 0;
+    for (int size = DML__TALL_LEAST; size <= most && size <= rows; size++) {
+        const ptrdiff_t computed = dml__quotient_up(rows, size) * size;
+        if (least && computed > least) continue;
+        least = computed;
+        best = size;
+    }
+    return best;
+}
+
+DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow)
+{
+    return dml__round_up(rows, dml__tall_size(rows, b_narrow));
+}
+
+DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows)
+{
+    const int size = tile->size;
+    for (ptrdiff_t i = 0; i < rows; i += size) {
+        const ptrdiff_t at = dml__smaller(i, rows - size);
+        tile->a[tile->groups] = a + at * tile->row_step;
+        tile->c[tile->groups] = c + at * tile->c_step;
+        tile->left_out[tile->groups++] = (int)(i - at);
+        if (tile->groups < dml__tall_groups[size - DML__TALL_LEAST]) continue;
+        dml__tall_run(tile);
+        tile->groups = 0;
+    }
+}
+
+DML__LOCAL void dml__tall_end(dml__tall_tile *tile)
+{
+    const int last = tile->groups - 1;
+    if (last < 0) return;
+    for (int g = tile->groups; g < DML__TALL_GROUPS; g++) {
+        tile->a[g] = tile->a[last];
+        tile->c[g] = tile->c[last];
+        tile->left_out[g] = tile->size;
+    }
+    dml__tall_run(tile);
+    tile->groups = 0;
+}
 
 #endif
 
@@ -18339,6 +18650,227 @@ DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows
 
 #endif
 
+/* ---- kernels/vector_math_wide.h ---- */
+
+/* vector_math_wide.h: the functions of vector_math.h for 16 lanes of AVX-512, whose instructions take
+   exponents and scales in one step: these functions are bound by arithmetic, and take half of the time and
+   less.
+
+   Bounds, special values and the constants not named here are vector_math.h's. */
+#ifndef DML_KERNELS_VECTOR_MATH_WIDE_H
+#define DML_KERNELS_VECTOR_MATH_WIDE_H
+
+#if defined(DML__HAS_AVX512)
+
+#define DML__WIDE_LANES 16
+#define DML__WIDE DML__AVX512 DML__INLINE __m512
+
+typedef int32_t dml__wi __attribute__((vector_size(64)));
+
+#define DML__WIDE_BITS(vector) ((dml__wi)(vector))
+#define DML__WIDE_SELECT(mask, a, b) ((__m512)(((mask)&DML__WIDE_BITS(a)) | (~(mask)&DML__WIDE_BITS(b))))
+#define DML__WIDE_SIGN ((int32_t)-0x7fffffff - 1)
+/* A kernel of such vectors. */
+#define DML__WIDE_KERNEL DML__CONTRACTS DML__AVX512 static
+
+/* The first `count` lanes, or all if that is more. */
+DML__INLINE unsigned dml__wide_first(size_t count)
+{
+    return count < DML__WIDE_LANES ? (1u << count) - 1 : 0xffffu;
+}
+
+DML__WIDE dml__wide_abs(__m512 v)
+{
+    return (__m512)(DML__WIDE_BITS(v) & ~DML__WIDE_SIGN);
+}
+
+/* The size of the one, the sign of the other. */
+DML__WIDE dml__wide_sign(__m512 size, __m512 v)
+{
+    return (__m512)(DML__WIDE_BITS(size) | (DML__WIDE_BITS(v) & DML__WIDE_SIGN));
+}
+
+/* e^v, for v from -104 to 89. */
+DML__WIDE dml__wide_exp_inside(__m512 v)
+{
+    const float shift = 12582912.0f;
+    const __m512 k = (v * 1.44269504f + shift) - shift;
+    const __m512 r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    __m512 q = r * 0.00138144672f + 0.00836878084f;
+    q = q * r + 0.0416683927f;
+    q = q * r + 0.166665196f;
+    q = q * r + 0.49999994f;
+    return _mm512_scalef_ps((q * (r * r) + r) + 1.0f, k);
+}
+
+/* Of the smaller and of the larger of two numbers the second is taken where one is a NaN. */
+DML__WIDE dml__wide_exp_down(__m512 v)
+{
+    return dml__wide_exp_inside(_mm512_max_ps(_mm512_set1_ps(-104.0f), v));
+}
+
+DML__WIDE dml__wide_exp(__m512 v)
+{
+    return dml__wide_exp_down(_mm512_min_ps(_mm512_set1_ps(89.0f), v));
+}
+
+/* ln 2 is cut into two parts of one sign, so that infinite exponents, those of 0 and infinity, stay; a number
+   below 0 has no mantissa. */
+DML__WIDE dml__wide_log(__m512 v)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), half = _mm512_set1_ps(0.5f);
+    const __m512 mantissa = _mm512_getmant_ps(v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan);
+    const __m512 exponent = _mm512_getexp_ps(v);
+    const __mmask16 high = _mm512_cmp_ps_mask(mantissa, _mm512_set1_ps(1.41421356f), _CMP_GT_OQ);
+    const __m512 f = _mm512_mask_mul_ps(mantissa, high, mantissa, half) - one;
+    const __m512 k = _mm512_mask_add_ps(exponent, high, exponent, one), square = f * f;
+    __m512 q = f * -0.0763450265f + 0.12761578f;
+    q = q * f - 0.13160181f;
+    q = q * f + 0.142017573f;
+    q = q * f - 0.166233569f;
+    q = q * f + 0.200012267f;
+    q = q * f - 0.250008196f;
+    q = q * f + 0.333333313f;
+    const __m512 y = q * (f * square) + k * 1.42860677e-6f;
+    return (f + (y - square * 0.5f)) + k * 0.693145752f;
+}
+
+/* tanh m for m = |v| in 32 parts up to 10, each of a quarter of a power of two (but the first, which is from
+   0 to 1.5/32), in the order of the bits that tell them apart: the part's middle, and the coefficients of a
+   polynomial of the distance to it (error 1e-9 beside the first one's rounding). */
+static const float dml__wide_tanh_parts[7][2 * DML__WIDE_LANES] = {
+    { 2.25f,     2.75f,     3.25f,       3.75f,       4.5f,       5.5f,       6.5f,       7.5f,
+      9,         0,         0.05078125f, 0.05859375f, 0.0703125f, 0.0859375f, 0.1015625f, 0.1171875f,
+      0.140625f, 0.171875f, 0.203125f,   0.234375f,   0.28125f,   0.34375f,   0.40625f,   0.46875f,
+      0.5625f,   0.6875f,   0.8125f,     0.9375f,     1.125f,     1.375f,     1.625f,     1.875f },
+    { 0.978026109f,
+      0.99185972f,
+      0.996997634f,
+      0.998894442f,
+      0.9997532f,
+      0.999966596f,
+      0.999995479f,
+      0.999999388f,
+      1,
+      0,
+      0.0507376445f,
+      0.0585267867f,
+      0.0701968573f,
+      0.0857265663f,
+      0.101214731f,
+      0.116653989f,
+      0.139705303f,
+      0.170202308f,
+      0.200376719f,
+      0.230175711f,
+      0.274061589f,
+      0.330821117f,
+      0.385283966f,
+      0.437188785f,
+      0.509829974f,
+      0.596373555f,
+      0.670967074f,
+      0.73407152f,
+      0.809301072f,
+      0.879826701f,
+      0.925346226f,
+      0.95404526f },
+    { 0.0434649181f,   0.0162142876f,   0.00599571531f,  0.00220989249f,  0.000493520472f,
+      6.68049936e-05f, 9.04133398e-06f, 1.22361628e-06f, 6.09461908e-08f, 1,
+      0.997425691f,    0.996574615f,    0.995072401f,    0.992650956f,    0.989755578f,
+      0.986391847f,    0.980482428f,    0.971031174f,    0.959849171f,    0.947019142f,
+      0.924890245f,    0.890557388f,    0.851556265f,    0.808865966f,    0.740073398f,
+      0.644338582f,    0.549803185f,    0.461139004f,    0.345031777f,    0.225904978f,
+      0.143734363f,    0.0897976414f },
+    { -0.0425082362f,   -0.0160810996f,   -0.0059771794f,   -0.00220723948f,  -0.000492610892f,
+      -6.66953522e-05f, -9.02674217e-06f, -1.22164601e-06f, -5.92317856e-08f, 0,
+      -0.0506070302f,   -0.05832631f,     -0.0698509553f,   -0.085096558f,    -0.100177845f,
+      -0.115066543f,    -0.136978595f,    -0.165271747f,    -0.192331427f,    -0.217980804f,
+      -0.25347689f,     -0.294615152f,    -0.32809094f,     -0.353627099f,    -0.377311281f,
+      -0.384266392f,    -0.368899897f,    -0.338509155f,    -0.279237128f,    -0.198758738f,
+      -0.133004615f,    -0.0856711028f },
+    { 0.027087645f,   0.01054639f,    0.0039610581f,  0.0014683203f, 0.00032854696f, 4.4501558e-05f,
+      6.0233193e-06f, 8.1518022e-07f, 4.0141767e-08f, -0.33333333f,  -0.32990755f,   -0.32877789f,
+      -0.32678748f,   -0.32358862f,   -0.31977905f,   -0.31537431f,  -0.30769084f,   -0.29554743f,
+      -0.28141098f,   -0.26549916f,   -0.23882847f,   -0.19938754f,  -0.15744391f,   -0.11502019f,
+      -0.054326633f,  0.01438662f,    0.064251774f,   0.094776767f,  0.11097461f,    0.099570913f,
+      0.075163741f,   0.051801641f },
+    { -0.01239038f,   -0.005151129f, -0.001979497f,  -0.0007398719f, -0.0001725459f,
+      -2.339776e-05f, -3.16739e-06f, -4.286752e-07f, -2.470953e-08f, 0,
+      0.03360774f,    0.03868442f,   0.04622311f,    0.05610566f,    0.06575897f,
+      0.07514519f,    0.08864557f,   0.1053934f,     0.1204987f,     0.1337717f,
+      0.149946f,      0.1640615f,    0.1699273f,     0.1680787f,     0.1532494f,
+      0.119441f,      0.07989823f,   0.04336298f,    0.003700617f,   -0.02109516f,
+      -0.02512124f,   -0.02084891f },
+    { 0.00397853f,  0.00191317f,  0.00076952f, 0.000292236f, 6.79072e-05f, 9.22523e-06f, 1.24914e-06f,
+      1.69065e-07f, 9.35831e-09f, 0.133333f,   0.130429f,    0.129475f,    0.127797f,    0.125112f,
+      0.121932f,    0.118279f,    0.111968f,   0.102156f,    0.0909885f,   0.0787536f,   0.0590682f,
+      0.0319528f,   0.00592385f,  -0.0171651f, -0.0435075f,  -0.0615942f,  -0.0626845f,  -0.053066f,
+      -0.0320285f,  -0.00949542f, 0.00140635f, 0.00460565f },
+};
+
+DML__WIDE dml__wide_tanh(__m512 v)
+{
+    __m512 part[7];
+    const __m512 m = _mm512_min_ps(_mm512_set1_ps(9.99f), dml__wide_abs(v));
+    const dml__wi which = DML__WIDE_BITS(_mm512_max_ps(_mm512_set1_ps(0.04f), m)) >> 21;
+    DML__UNROLL
+    for (int i = 0; i < 7; i++) {
+        const float *of = dml__wide_tanh_parts[i];
+        part[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(of), (__m512i)which,
+                                         _mm512_loadu_ps(of + DML__WIDE_LANES));
+    }
+    const __m512 t = m - part[0];
+    __m512 q = part[6] * t + part[5];
+    q = q * t + part[4];
+    q = q * t + part[3];
+    q = q * t + part[2];
+    return dml__wide_sign(q * t + part[1], v);
+}
+
+DML__WIDE dml__wide_sigmoid(__m512 v)
+{
+    const __m512 one = _mm512_set1_ps(1.0f),
+                 e = dml__wide_exp_down((__m512)(DML__WIDE_BITS(v) | DML__WIDE_SIGN));
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)v), one, e) / (e + one);
+}
+
+DML__WIDE dml__wide_erf(__m512 v)
+{
+    const __m512 m = dml__wide_abs(v), square = v * v, t = _mm512_min_ps(_mm512_set1_ps(3.95f), m);
+    __m512 q = square * 8.51310397e-05f - 0.000817563909f;
+    q = q * square + 0.00520385895f;
+    q = q * square - 0.0268605091f;
+    q = q * square + 0.112837151f;
+    q = q * square - 0.376126349f;
+    q = q * square + 0.128379166f;
+    __m512 e = t * 0.000198218928f - 0.00306548341f;
+    e = e * t + 0.0223151855f;
+    e = e * t - 0.104113623f;
+    e = e * t - 0.636976123f;
+    e = e * t - 1.12779725f;
+    e = e * t - 0.00016645588f;
+    e = 1.0f - dml__wide_exp_inside(e);
+    const __mmask16 outer = _mm512_cmp_ps_mask(m, _mm512_set1_ps(0.9f), _CMP_GT_OQ);
+    return dml__wide_sign(_mm512_mask_blend_ps(outer, q * m + m, e), v);
+}
+
+DML__WIDE dml__wide_expm1(__m512 v)
+{
+    const __m512 t = dml__wide_tanh(v * 0.5f);
+    return (t + t) / (1.0f - t);
+}
+
+DML__WIDE dml__wide_log1p(__m512 v)
+{
+    const __m512 u = v + 1.0f, rounded = u - 1.0f;
+    return DML__WIDE_SELECT(rounded == 0.0f, v, dml__wide_log(u) * (v / rounded));
+}
+
+#endif
+
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -18500,6 +19032,7 @@ DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, s
     }
 }
 
+#define DML__EXTREME_WIDE 4              /* vectors of AVX-512 side by side */
 #define DML__EXTREME_NARROW ((size_t)64) /* fewer columns are taken DML__LANES rows at a time */
 
 /* out[c] = the largest of `rows` > 0 rows in `count` vectors of columns, the signs turned by `turn`. */
@@ -18521,8 +19054,8 @@ DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows,
     for (int v = 0; v < count; v++) DML__STORE_INT(out + v * DML__LANES, (dml__vi)most[v] ^ *turn);
 }
 
-DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stride, size_t width,
-                                         const float *x, float *out)
+DML__BODY void dml__extreme_columns_narrow_body(bool smallest, size_t rows, size_t stride, size_t width,
+                                                const float *x, float *out)
 {
     dml__vi turn = { 0 };
     size_t c = 0;
@@ -18538,9 +19071,49 @@ DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stri
         out[c] = smallest ? -most : most;
     }
 }
-DML__PER_ISA(dml__extreme_columns,
-             (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
-             (smallest, rows, stride, width, x, out))
+#if defined(DML__HAS_AVX512)
+
+/* A number's maximum with a NaN is the number, so what is a NaN is taken by itself. */
+DML__AVX512 DML__INLINE void dml__extreme_wide(int count, unsigned mask, bool smallest, size_t rows,
+                                               size_t stride, const float *x, float *out)
+{
+    __m512 most[DML__EXTREME_WIDE];
+    dml__wi turn = { 0 };
+    if (smallest) turn = turn + DML__WIDE_SIGN;
+    DML__UNROLL
+    for (int v = 0; v < count; v++)
+        most[v] = (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
+    for (size_t r = 1; r < rows; r++) {
+        x += stride;
+        DML__UNROLL
+        for (int v = 0; v < count; v++) {
+            const __m512 next =
+                (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
+            most[v] = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(next, next, _CMP_UNORD_Q),
+                                           _mm512_max_ps(next, most[v]), next);
+        }
+    }
+    DML__UNROLL
+    for (int v = 0; v < count; v++)
+        dml__avx512_store_some(out + v * DML__WIDE_LANES, mask, (__m512)(DML__WIDE_BITS(most[v]) ^ turn));
+}
+
+DML__WIDE_KERNEL void dml__extreme_columns_wide(bool smallest, size_t rows, size_t stride, size_t width,
+                                                const float *x, float *out)
+{
+    const size_t strip = DML__EXTREME_WIDE * DML__WIDE_LANES;
+    size_t c = 0;
+    for (; c + strip <= width; c += strip)
+        dml__extreme_wide(DML__EXTREME_WIDE, 0xffff, smallest, rows, stride, x + c, out + c);
+    for (; c < width; c += DML__WIDE_LANES)
+        dml__extreme_wide(1, dml__wide_first(width - c), smallest, rows, stride, x + c, out + c);
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__extreme_columns,
+                     (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
+                     (smallest, rows, stride, width, x, out))
 
 DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
                                          const float *x, float *y)
@@ -19129,219 +19702,6 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
    that depends on n alone. */
 DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
                                      const dml__broadcast *layout);
-
-#endif
-
-/* ---- kernels/vector_math_wide.h ---- */
-
-/* vector_math_wide.h: the functions of vector_math.h for 16 lanes of AVX-512, whose instructions take
-   exponents and scales in one step: these functions are bound by arithmetic, and take half of the time and
-   less.
-
-   Bounds, special values and the constants not named here are vector_math.h's. */
-#ifndef DML_KERNELS_VECTOR_MATH_WIDE_H
-#define DML_KERNELS_VECTOR_MATH_WIDE_H
-
-#if defined(DML__HAS_AVX512)
-
-#define DML__WIDE_LANES 16
-#define DML__WIDE DML__AVX512 DML__INLINE __m512
-
-typedef int32_t dml__wi __attribute__((vector_size(64)));
-
-#define DML__WIDE_BITS(vector) ((dml__wi)(vector))
-#define DML__WIDE_SELECT(mask, a, b) ((__m512)(((mask)&DML__WIDE_BITS(a)) | (~(mask)&DML__WIDE_BITS(b))))
-#define DML__WIDE_SIGN ((int32_t)-0x7fffffff - 1)
-
-DML__WIDE dml__wide_abs(__m512 v)
-{
-    return (__m512)(DML__WIDE_BITS(v) & ~DML__WIDE_SIGN);
-}
-
-/* The size of the one, the sign of the other. */
-DML__WIDE dml__wide_sign(__m512 size, __m512 v)
-{
-    return (__m512)(DML__WIDE_BITS(size) | (DML__WIDE_BITS(v) & DML__WIDE_SIGN));
-}
-
-/* e^v, for v from -104 to 89. */
-DML__WIDE dml__wide_exp_inside(__m512 v)
-{
-    const float shift = 12582912.0f;
-    const __m512 k = (v * 1.44269504f + shift) - shift;
-    const __m512 r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    __m512 q = r * 0.00138144672f + 0.00836878084f;
-    q = q * r + 0.0416683927f;
-    q = q * r + 0.166665196f;
-    q = q * r + 0.49999994f;
-    return _mm512_scalef_ps((q * (r * r) + r) + 1.0f, k);
-}
-
-/* Of the smaller and of the larger of two numbers the second is taken where one is a NaN. */
-DML__WIDE dml__wide_exp_down(__m512 v)
-{
-    return dml__wide_exp_inside(_mm512_max_ps(_mm512_set1_ps(-104.0f), v));
-}
-
-DML__WIDE dml__wide_exp(__m512 v)
-{
-    return dml__wide_exp_down(_mm512_min_ps(_mm512_set1_ps(89.0f), v));
-}
-
-/* ln 2 is cut into two parts of one sign, so that infinite exponents, those of 0 and infinity, stay; a number
-   below 0 has no mantissa. */
-DML__WIDE dml__wide_log(__m512 v)
-{
-    const __m512 one = _mm512_set1_ps(1.0f), half = _mm512_set1_ps(0.5f);
-    const __m512 mantissa = _mm512_getmant_ps(v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan);
-    const __m512 exponent = _mm512_getexp_ps(v);
-    const __mmask16 high = _mm512_cmp_ps_mask(mantissa, _mm512_set1_ps(1.41421356f), _CMP_GT_OQ);
-    const __m512 f = _mm512_mask_mul_ps(mantissa, high, mantissa, half) - one;
-    const __m512 k = _mm512_mask_add_ps(exponent, high, exponent, one), square = f * f;
-    __m512 q = f * -0.0763450265f + 0.12761578f;
-    q = q * f - 0.13160181f;
-    q = q * f + 0.142017573f;
-    q = q * f - 0.166233569f;
-    q = q * f + 0.200012267f;
-    q = q * f - 0.250008196f;
-    q = q * f + 0.333333313f;
-    const __m512 y = q * (f * square) + k * 1.42860677e-6f;
-    return (f + (y - square * 0.5f)) + k * 0.693145752f;
-}
-
-/* tanh m for m = |v| in 32 parts up to 10, each of a quarter of a power of two (but the first, which is from
-   0 to 1.5/32), in the order of the bits that tell them apart: the part's middle, and the coefficients of a
-   polynomial of the distance to it (error 1e-9 beside the first one's rounding). */
-static const float dml__wide_tanh_parts[7][2 * DML__WIDE_LANES] = {
-    { 2.25f,     2.75f,     3.25f,       3.75f,       4.5f,       5.5f,       6.5f,       7.5f,
-      9,         0,         0.05078125f, 0.05859375f, 0.0703125f, 0.0859375f, 0.1015625f, 0.1171875f,
-      0.140625f, 0.171875f, 0.203125f,   0.234375f,   0.28125f,   0.34375f,   0.40625f,   0.46875f,
-      0.5625f,   0.6875f,   0.8125f,     0.9375f,     1.125f,     1.375f,     1.625f,     1.875f },
-    { 0.978026109f,
-      0.99185972f,
-      0.996997634f,
-      0.998894442f,
-      0.9997532f,
-      0.999966596f,
-      0.999995479f,
-      0.999999388f,
-      1,
-      0,
-      0.0507376445f,
-      0.0585267867f,
-      0.0701968573f,
-      0.0857265663f,
-      0.101214731f,
-      0.116653989f,
-      0.139705303f,
-      0.170202308f,
-      0.200376719f,
-      0.230175711f,
-      0.274061589f,
-      0.330821117f,
-      0.385283966f,
-      0.437188785f,
-      0.509829974f,
-      0.596373555f,
-      0.670967074f,
-      0.73407152f,
-      0.809301072f,
-      0.879826701f,
-      0.925346226f,
-      0.95404526f },
-    { 0.0434649181f,   0.0162142876f,   0.00599571531f,  0.00220989249f,  0.000493520472f,
-      6.68049936e-05f, 9.04133398e-06f, 1.22361628e-06f, 6.09461908e-08f, 1,
-      0.997425691f,    0.996574615f,    0.995072401f,    0.992650956f,    0.989755578f,
-      0.986391847f,    0.980482428f,    0.971031174f,    0.959849171f,    0.947019142f,
-      0.924890245f,    0.890557388f,    0.851556265f,    0.808865966f,    0.740073398f,
-      0.644338582f,    0.549803185f,    0.461139004f,    0.345031777f,    0.225904978f,
-      0.143734363f,    0.0897976414f },
-    { -0.0425082362f,   -0.0160810996f,   -0.0059771794f,   -0.00220723948f,  -0.000492610892f,
-      -6.66953522e-05f, -9.02674217e-06f, -1.22164601e-06f, -5.92317856e-08f, 0,
-      -0.0506070302f,   -0.05832631f,     -0.0698509553f,   -0.085096558f,    -0.100177845f,
-      -0.115066543f,    -0.136978595f,    -0.165271747f,    -0.192331427f,    -0.217980804f,
-      -0.25347689f,     -0.294615152f,    -0.32809094f,     -0.353627099f,    -0.377311281f,
-      -0.384266392f,    -0.368899897f,    -0.338509155f,    -0.279237128f,    -0.198758738f,
-      -0.133004615f,    -0.0856711028f },
-    { 0.027087645f,   0.01054639f,    0.0039610581f,  0.0014683203f, 0.00032854696f, 4.4501558e-05f,
-      6.0233193e-06f, 8.1518022e-07f, 4.0141767e-08f, -0.33333333f,  -0.32990755f,   -0.32877789f,
-      -0.32678748f,   -0.32358862f,   -0.31977905f,   -0.31537431f,  -0.30769084f,   -0.29554743f,
-      -0.28141098f,   -0.26549916f,   -0.23882847f,   -0.19938754f,  -0.15744391f,   -0.11502019f,
-      -0.054326633f,  0.01438662f,    0.064251774f,   0.094776767f,  0.11097461f,    0.099570913f,
-      0.075163741f,   0.051801641f },
-    { -0.01239038f,   -0.005151129f, -0.001979497f,  -0.0007398719f, -0.0001725459f,
-      -2.339776e-05f, -3.16739e-06f, -4.286752e-07f, -2.470953e-08f, 0,
-      0.03360774f,    0.03868442f,   0.04622311f,    0.05610566f,    0.06575897f,
-      0.07514519f,    0.08864557f,   0.1053934f,     0.1204987f,     0.1337717f,
-      0.149946f,      0.1640615f,    0.1699273f,     0.1680787f,     0.1532494f,
-      0.119441f,      0.07989823f,   0.04336298f,    0.003700617f,   -0.02109516f,
-      -0.02512124f,   -0.02084891f },
-    { 0.00397853f,  0.00191317f,  0.00076952f, 0.000292236f, 6.79072e-05f, 9.22523e-06f, 1.24914e-06f,
-      1.69065e-07f, 9.35831e-09f, 0.133333f,   0.130429f,    0.129475f,    0.127797f,    0.125112f,
-      0.121932f,    0.118279f,    0.111968f,   0.102156f,    0.0909885f,   0.0787536f,   0.0590682f,
-      0.0319528f,   0.00592385f,  -0.0171651f, -0.0435075f,  -0.0615942f,  -0.0626845f,  -0.053066f,
-      -0.0320285f,  -0.00949542f, 0.00140635f, 0.00460565f },
-};
-
-DML__WIDE dml__wide_tanh(__m512 v)
-{
-    __m512 part[7];
-    const __m512 m = _mm512_min_ps(_mm512_set1_ps(9.99f), dml__wide_abs(v));
-    const dml__wi which = DML__WIDE_BITS(_mm512_max_ps(_mm512_set1_ps(0.04f), m)) >> 21;
-    DML__UNROLL
-    for (int i = 0; i < 7; i++) {
-        const float *of = dml__wide_tanh_parts[i];
-        part[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(of), (__m512i)which,
-                                         _mm512_loadu_ps(of + DML__WIDE_LANES));
-    }
-    const __m512 t = m - part[0];
-    __m512 q = part[6] * t + part[5];
-    q = q * t + part[4];
-    q = q * t + part[3];
-    q = q * t + part[2];
-    return dml__wide_sign(q * t + part[1], v);
-}
-
-DML__WIDE dml__wide_sigmoid(__m512 v)
-{
-    const __m512 one = _mm512_set1_ps(1.0f),
-                 e = dml__wide_exp_down((__m512)(DML__WIDE_BITS(v) | DML__WIDE_SIGN));
-    return _mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)v), one, e) / (e + one);
-}
-
-DML__WIDE dml__wide_erf(__m512 v)
-{
-    const __m512 m = dml__wide_abs(v), square = v * v, t = _mm512_min_ps(_mm512_set1_ps(3.95f), m);
-    __m512 q = square * 8.51310397e-05f - 0.000817563909f;
-    q = q * square + 0.00520385895f;
-    q = q * square - 0.0268605091f;
-    q = q * square + 0.112837151f;
-    q = q * square - 0.376126349f;
-    q = q * square + 0.128379166f;
-    __m512 e = t * 0.000198218928f - 0.00306548341f;
-    e = e * t + 0.0223151855f;
-    e = e * t - 0.104113623f;
-    e = e * t - 0.636976123f;
-    e = e * t - 1.12779725f;
-    e = e * t - 0.00016645588f;
-    e = 1.0f - dml__wide_exp_inside(e);
-    const __mmask16 outer = _mm512_cmp_ps_mask(m, _mm512_set1_ps(0.9f), _CMP_GT_OQ);
-    return dml__wide_sign(_mm512_mask_blend_ps(outer, q * m + m, e), v);
-}
-
-DML__WIDE dml__wide_expm1(__m512 v)
-{
-    const __m512 t = dml__wide_tanh(v * 0.5f);
-    return (t + t) / (1.0f - t);
-}
-
-DML__WIDE dml__wide_log1p(__m512 v)
-{
-    const __m512 u = v + 1.0f, rounded = u - 1.0f;
-    return DML__WIDE_SELECT(rounded == 0.0f, v, dml__wide_log(u) * (v / rounded));
-}
-
-#endif
 
 #endif
 
@@ -20326,7 +20686,7 @@ static inline size_t dml__softmax_rows_at_once(size_t n)
 }
 
 /* y = softmax(x) of each row, or its logarithm. A NaN makes the sum and with it the whole row NaN. */
-DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+DML__BODY void dml__softmax_of_rows_narrow_body(bool logs, size_t rows, size_t n, const float *x, float *y)
 {
     const size_t most = dml__softmax_rows_at_once(n);
     float top[DML__SOFTMAX_ROWS];
@@ -20342,17 +20702,75 @@ DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const flo
     }
 }
 
-DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(false, rows, n, x, y);
-}
-DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+#if defined(DML__HAS_AVX512)
 
-DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+/* The same, where masks take the rest of a row. */
+DML__AVX512 DML__INLINE float dml__softmax_top_wide(size_t n, const float *x)
 {
-    dml__softmax_any_rows(true, rows, n, x, y);
+    __m512 largest = _mm512_set1_ps(-HUGE_VALF);
+    float lanes[DML__WIDE_LANES];
+    for (size_t i = 0; i < n; i += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - i);
+        const __m512 value = _mm512_max_ps(dml__avx512_load_some(x + i, inside), largest);
+        largest = _mm512_mask_blend_ps((__mmask16)inside, largest, value);
+    }
+    _mm512_storeu_ps(lanes, largest);
+    const dml__vf low = DML__LOAD(lanes), high = DML__LOAD(lanes + DML__LANES);
+    const dml__vf larger = DML__SELECT(high > low, high, low);
+    return dml__largest_lane(&larger);
 }
-DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__AVX512 DML__INLINE double dml__softmax_raise_wide(bool logs, size_t n, float top, const float *x,
+                                                       float *out)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n;) {
+        const size_t end = dml__minimum(i + 2 * DML__SOFTMAX_CHUNK, n);
+        __m512 total = _mm512_setzero_ps();
+        dml__vf half;
+        for (; i < end; i += DML__WIDE_LANES) {
+            const unsigned inside = dml__wide_first(end - i);
+            const __m512 value = _mm512_maskz_mov_ps(
+                (__mmask16)inside, dml__wide_exp_down(dml__avx512_load_some(x + i, inside) - top));
+            if (!logs) dml__avx512_store_some(out + i, inside, value);
+            total = total + value;
+        }
+        half = (dml__vf)dml__avx512_fold(total);
+        sum += dml__add_lanes(&half);
+    }
+    return sum;
+}
+
+DML__AVX512 DML__INLINE void dml__softmax_scale_wide(bool logs, size_t n, float top, double sum,
+                                                     const float *x, float *out)
+{
+    const float scale = (float)(1.0 / sum), shift = logs ? logf((float)sum) : 0;
+    for (size_t i = 0; i < n; i += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - i);
+        const __m512 value = dml__avx512_load_some((logs ? x : out) + i, inside);
+        dml__avx512_store_some(out + i, inside, logs ? (value - top) - shift : value * scale);
+    }
+}
+
+DML__WIDE_KERNEL void dml__softmax_of_rows_wide(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    const size_t most = dml__softmax_rows_at_once(n);
+    float top[DML__SOFTMAX_ROWS];
+    double sum[DML__SOFTMAX_ROWS];
+    for (size_t count; rows; rows -= count, x += count * n, y += count * n) {
+        count = dml__minimum(most, rows);
+        for (size_t r = 0; r < count; r++) top[r] = dml__softmax_top_wide(n, x + r * n);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = dml__softmax_raise_wide(logs, n, top[r], x + r * n, y + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_scale_wide(logs, n, top[r], sum[r], x + r * n, y + r * n);
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__softmax_of_rows, (bool logs, size_t rows, size_t n, const float *x, float *y),
+                     (logs, rows, n, x, y))
 
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
 DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
@@ -20555,8 +20973,7 @@ static void dml__softmax_axis_task(void *argument, int task, int worker)
             (job->logs ? dml__log_softmax_backward_of_rows : dml__softmax_backward_of_rows)(
                 job->isa, end - begin, job->n, job->x + at, job->dy + at, job->beta, job->out + at);
         else
-            (job->logs ? dml__log_softmax_of_rows : dml__softmax_of_rows)(job->isa, end - begin, job->n,
-                                                                          job->x + at, job->out + at);
+            dml__softmax_of_rows(job->isa, job->logs, end - begin, job->n, job->x + at, job->out + at);
         return;
     }
     for (size_t u = begin; u < end; u++) {
@@ -21961,6 +22378,9 @@ DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, fl
 #endif
 
 #include <math.h>
+#if defined(DML__HAS_AVX2)
+#include <immintrin.h>
+#endif
 
 /* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
    out[0] and on. */
@@ -21997,7 +22417,7 @@ DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
 /* In halves, since a function without the instruction set has no roots of 32 bytes; as pairs of floats, since
    gcc puts a vector of eight together one by one. */
-DML__BODY void dml__root(dml__vf *x)
+DML__BODY void dml__root_of_halves(dml__vf *x)
 {
 #if defined(__SSE__) && DML__LANES == 8
     typedef double pairs __attribute__((vector_size(32)));
@@ -22012,6 +22432,44 @@ DML__BODY void dml__root(dml__vf *x)
 #endif
 }
 
+/* The kernel of `name_each(whole, n, operands)`, whose roots are whole vectors where there are such: two
+   halves hold up the divisions behind them, for half of the time. */
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+DML__FOR_TARGET("avx2,fma") static inline void dml__root_of_whole(dml__vf *x)
+{
+    *x = (dml__vf)_mm256_sqrt_ps((__m256)*x);
+}
+DML__BODY void dml__root(bool whole, dml__vf *x)
+{
+    if (whole)
+        dml__root_of_whole(x);
+    else
+        dml__root_of_halves(x);
+}
+#define DML__ROOT_MAP(name)                                                                                  \
+    DML__COLD static void name##_base(size_t n, const dml__map_operands *at)                                 \
+    {                                                                                                        \
+        name##_each(false, n, at);                                                                           \
+    }                                                                                                        \
+    DML__BODY void name##_body(size_t n, const dml__map_operands *at)                                        \
+    {                                                                                                        \
+        name##_each(true, n, at);                                                                            \
+    }                                                                                                        \
+    DML__AVX2_OR_BASE(name, (size_t n, const dml__map_operands *at), (n, at))
+#else
+DML__BODY void dml__root(bool whole, dml__vf *x)
+{
+    (void)whole;
+    dml__root_of_halves(x);
+}
+#define DML__ROOT_MAP(name)                                                                                  \
+    DML__BODY void name##_body(size_t n, const dml__map_operands *at)                                        \
+    {                                                                                                        \
+        name##_each(false, n, at);                                                                           \
+    }                                                                                                        \
+    DML__PER_ISA(name, (size_t n, const dml__map_operands *at), (n, at))
+#endif
+
 /* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
    a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
 DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
@@ -22021,7 +22479,7 @@ DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
 
 /* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
    the decay added to the gradient, what the parameter keeps. */
-DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__adam_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
@@ -22035,14 +22493,14 @@ DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
         v = keep * v + add * d * d;
         DML__STORE(at.out[1] + i, m);
         DML__STORE(at.out[2] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, shrink * w - size * m / (v + epsilon));
     }
 }
-DML__PER_ISA(dml__adam_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__adam_map)
 
 /* Numbers: lr, epsilon, weight decay, alpha, 1 - alpha, momentum. */
-DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__rmsprop_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2], keep = at.number[3],
@@ -22053,7 +22511,7 @@ DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands
         const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
         dml__vf v = keep * DML__LOAD(at.in[2] + i) + add * d * d;
         DML__STORE(at.out[1] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         dml__vf step = d / (v + epsilon);
         if (at.in[3]) {
             step = momentum * DML__LOAD(at.in[3] + i) + step;
@@ -22062,10 +22520,10 @@ DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands
         DML__STORE(at.out[0] + i, w - lr * step);
     }
 }
-DML__PER_ISA(dml__rmsprop_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__rmsprop_map)
 
 /* Numbers: lr, epsilon, weight decay. */
-DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__adagrad_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2];
@@ -22075,14 +22533,14 @@ DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands
         const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
         dml__vf v = DML__LOAD(at.in[2] + i) + d * d;
         DML__STORE(at.out[1] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, w - lr * d / (v + epsilon));
     }
 }
-DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__adagrad_map)
 
 /* Numbers: as Adam's. */
-DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__lamb_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
@@ -22095,11 +22553,11 @@ DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
         v = keep * v + add * d * d;
         DML__STORE(at.out[1] + i, m);
         DML__STORE(at.out[2] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, size * m / (v + epsilon) + decay * DML__LOAD(at.in[0] + i));
     }
 }
-DML__PER_ISA(dml__lamb_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__lamb_map)
 
 DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
                                     const float number[DML__UPDATE_NUMBERS])
@@ -22337,6 +22795,12 @@ typedef struct dml__owned {
     void (*destroy)(struct dml__owned *self);
 } dml__owned;
 
+/* What a call has left undone for a while (train/trainer_late.c). */
+typedef struct dml__late {
+    void (*settle)(void *user); /* does it, and clears this; NULL: there is nothing */
+    void *user;
+} dml__late;
+
 struct dml_context {
     dml__memory memory;
     dml__error error;
@@ -22348,6 +22812,7 @@ struct dml_context {
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
     long process;      /* that opened it */
+    dml__late late;    /* whoever enters next settles it first */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
@@ -22356,6 +22821,12 @@ struct dml_context {
 typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
 DML__LOCAL dml__entry dml__enter(dml_context *context);
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
+
+/* The same for the one call that goes on with what it left undone as `user`: that stays so. */
+DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
+
+/* For calls that don't enter, and look at or change what somebody may have left undone. */
+DML__LOCAL void dml__settle(dml_context *context);
 
 /* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
    NULL backend: the one that options->device names. */
@@ -22544,7 +23015,7 @@ DML_API void dml_close(dml_context *context)
     dml__release(&memory, context);
 }
 
-DML__LOCAL dml__entry dml__enter(dml_context *context)
+static dml__entry dml__take_context(dml_context *context)
 {
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
@@ -22566,6 +23037,24 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
               "this process was forked while another thread was in the context, and what that was doing will "
               "never be done; open a context here");
     return DML__ENTERED;
+}
+
+DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user)
+{
+    const dml__entry entry = dml__take_context(context);
+    if (entry == DML__ENTERED && context->late.settle && context->late.user != user)
+        context->late.settle(context->late.user);
+    return entry;
+}
+
+DML__LOCAL dml__entry dml__enter(dml_context *context)
+{
+    return dml__enter_late(context, NULL);
+}
+
+DML__LOCAL void dml__settle(dml_context *context)
+{
+    if (__atomic_load_n(&context->late.settle, __ATOMIC_RELAXED)) dml__leave(context, dml__enter(context));
 }
 
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
@@ -23717,6 +24206,7 @@ static bool dml__graph_range_ok(dml_graph *graph, size_t begin, size_t end)
 DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
 {
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return NULL;
+    dml__settle(graph->context);
     float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
     if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
@@ -23730,6 +24220,7 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
 DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
 {
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return DML_ERROR_ARGUMENT;
+    dml__settle(graph->context);
     const float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
     if (!host) return graph->context->error.status;
@@ -24017,6 +24508,7 @@ typedef struct dml__ranks {
        reads. Runs without samples call them too. */
     dml_status (*use)(void *user, size_t begin, size_t end);
     dml_status (*used)(void *user, size_t begin, size_t end);
+    dml_status (*turn)(void *user); /* before backward writes anything; not of runs without samples */
     void *user;
 } dml__ranks;
 
@@ -25617,8 +26109,12 @@ static dml_status dml__predict_on_own_thread(dml_program *program, int rows, con
         status = dml__predict(program, rows, inputs, count, output);
         dml__graph_release(program->graph, true);
     } else {
+        const dml__late *late = &program->graph->context->late;
         status = dml__fail(&program->error, DML_ERROR_STATE,
-                           "the parameters are being written; predict between a trainer's steps");
+                           __atomic_load_n(&late->settle, __ATOMIC_RELAXED)
+                               ? "the parameters wait for gradients of the trainer's last step; have its "
+                                 "thread call dml_trainer_gather first"
+                               : "the parameters are being written; predict between a trainer's steps");
     }
     __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
     return status;
@@ -25644,6 +26140,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     dml__pool_round_to(run.pool, program->dtype);
     dml_status status = dml__forward(&run, inputs);
     run.backward = true;
+    if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
@@ -34866,6 +35363,7 @@ static dml_status dml__set_scale(dml_node *parameter, float *place, const char *
                               "a scale of its %s of %g asked for, it must be in "
                               "0 .. %g",
                               what, (double)scale, (double)DML__MOST_SCALE);
+    dml__settle(parameter->graph->context);
     *place = scale;
     return DML_OK;
 }
@@ -34895,6 +35393,7 @@ DML_API dml_status dml_parameter_set_decay_scale(dml_node *parameter, float scal
 DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
+    dml__settle(graph->context);
     for (dml_node *node = graph->first; node; node = node->next)
         if (node->op == dml__parameter_op() && node->shape.ndim < 2) node->decay_scale = 0.0f;
     return DML_OK;
@@ -34944,6 +35443,21 @@ DML__LOCAL bool dml__step_counts(dml_trainer *trainer);
 #define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES + 1)
 #define DML__MOST_CLIP 1e30f
 
+/* A strategy's: brings the sums over the ranks of g[begin, end), of which some may have come before, and what
+   of g comes along with them, and gives each range to dml__follow_range. */
+typedef dml_status (*dml__take_late)(void *state, dml_trainer *trainer, double samples, size_t begin,
+                                     size_t end);
+
+/* The update of a step that has ended, while its gradient is still on its way (train/trainer_late.c). */
+typedef struct dml__late_update {
+    dml__take_late take; /* NULL: there is none */
+    void *state;         /* the strategy's */
+    size_t left;         /* elements of w that haven't followed */
+    double samples;      /* that g is the sum over */
+    uint64_t steps;      /* the step's numbers, which the trainer has left behind */
+    dml_optimizer optimizer;
+} dml__late_update;
+
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
@@ -34978,8 +35492,10 @@ struct dml_trainer {
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
-    bool stepping;       /* in dml_trainer_step: an update follows */
-    bool followed;       /* w has followed ranges of g in this step, and the strategy sees to the rest */
+    bool stepping; /* in dml_trainer_step: an update follows */
+    bool alone;    /* which nobody has called who is in the context himself */
+    bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
+    dml__late_update late;
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -35054,8 +35570,23 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
 DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
 
 /* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
-   goes through all of g before `finish` returns. */
+   goes through all of g before `finish` returns, or later (below). */
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
+
+/* Where w may follow: whether the step may end before it has, and says that it does. `take` is then called
+   for what the next step's forward pass is about to read, or for all of g, before anybody but that step can
+   tell. */
+DML__LOCAL bool dml__may_follow_later(const dml_trainer *trainer);
+DML__LOCAL void dml__follow_later(dml_trainer *trainer, double samples, dml__take_late take, void *state);
+
+/* w[begin, end) is what the last step makes of it; an error ends the step. */
+DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, size_t end);
+
+/* All of w is, or what was left is given up, with the error recorded unless there is one. */
+DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
+
+/* What the program tells the trainer and its strategy while it trains. */
+DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);
 
 #endif
 
@@ -35613,6 +36144,163 @@ DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t b
 
 #endif
 
+/* ---- train/trainer_late.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_LATE_C
+#define DML_TRAIN_TRAINER_LATE_C
+
+#include <string.h>
+
+/* w follows g range by range: in the step, while the rest of g is on its way, or after it. A step that ends
+   before w has followed keeps the graph's parameters claimed, so that programs with threads of their own
+   stay out, and leaves word in the context: every call that enters that settles it first, but the trainer's
+   next step, whose forward pass waits for no more than it is about to read. */
+
+/* ---- while the program trains ---- */
+
+static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t count)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
+}
+
+static dml_status dml__trainer_use(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    const dml_status status = dml__take_late_range(trainer, begin, end);
+    if (status != DML_OK || !trainer->sync.use) return status;
+    return trainer->sync.use(trainer->sync.state, trainer, begin, end);
+}
+
+static dml_status dml__trainer_used(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.used(trainer->sync.state, trainer, begin, end);
+}
+
+/* Backward writes g, also of parameters that forward hasn't read. */
+static dml_status dml__trainer_turn(void *user)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return dml__take_late_range(trainer, 0, trainer->program->graph->trained_count);
+}
+
+DML__LOCAL void dml__hook_ranks(dml_trainer *trainer)
+{
+    const dml_sync *sync = &trainer->sync;
+    dml__ranks *ranks = &trainer->program->ranks;
+    const bool late = trainer->late.take != NULL;
+    ranks->sum = sync->all_reduce ? dml__trainer_sum_over_ranks : NULL;
+    ranks->use = sync->use || late ? dml__trainer_use : NULL;
+    ranks->used = sync->used ? dml__trainer_used : NULL;
+    ranks->turn = late ? dml__trainer_turn : NULL;
+    ranks->user = trainer;
+}
+
+/* ---- in the step ---- */
+
+DML__LOCAL bool dml__may_follow(const dml_trainer *trainer)
+{
+    return trainer->stepping && trainer->clip_norm <= 0.0f && trainer->clip_value <= 0.0f &&
+           trainer->loss_scale <= 0.0f && !trainer->row->whole && !trainer->swapped;
+}
+
+/* By the numbers of the step that g is of. */
+static dml_status dml__follow_late_range(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_optimizer optimizer = trainer->optimizer;
+    const uint64_t steps = trainer->steps;
+    trainer->optimizer = trainer->late.optimizer;
+    trainer->steps = trainer->late.steps;
+    const dml_status status = dml__trainer_update_in(trainer, begin, end);
+    trainer->optimizer = optimizer;
+    trainer->steps = steps;
+    trainer->late.left -= end - begin;
+    return status;
+}
+
+DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
+{
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
+    if (!g) return trainer->context->error.status;
+    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
+    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    if (status == DML_OK && trainer->late.take) return dml__follow_late_range(trainer, begin, end);
+    trainer->followed = true;
+    return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
+}
+
+/* ---- after it ---- */
+
+static void dml__settle_owed(void *user)
+{
+    dml__settle_trainer((dml_trainer *)user);
+}
+
+/* A check looks at parameters before the ops that read them. */
+DML__LOCAL bool dml__may_follow_later(const dml_trainer *trainer)
+{
+    return trainer->alone && !trainer->program->check && trainer->program->graph->trained_count > 0 &&
+           dml__may_follow(trainer);
+}
+
+DML__LOCAL void dml__follow_later(dml_trainer *trainer, double samples, dml__take_late take, void *state)
+{
+    dml__late_update *late = &trainer->late;
+    late->take = take;
+    late->state = state;
+    late->left = trainer->program->graph->trained_count;
+    late->samples = samples;
+    late->steps = trainer->steps;
+    late->optimizer = trainer->optimizer;
+    trainer->followed = true;
+    trainer->context->late.user = trainer;
+    __atomic_store_n(&trainer->context->late.settle, dml__settle_owed, __ATOMIC_RELAXED);
+    dml__hook_ranks(trainer);
+}
+
+static void dml__end_late(dml_trainer *trainer)
+{
+    dml_context *context = trainer->context;
+    trainer->late.take = NULL;
+    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    dml__hook_ranks(trainer);
+}
+
+DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml__late_update *late = &trainer->late;
+    const dml_sync *sync = &trainer->sync;
+    if (!late->take) return DML_OK;
+    const dml_status status = late->take(late->state, trainer, late->samples, begin, end);
+    if (status != DML_OK || late->left > 0) return status;
+    dml__end_late(trainer);
+    return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
+}
+
+DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
+{
+    dml_context *context = trainer->context;
+    const dml_sync *sync = &trainer->sync;
+    if (!trainer->late.take) return;
+    const dml__error first = context->error; /* which is about something else */
+    context->error.status = DML_OK;
+    context->error.text[0] = '\0';
+    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    const dml_status status = dml__take_late_range(trainer, 0, trainer->program->graph->trained_count);
+    if (trainer->late.take) dml__end_late(trainer);
+    if (status != DML_OK) {
+        dml__fail(&context->error, status, "the update of the last training step failed: %s",
+                  dml_status_string(status));
+        trainer->spoiled = true;
+        if (sync->failed) sync->failed(sync->state, trainer);
+    }
+    if (first.status != DML_OK) context->error = first;
+    if (!trainer->stepping) dml__graph_release(trainer->program->graph, false);
+}
+
+#endif
+
 /* ---- train/trainer.c ---- */
 
 #ifndef DML_TRAIN_TRAINER_C
@@ -35636,6 +36324,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
 {
     dml_trainer *trainer = (dml_trainer *)(void *)owned;
     dml_context *context = trainer->context;
+    dml__settle_trainer(trainer);
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
@@ -35916,7 +36605,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
                                              : dml__scale_gradient(trainer, 0, trained, 1 / factor);
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
-        trainer->spoiled = true; /* also if a strategy has put ranges of it */
+        dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
+        trainer->spoiled = true;      /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
@@ -35942,7 +36632,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     }
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
-    return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
+    return sync->updated && !trainer->late.take ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
 /* By the optimizer here, or by the strategy. */
@@ -35959,22 +36649,6 @@ static dml_status dml__update_whole(dml_trainer *trainer)
     status = sync->update(sync->state, trainer);
     trainer->in_sync_update = false;
     return status;
-}
-
-DML__LOCAL bool dml__may_follow(const dml_trainer *trainer)
-{
-    return trainer->stepping && trainer->clip_norm <= 0.0f && trainer->clip_value <= 0.0f &&
-           trainer->loss_scale <= 0.0f && !trainer->row->whole && !trainer->swapped;
-}
-
-DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
-{
-    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return trainer->context->error.status;
-    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
-    trainer->followed = true;
-    return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
 }
 
 /* ---- the public parts of a step ---- */
@@ -35994,14 +36668,16 @@ typedef struct dml__part {
     bool writes;
 } dml__part;
 
-static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+static dml_status dml__begin_part_as(dml_trainer *trainer, bool writes, const void *user, dml__part *part)
 {
     part->writes = false;
-    part->entry = dml__enter(trainer->context);
+    part->entry = dml__enter_late(trainer->context, user);
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
     const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
-    if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
+    if (status == DML_OK && trainer->late.take) {
+        part->writes = true; /* as it has been since the last step */
+    } else if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -36009,11 +36685,16 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     return status;
 }
 
+static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+{
+    return dml__begin_part_as(trainer, writes, NULL, part);
+}
+
 static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
                                 const char *what)
 {
     status = dml__explain(trainer, status, what);
-    if (part->writes) dml__graph_release(trainer->program->graph, false);
+    if (part->writes && !trainer->late.take) dml__graph_release(trainer->program->graph, false);
     dml__leave(trainer->context, part->entry);
     return status;
 }
@@ -36109,9 +36790,11 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml__part part;
-    dml_status status = dml__begin_part(trainer, true, &part);
+    /* A rank without samples clears g, which may be on its way. */
+    dml_status status = dml__begin_part_as(trainer, true, rows != 0 ? trainer : NULL, &part);
     if (status != DML_OK) return status;
     trainer->stepping = true;
+    trainer->alone = part.entry == DML__ENTERED;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
     if (status == DML_OK) status = dml__update_whole(trainer);
     trainer->stepping = trainer->followed = false;
@@ -36155,6 +36838,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     dml_optimizer optimizer = run->optimizer;
     const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
+    dml__settle(trainer->context);
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
     if (row != trainer->row || row->states(&optimizer) != trainer->states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
@@ -36220,6 +36904,7 @@ static bool dml__trainer_range_ok(dml_trainer *trainer, int vector, size_t begin
 DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     if (!trainer || !dml__trainer_range_ok(trainer, vector, begin, end)) return NULL;
+    dml__settle(trainer->context);
     if (!trainer->context->device.host_memory) return trainer->mirror[vector] + begin;
     return (float *)dml__host(dml__trainer_ref(trainer, vector, begin));
 }
@@ -36238,6 +36923,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
+    dml__settle(trainer->context);
     dml_device *device = &trainer->context->device;
     if (vector == DML_GRADIENTS) { /* the caller's own */
         trainer->spoiled = trainer->clipped = false;
@@ -36247,24 +36933,6 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
-}
-
-static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t count)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
-}
-
-static dml_status dml__trainer_use(void *user, size_t begin, size_t end)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.use(trainer->sync.state, trainer, begin, end);
-}
-
-static dml_status dml__trainer_used(void *user, size_t begin, size_t end)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.used(trainer->sync.state, trainer, begin, end);
 }
 
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
@@ -36298,10 +36966,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
-    trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
-    trainer->program->ranks.use = sync.use ? dml__trainer_use : NULL;
-    trainer->program->ranks.used = sync.used ? dml__trainer_used : NULL;
-    trainer->program->ranks.user = trainer;
+    dml__hook_ranks(trainer);
     trainer->held = 0;
     trainer->pending = false;
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;

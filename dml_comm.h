@@ -437,7 +437,7 @@ DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
 
 /* Writes a few lines of text: the ranks and what lies between them, what was measured, which algorithms calls
-   of which sizes get, and the sizes and times that hold, at most `bytes` with the 0 at the end. Returns the
+   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most `bytes` with the 0 at the end. Returns the
    bytes that all of it takes, without the 0. Rank 0 says the same to its log when it opens. */
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
 
@@ -921,7 +921,20 @@ typedef struct dml_all_reduce_sync_options {
        measured when the communicator opened, is a tenth of the time; within a host 1 MiB. */
     size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
-    dml_allocator allocator;     /* zero: malloc and free */
+    /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward
+       pass waits for those of the parameters that it is about to read, and updates these; what it reads first
+       goes before what is still queued. Results are the same bits. Everything that looks at the model or the
+       trainer in between waits for all of them, by itself; what it must not do is read w by a pointer that
+       dml_trainer_get or dml_graph_get gave before the step. Programs with a thread of their own
+       (DML_ERROR_STATE while w isn't there) have the trainer's thread call dml_trainer_gather first. An error
+       of the exchange is then the next call's, and the step that it is of has been counted. Steps by
+       dml_trainer_backward and dml_trainer_update, of trainers that clip, check or scale the loss, of
+       optimizers of whole parameters, and with DML_COMPRESS_POWER end as they do without. Source: Peng et
+       al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler),
+       SOSP 2019; Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3),
+       MLSys 2019. */
+    bool across_steps;
+    dml_allocator allocator; /* zero: malloc and free */
 } dml_all_reduce_sync_options;
 
 /* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step
@@ -1015,8 +1028,8 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
 
    Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
    tested or given away. Load a checkpoint before the strategy is attached. Every rank makes the same calls;
-   steps that one of them skips for its loss scale count too. Ranks that meet after unlike numbers of steps
-   get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
+   steps that one of them skips for its loss scale count too. Ranks with unlike options, and those that meet
+   after unlike numbers of steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
    each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors more, and its
    state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
@@ -9043,11 +9056,12 @@ DML__LOCAL int dml__most_steps(int size)
    The model is LogGP (Alexandrov, Ionescu, Schauser, Scheiman: LogGP, 1995) with what this library adds: a
    message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
    grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
-   one. A port sends one segment at a time at the full bandwidth, as LogGP's G says and as a card's queue
-   does; messages that are under way at once take turns by segments, as the streams of several connections
-   do. A segment reaches the receiver's port as it leaves the sender's (cut through), so an uncontended one
-   takes latency + bytes / bandwidth and not twice the latter; where a port is taken it queues, in the network
-   and not at the sender's, so a sender never stands behind its receiver's other messages.
+   one, or its host so many for all of its ranks. A port sends one segment at a time at the full bandwidth, as
+   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
+   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
+   through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
+   taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
+   other messages.
 
    Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
    not begin at the same time. */
@@ -9058,11 +9072,14 @@ typedef struct dml__price_link {
     double latency;   /* seconds from the first byte's leaving to its arrival */
     double bandwidth; /* bytes/s of a port, in each direction */
     double overhead;  /* seconds of the processor for a frame, at the sender and again at the receiver */
+    double touch;     /* and for a byte, where processors and no card move them */
 } dml__price_link;
 
 typedef struct dml__price_model {
     dml__price_link inside, between; /* of two ranks of a host; of two hosts */
     int ranks_per_host;              /* consecutive ones, who share their host's port to the others */
+    int processors;                  /* that a host's ranks share; 0: each has its own */
+    double change;                   /* seconds until a shared one is with another rank */
     int hosts_per_rack;              /* 0: no racks */
     double rack_latency;             /* seconds more between two racks */
     double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
@@ -9125,10 +9142,13 @@ typedef struct dml__price_step {
 } dml__price_step;
 
 typedef struct dml__price_rank {
-    double busy_until, end; /* the processor's; of the last step */
+    double busy_until, end; /* its own; of the last step */
+    double processor_until; /* of one of its host's processors: those of its first ranks */
+    int32_t processor_of;   /* which rank that has been with */
     int32_t first, steps;   /* its steps */
     int32_t open;           /* the first of them that hasn't ended */
     int32_t host, rack;     /* of the run */
+    int32_t first_here;     /* rank of its host */
 } dml__price_rank;
 
 typedef struct dml__price_port {
@@ -9408,20 +9428,20 @@ static int dml__price_stand_in(const dml__price_group *group, int rank)
 /* Numbers the ranks, hosts, racks and steps that are run. */
 static void dml__price_number(dml__price_group *group, dml__price_run *run)
 {
-    int steps = 0, host = -1, last_host = -1, rack = -1, last_rack = -1;
+    int steps = 0, host = -1, last_host = -1, rack = -1, last_rack = -1, first_here = 0;
     const int per_rack = group->model->hosts_per_rack;
     run->rank_count = 0;
     for (int r = 0; r < group->size; r++) {
         if (!dml__price_stands(group, r)) continue;
         const int real = r / group->model->ranks_per_host;
         const int real_rack = per_rack ? real / per_rack : real;
-        if (real != last_host) host++;
+        if (real != last_host) host++, first_here = run->rank_count;
         if (real_rack != last_rack) rack++;
         last_host = real, last_rack = real_rack;
         dml__price_write(group, r, &group->mine);
         if (run->ranks) {
             dml__price_rank *to = &run->ranks[run->rank_count];
-            to->host = host, to->rack = rack;
+            to->host = host, to->rack = rack, to->first_here = first_here;
             to->first = steps, to->steps = group->mine.count;
         }
         group->run_rank[r] = run->rank_count++;
@@ -9797,11 +9817,36 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* Takes the rank's processor for so long; returns when it will be done. */
+/* When one of its host's processors can be with the rank; which one in *processor. */
+static double dml__price_free_at(const dml__price_run *run, int32_t rank, dml__price_rank **processor)
+{
+    const int32_t first = run->ranks[rank].first_here;
+    double earliest = 0;
+    *processor = NULL;
+    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
+        dml__price_rank *at = &run->ranks[i];
+        if (at->host != run->ranks[rank].host) break;
+        const double idle = at->processor_until > run->now ? at->processor_until : run->now;
+        const double free_at = idle + (at->processor_of == rank ? 0 : run->model->change);
+        if (*processor && free_at >= earliest) continue;
+        *processor = at;
+        earliest = free_at;
+    }
+    return earliest;
+}
+
+/* Takes a processor for so long; returns when it will be done. */
 static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
 {
     dml__price_rank *rank = &run->ranks[step->rank];
-    const double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+    dml__price_rank *processor;
+    double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+    if (run->model->processors) {
+        const double free_at = dml__price_free_at(run, step->rank, &processor);
+        if (free_at > from) from = free_at;
+        processor->processor_until = from + seconds;
+        processor->processor_of = step->rank;
+    }
     return rank->busy_until = from + seconds;
 }
 
@@ -9822,6 +9867,13 @@ static double dml__price_segment_bytes(const dml__price_run *run, const dml__pri
     return (double)(dml__price_elements(run, step, step->issued + 1) -
                     dml__price_elements(run, step, step->issued)) *
            (double)run->element_bytes;
+}
+
+/* What a processor does for it, at either end. */
+static double dml__price_handling(const dml__price_run *run, const dml__price_step *step)
+{
+    const dml__price_link *link = dml__price_link_of(run, step);
+    return link->overhead + dml__price_segment_bytes(run, step) * link->touch;
 }
 
 static bool dml__price_is_eager(const dml__price_run *run, const dml__price_step *step)
@@ -9889,7 +9941,7 @@ static void dml__price_try_send(dml__price_run *run, int index)
         return;
     const int port_index = dml__price_port_of(run, send);
     dml__price_port *port = &run->ports[port_index];
-    send->ready = dml__price_compute(run, send, dml__price_link_of(run, send)->overhead);
+    send->ready = dml__price_compute(run, send, dml__price_handling(run, send));
     send->queued = true;
     send->queued_behind = -1;
     if (port->head >= 0)
@@ -9923,7 +9975,7 @@ static void dml__price_try_receive(dml__price_run *run, int index)
     const uint32_t allowed = dml__price_allowed(run, receive);
     dml__price_grant(run, receive, allowed);
     while (receive->issued < receive->came && receive->issued < allowed) {
-        double seconds = dml__price_link_of(run, receive)->overhead;
+        double seconds = dml__price_handling(run, receive);
         if (receive->step.kind == DML__STEP_RECEIVE_REDUCE)
             seconds += dml__price_segment_bytes(run, receive) / run->model->reduce;
         receive->issued++;
@@ -10035,8 +10087,9 @@ static void dml__price_begin(dml__price_run *run)
                 earlier->followers = i * DML__STEP_AFTER + k;
             }
     for (int i = 0; i < run->rank_count; i++) {
-        run->ranks[i].busy_until = run->ranks[i].end = 0;
+        run->ranks[i].busy_until = run->ranks[i].processor_until = run->ranks[i].end = 0;
         run->ranks[i].open = run->ranks[i].first;
+        run->ranks[i].processor_of = i; /* where there are enough, nobody ever changes */
     }
     for (int i = 0; i < run->rank_count + run->host_count; i++) {
         run->ports[i].in_until = 0;
@@ -10176,17 +10229,24 @@ static double dml__choice_price(const dml__price_model *model, int size, const d
     return status == DML_OK ? price.seconds : INFINITY;
 }
 
+/* The seconds of a byte among many, which its port sends while the processor has the next. */
+static double dml__choice_byte(const dml__price_link *link)
+{
+    return link->touch > 1 / link->bandwidth ? link->touch : 1 / link->bandwidth;
+}
+
 /* No call takes less: what the rank that sends most sends, and its processor's share in that. */
 static double dml__choice_bound(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
                                 int power)
 {
     const dml__price_link *inside = &model->inside, *between = &model->between;
-    const double bandwidth = inside->bandwidth > between->bandwidth ? inside->bandwidth : between->bandwidth;
+    const double near = dml__choice_byte(inside), far = dml__choice_byte(between);
     const double overhead = inside->overhead < between->overhead ? inside->overhead : between->overhead;
     if (!algorithm->elements_sent || !algorithm->messages_sent) return 0;
     /* (The figures are of counts that are divisible.) */
     const uint64_t unit = 2 * (uint64_t)size, count = (UINT64_C(1) << power) / sizeof(float) / unit * unit;
-    const double bytes = (double)(algorithm->elements_sent(size, count) * sizeof(float)) / bandwidth;
+    const double bytes =
+        (double)(algorithm->elements_sent(size, count) * sizeof(float)) * (near < far ? near : far);
     const double messages = count == 0 ? 0 : (double)algorithm->messages_sent(size) * overhead;
     return bytes > messages ? bytes : messages;
 }
@@ -10326,12 +10386,20 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
 /* Numbers of a link as they are measured: one way, with what the processors at both ends do. */
 DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth);
 
+/* The same where the processors of one machine are the network, and its ranks share them: loopback, or
+   bridges between containers. What copying can't explain is the emulated wire's. */
+DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth);
+
+/* As it was measured, with what the processors at both ends do for each byte. */
+DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
+
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);
 
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
-   and number of hosts at every rank, in comm->model and comm->hosts. Takes 20 ms at most, and a fiftieth of
+   and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
+   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms at most, and a fiftieth of
    the timeout. Nothing is measured where the numbers or an algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
@@ -10345,7 +10413,9 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
 
 #endif
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- comm/job.h ---- */
 
@@ -10698,6 +10768,7 @@ typedef struct dml__comm_job {
     dml__peer *peers; /* (world) */
     dml__link *links; /* (world) */
     uint8_t *wishes;  /* (world): for dml__transport_calls.wait */
+    int *host_of;     /* (world): the first rank of each one's host, as the model has it */
     char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
     size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
     size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
@@ -10922,6 +10993,26 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth)
     link.overhead = latency / 4;
     link.latency = latency / 2;
     link.bandwidth = bandwidth;
+    link.touch = 0;
+    return link;
+}
+
+DML__LOCAL double dml__link_bandwidth(const dml__price_link *link)
+{
+    return 1 / (1 / link->bandwidth + 2 * link->touch);
+}
+
+/* Whoever copies faster than this into sockets and out of them has a card that does it. */
+#define DML__MOST_TOUCH 1e-10
+#define DML__MOST_OVERHEAD 1e-5
+
+DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
+{
+    dml__price_link link;
+    link.overhead = 0.45 * latency < DML__MOST_OVERHEAD ? 0.45 * latency : DML__MOST_OVERHEAD;
+    link.latency = latency - 2 * link.overhead;
+    link.touch = 0.5 / bandwidth < DML__MOST_TOUCH ? 0.49 / bandwidth : DML__MOST_TOUCH;
+    link.bandwidth = 1 / (1 / bandwidth - 2 * link.touch);
     return link;
 }
 
@@ -10978,6 +11069,14 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
     return true;
 }
 
+static dml_status dml__no_memory_to_measure(dml__comm_job *job)
+{
+    dml__enter_job(job);
+    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
+    dml__leave_job(job);
+    return DML_ERROR_MEMORY;
+}
+
 /* ---- messages to and fro ---- */
 
 enum { DML__PING_SIZES = 4, DML__PING_ROUNDS = 6, DML__PING_BYTES = 256 << 10 };
@@ -10989,7 +11088,7 @@ static size_t dml__ping_most(const dml__comm_job *job)
     return job->segment_bytes < DML__PING_BYTES / 4 ? job->segment_bytes * 4 : (size_t)DML__PING_BYTES;
 }
 
-static bool dml__same_host(const dml__comm_job *job, int rank)
+static bool dml__shares_memory(const dml__comm_job *job, int rank)
 {
     return rank == job->rank || strcmp(job->transport->calls->medium(job->transport, rank), "tcp") != 0;
 }
@@ -11004,10 +11103,10 @@ static dml_status dml__ping(dml_comm *comm, int partner, uint8_t *data, size_t b
     return status;
 }
 
-/* Rank 0's part: fits the line as soon as the rounds, or the time, are over. A size that would take too long
-   by what the one before it took is left out, and all above it. */
-static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double until,
-                                 dml__price_link *link)
+/* Rank 0's part: fits the line as soon as the rounds, or the time, are over (bandwidth 0: there is none). A
+   size that would take too long by what the one before it took is left out, and all above it. */
+static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double until, double *latency,
+                                 double *bandwidth)
 {
     double bytes[DML__PING_SIZES * DML__PING_ROUNDS], seconds[DML__PING_SIZES * DML__PING_ROUNDS];
     const size_t most = dml__ping_most(comm->job);
@@ -11028,10 +11127,8 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
         }
         if (dml_seconds() > until) break;
     }
-    double latency, bandwidth;
     if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
-    if (!status && dml__fit_link(bytes, seconds, count, &latency, &bandwidth))
-        *link = dml__link_of(latency > 1e-7 ? latency : 1e-7, bandwidth < 1e12 ? bandwidth : 1e12);
+    if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
     return status;
 }
 
@@ -11080,46 +11177,116 @@ static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__pr
 
 /* ---- all together ---- */
 
-/* What all must know before: who is measured with (0: nobody), and how many hosts there are, each rank
-   counting for its part of one. */
+/* What each rank says of itself before: which machine it is on, the first rank that it shares memory with
+   (itself, if no other), how many processors it may use, and whether it asks for links to be measured. */
 typedef struct dml__survey {
-    double hosts, inside, between;
+    int64_t machine, first, processors, measures;
 } dml__survey;
+
+#define DML__SURVEY_NUMBERS 4
+
+/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+#define DML__CHANGE 1e-6
+
+/* One for all processes on one kernel, in whatever namespaces they are. */
+static int64_t dml__machine(void)
+{
+    char text[256];
+    memset(text, 0, sizeof text);
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file) {
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+    }
+    if (!text[0] && gethostname(text, sizeof text - 1) != 0) return 0;
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
+    return (int64_t)(hash >> 1);
+}
 
 static dml__survey dml__own_survey(const dml__comm_job *job)
 {
     dml__survey survey;
-    int here = 0;
-    survey.inside = survey.between = 0;
-    for (int rank = job->world - 1; rank >= 0; rank--) {
-        const bool same = dml__same_host(job, rank);
-        here += same;
-        if (rank && job->rank == 0 && job->measures) *(same ? &survey.inside : &survey.between) = rank;
-    }
-    survey.hosts = 1.0 / here;
+    survey.machine = dml__machine();
+    survey.processors = dml_cpu_count();
+    survey.measures = job->measures;
+    survey.first = 0;
+    while (!dml__shares_memory(job, (int)survey.first)) survey.first++;
     return survey;
 }
 
-static dml_status dml__measure_with(dml_comm *comm, const dml__survey *survey)
+/* What follows from what all said. A host of the model is what shares memory; where rank 0 shares it with
+   nobody, but its machine with others, it is the machine, whose ranks have the machine's own network between
+   them: over TCP by demand, or in containers. */
+typedef struct dml__layout {
+    int hosts;
+    int inside, between; /* whom rank 0 measures with; 0: nobody */
+    int processors;      /* for the ranks of rank 0's host; 0: not known */
+    bool copies;         /* the ranks of a host are joined by sockets */
+    bool one_machine;
+} dml__layout;
+
+static bool dml__same_host(const dml__survey *a, const dml__survey *b, bool machines)
+{
+    return machines ? a->machine == b->machine : a->first == b->first;
+}
+
+static dml__layout dml__lay_out(const dml__survey *all, int size, int *host_of)
+{
+    dml__layout layout;
+    int memory = 0, machine = 0;
+    int64_t processors = 0;
+    memset(&layout, 0, sizeof layout);
+    for (int r = 0; r < size; r++) {
+        memory += dml__same_host(&all[r], &all[0], false);
+        if (!dml__same_host(&all[r], &all[0], true)) continue;
+        machine++;
+        processors += all[r].processors;
+    }
+    layout.one_machine = machine == size;
+    layout.copies = memory == 1 && machine > 1;
+    for (int r = 0; r < size; r++) {
+        host_of[r] = 0;
+        while (!dml__same_host(&all[r], &all[host_of[r]], layout.copies)) host_of[r]++;
+        layout.hosts += host_of[r] == r;
+        int *partner = host_of[r] == 0 ? &layout.inside : &layout.between;
+        if (all[0].measures && *partner == 0) *partner = r;
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (online > 0 && online < processors) processors = online;
+    if (!layout.copies)
+        processors = processors * memory / machine; /* the machine's other hosts have the rest */
+    layout.processors = processors < 1 ? 1 : processors < 4096 ? (int)processors : 4096;
+    return layout;
+}
+
+/* What a line through measured times says of a link. */
+static dml__price_link dml__fitted_link(double latency, double bandwidth, bool copies)
+{
+    const double least = latency > 1e-7 ? latency : 1e-7, most = bandwidth < 1e12 ? bandwidth : 1e12;
+    return copies ? dml__copied_link_of(least, most) : dml__link_of(least, most);
+}
+
+static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
 {
     dml__comm_job *job = comm->job;
-    const int inside = (int)survey->inside, between = (int)survey->between;
+    const int inside = layout->inside, between = layout->between;
     if ((!inside && !between) || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
     uint8_t *data = (uint8_t *)dml__allocate(&job->memory, DML__PING_BYTES);
-    if (!data) {
-        dml__enter_job(job);
-        dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator",
-                      job->rank);
-        dml__leave_job(job);
-        return DML_ERROR_MEMORY;
-    }
+    if (!data) return dml__no_memory_to_measure(job);
     dml_status status = DML_OK;
     const double share = job->timeout / 50, most = share < 0.02 ? share : 0.02, begin = dml_seconds();
+    double latency, bandwidth;
     if (job->rank) status = dml__answer_pings(comm, data);
-    if (!job->rank && inside)
-        status = dml__ping_rank(comm, inside, data, begin + (between ? most / 2 : most), &comm->model.inside);
-    if (!job->rank && between && !status)
-        status = dml__ping_rank(comm, between, data, begin + most, &comm->model.between);
+    if (!job->rank && inside) {
+        status =
+            dml__ping_rank(comm, inside, data, begin + (between ? most / 2 : most), &latency, &bandwidth);
+        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, layout->copies);
+    }
+    if (!job->rank && between && !status) {
+        status = dml__ping_rank(comm, between, data, begin + most, &latency, &bandwidth);
+        if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
+    }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);
     dml__release(&job->memory, data);
     return status;
@@ -11129,31 +11296,49 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__survey *survey)
 static dml_status dml__tell_model(dml_comm *comm)
 {
     dml__price_model *model = &comm->model;
-    double *numbers[8], told[8];
-    numbers[0] = &model->inside.latency;
-    numbers[1] = &model->inside.bandwidth;
-    numbers[2] = &model->inside.overhead;
-    numbers[3] = &model->between.latency;
-    numbers[4] = &model->between.bandwidth;
-    numbers[5] = &model->between.overhead;
-    numbers[6] = &model->reduce;
-    numbers[7] = &model->copy;
-    for (int i = 0; i < 8; i++) told[i] = *numbers[i];
-    const dml_status status = dml_comm_broadcast(comm, told, 8, DML_F64, 0);
-    for (int i = 0; i < 8; i++) *numbers[i] = told[i];
+    double *const numbers[] = { &model->inside.latency,   &model->inside.bandwidth,
+                                &model->inside.overhead,  &model->inside.touch,
+                                &model->between.latency,  &model->between.bandwidth,
+                                &model->between.overhead, &model->between.touch,
+                                &model->reduce,           &model->copy };
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    double told[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) told[i] = *numbers[i];
+    const dml_status status = dml_comm_broadcast(comm, told, NUMBERS, DML_F64, 0);
+    for (int i = 0; i < NUMBERS; i++) *numbers[i] = told[i];
     return status;
+}
+
+/* Two ranks reduce large vectors in rounds that stay in the caches, where memory is what is slow: on one
+   machine, unless a round's latencies are more than a twentieth of its time. */
+static size_t dml__round_bytes(const dml__price_link *link)
+{
+    const double bytes = (double)DML__ROUND_BYTES;
+    const double latencies = 4 * (link->latency + 2 * link->overhead);
+    return latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
 }
 
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
 {
-    dml__survey survey = dml__own_survey(comm->job);
-    dml_status status = dml_comm_all_reduce(comm, &survey, 3, DML_F64, DML_SUM);
-    if (!status) status = dml__measure_with(comm, &survey);
-    if (!status) status = dml__tell_model(comm);
-    comm->measured = survey.inside > 0 || survey.between > 0;
-    comm->hosts = (int)(survey.hosts + 0.5);
-    if (comm->hosts < 1) comm->hosts = 1;
-    comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
+    dml__comm_job *job = comm->job;
+    const dml__survey own = dml__own_survey(job);
+    dml__survey *all = (dml__survey *)dml__allocate_array(&job->memory, (size_t)comm->size, sizeof *all);
+    if (!all) return dml__no_memory_to_measure(job);
+    dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    if (!status) {
+        const dml__layout layout = dml__lay_out(all, comm->size, job->host_of);
+        comm->measured = layout.inside > 0 || layout.between > 0;
+        comm->hosts = layout.hosts;
+        comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
+        if (comm->measured) {
+            comm->model.processors = layout.processors;
+            comm->model.change = DML__CHANGE;
+        }
+        status = dml__measure_with(comm, &layout);
+        if (!status) status = dml__tell_model(comm);
+        job->round_bytes = layout.one_machine ? dml__round_bytes(&comm->model.inside) : 0;
+    }
+    dml__release(&job->memory, all);
     return status;
 }
 
@@ -11314,6 +11499,7 @@ DML__LOCAL void dml__first_choice(dml_comm *comm)
     memset(&comm->choice, DML__CHOICE_NONE, sizeof comm->choice);
     dml__set_choice(comm, DML__CALL_ALL_REDUCE, comm->job->deterministic ? "chain" : "butterfly");
     dml__set_choice(comm, DML__CALL_BROADCAST, "binomial");
+    dml__set_choice(comm, DML__CALL_ALL_GATHER, "bruck");
     comm->model = dml__usual_model();
     comm->model.ranks_per_host = comm->size;
     comm->hosts = 1;
@@ -11378,8 +11564,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     if (!job->transport || group->size == 1) return DML_OK;
     int here = 0; /* with rank 0, who computes */
     for (int r = 0; r < group->size; r++)
-        here += group->world_ranks[r] == job->rank ||
-                strcmp(job->transport->calls->medium(job->transport, group->world_ranks[r]), "tcp") != 0;
+        here += job->host_of[group->world_ranks[r]] == job->host_of[group->world_ranks[0]];
     group->model.ranks_per_host = here;
     group->hosts = (group->size + here - 1) / here;
     return dml__agree_on_table(group);
@@ -15896,8 +16081,9 @@ static bool dml__allocate_links(dml__comm_job *job)
     job->peers = (dml__peer *)dml__allocate_array(memory, world, sizeof *job->peers);
     job->links = (dml__link *)dml__allocate_array(memory, world, sizeof *job->links);
     job->wishes = (uint8_t *)dml__allocate(memory, world);
+    job->host_of = (int *)dml__allocate_array(memory, world, sizeof *job->host_of);
     job->stage = (char *)dml__allocate_unset(memory, DML__STAGE_BYTES);
-    if (!job->peers || !job->links || !job->wishes || !job->stage) return false;
+    if (!job->peers || !job->links || !job->wishes || !job->host_of || !job->stage) return false;
     for (int rank = 0; rank < job->world; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
@@ -16026,6 +16212,7 @@ static void dml__release_job(dml__comm_job *job)
     dml__release(&memory, job->all_steps);
     dml__release(&memory, job->requests);
     dml__release(&memory, job->stage);
+    dml__release(&memory, job->host_of);
     dml__release(&memory, job->wishes);
     dml__release(&memory, job->links);
     dml__release(&memory, job->peers);
@@ -16072,9 +16259,6 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->max_requests;
-    /* Without a key all ranks are on this host, where memory is what is slow. Between hosts each round would
-       cost a few times the latency. */
-    job->round_bytes = settings->net.key ? 0 : DML__ROUND_BYTES;
     if (settings->algorithm) strncpy(job->algorithm, settings->algorithm, sizeof job->algorithm - 1);
     job->deterministic = settings->deterministic;
     job->latency = settings->latency;
@@ -17154,7 +17338,8 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     dml__say(words, "rank %d of %d on %d host%s", comm->rank, comm->size, comm->hosts,
              comm->hosts == 1 ? "" : "s");
-    for (int m = 0; m < 3 && job->transport; m++) {
+    if (job->engine) dml__say(words, ", by %s", job->engine->name);
+    for (int m = 0; m < 3 && job->transport && !job->engine; m++) {
         int count = 0;
         for (int r = 0; r < comm->size; r++)
             count +=
@@ -17168,7 +17353,7 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
 static void dml__say_link(dml__words *words, const char *where, const dml__price_link *link)
 {
     dml__say(words, "%s %.3g us, %.3g Gbit/s", where, (link->latency + 2 * link->overhead) * 1e6,
-             link->bandwidth * 8e-9);
+             dml__link_bandwidth(link) * 8e-9);
 }
 
 static void dml__say_model(dml__words *words, const dml_comm *comm)
@@ -17216,6 +17401,22 @@ static void dml__say_choice(dml__words *words, const dml_comm *comm, int operati
     dml__say(words, "\n");
 }
 
+/* What is run for each operation, and how. */
+static void dml__say_schedules(dml__words *words, const dml_comm *comm)
+{
+    const dml__comm_job *job = comm->job;
+    if (comm->size > 1) {
+        dml__say_model(words, comm);
+        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
+            dml__say_choice(words, comm, operation);
+    }
+    dml__say(words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
+    dml__say_bytes(words, job->segment_bytes);
+    dml__say(words, ", eager up to ");
+    dml__say_bytes(words, job->eager_bytes);
+    dml__say(words, ", ");
+}
+
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
 {
     dml__words words;
@@ -17226,16 +17427,8 @@ DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
     if (!comm || dml__is_copy(comm->job)) return 0;
     const dml__comm_job *job = comm->job;
     dml__say_ranks(&words, comm);
-    if (comm->size > 1) {
-        dml__say_model(&words, comm);
-        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
-            dml__say_choice(&words, comm, operation);
-    }
-    dml__say(&words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
-    dml__say_bytes(&words, job->segment_bytes);
-    dml__say(&words, ", eager up to ");
-    dml__say_bytes(&words, job->eager_bytes);
-    dml__say(&words, ", timeout %g s", job->timeout);
+    if (!job->engine) dml__say_schedules(&words, comm); /* another's are its own affair */
+    dml__say(&words, "timeout %g s", job->timeout);
     return words.used;
 }
 
@@ -17996,6 +18189,18 @@ DML_API dml_cluster dml_cluster_from_environment(void)
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 
+/* Whether dml_comm_open with these options, which name no rank, finds the cluster's by itself. An engine of
+   others then carries the job, and hosts are looked for, as a launcher says. */
+static bool dml__is_found(const dml_cluster *cluster, const dml_comm_options *options)
+{
+    dml__comm_settings settings;
+    dml__error error; /* dml_comm_open finds it again */
+    memset(&settings, 0, sizeof settings);
+    memset(&error, 0, sizeof error);
+    dml__read_comm_settings(options, &settings, &error);
+    return settings.net.rank == cluster->rank && settings.net.world == cluster->workers + cluster->servers;
+}
+
 DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_options *options)
 {
     const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
@@ -18003,11 +18208,14 @@ DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_opti
     const bool good = cluster->status == DML_OK;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    o.rank = good ? cluster->rank : 0;
-    o.world_size = good ? cluster->workers + cluster->servers : 1;
+    o.rank = o.world_size = 0;
     if (good && cluster->master_addr[0]) {
         o.master_addr = cluster->master_addr;
         o.master_port = cluster->master_port;
+    }
+    if (!good || cluster->master_addr[0] || !dml__is_found(cluster, &o)) {
+        o.rank = good ? cluster->rank : 0;
+        o.world_size = good ? cluster->workers + cluster->servers : 1;
     }
     dml_comm *comm = dml_comm_open(&o);
     if (comm && !good) dml__fail(&comm->job->error, cluster->status, "%s", cluster->error);
@@ -19605,6 +19813,13 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
+
+/* Collective: DML_ERROR_MISMATCH where marks, of a strategy's options, differ. */
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of);
+
 /* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
    numbers, seed and step number. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
@@ -19651,7 +19866,9 @@ typedef struct dml__all_reduce_state {
     dml_compression compression;
     dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
-    int buckets;
+    bool across_steps;
+    bool later;  /* the last step has ended before w has followed */
+    int buckets; /* of the last step, zeros where taken */
     dml__coded_sum bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
 
@@ -19662,6 +19879,8 @@ static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
     if (name) dml_comm_trace_span(state->comm, name, state->traced_to, now);
     state->traced_to = now;
 }
+
+/* ---- the start ---- */
 
 static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t count)
 {
@@ -19699,6 +19918,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
+/* ---- gradients on their way ---- */
+
 /* Once in a step: who needs the number of samples first waits for it. */
 static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *trainer)
 {
@@ -19715,13 +19936,35 @@ static void dml__drain_requests(dml__all_reduce_state *state)
     state->buckets = 0;
 }
 
+/* What is started next goes before buckets of a lower rank, and what isn't a bucket before all. Returns what
+   holds otherwise. */
+static int dml__go_before(dml__all_reduce_state *state, int buckets)
+{
+    const int usual = state->comm->priority;
+    if (state->across_steps) dml_comm_set_priority(state->comm, usual + buckets);
+    return usual;
+}
+
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    if (!trainer->late.take) dml__drain_requests(state);
     dml__trace_phase(state, NULL);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    return dml__start_roll_call(state->comm, trainer, samples, &state->call);
+    const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
+    const dml_status status = dml__start_roll_call(state->comm, trainer, samples, &state->call);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
+}
+
+/* What the next step needs first becomes final last: each bucket goes before those that were sent. */
+static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size_t begin, size_t end)
+{
+    dml__coded_sum *bucket = &state->bucket[state->buckets++];
+    const int usual = dml__go_before(state, state->buckets);
+    const dml_status status = dml__coded_sum_start(&state->compressor, g, begin, end, bucket);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -19737,10 +19980,8 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
     state->filled_to = begin;
-    dml__coded_sum *bucket = &state->bucket[state->buckets++];
-    if (dml__coded_sum_start(&state->compressor, g, begin, end, bucket) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
-    return DML_OK;
+    return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
+                                                             : dml__sync_failed(trainer, state->comm);
 }
 
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
@@ -19753,6 +19994,46 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
+/* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
+   over where w follows it, else 0. */
+static dml_status dml__take_bucket(dml__all_reduce_state *state, dml_trainer *trainer, dml__coded_sum *bucket,
+                                   double samples)
+{
+    const size_t begin = bucket->begin, end = bucket->end;
+    /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    const dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
+    memset(bucket, 0, sizeof *bucket);
+    if (status != DML_OK) return dml__sync_failed(trainer, state->comm);
+    return samples > 0 ? dml__follow_range(trainer, begin, end, samples)
+                       : dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+}
+
+/* Of a step that has ended: the buckets that [begin, end) lies in. */
+static dml_status dml__take_late_buckets(void *user, dml_trainer *trainer, double samples, size_t begin,
+                                         size_t end)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml_status status = DML_OK;
+    for (int b = state->buckets - 1; b >= 0 && status == DML_OK; b--) {
+        dml__coded_sum *bucket = &state->bucket[b];
+        if (bucket->begin >= end || bucket->end <= begin) continue;
+        const double waits_from = dml_seconds();
+        status = dml__take_bucket(state, trainer, bucket, samples);
+        dml_comm_trace_span(state->comm, "waits for gradients and updates", waits_from, dml_seconds());
+    }
+    while (state->buckets > 0 && state->bucket[state->buckets - 1].end == 0) state->buckets--;
+    return status;
+}
+
+/* POWER has calls of its own to start when sums arrive, which all ranks have to do at the same place. */
+static bool dml__ends_later(const dml__all_reduce_state *state, const dml_trainer *trainer)
+{
+    return state->across_steps && state->compression.kind != DML_COMPRESS_POWER &&
+           dml__may_follow_later(trainer);
+}
+
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
@@ -19760,30 +20041,35 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     dml_status status = dml__take_samples(state, trainer);
     *samples = state->samples;
     const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
-    for (int b = 0; b < state->buckets && status == DML_OK; b++) {
-        dml__coded_sum *bucket = &state->bucket[b];
-        /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
-        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-        if (!g) return dml_status_of(dml_trainer_context(trainer));
-        if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
-            return dml__sync_failed(trainer, state->comm);
-        status = follows ? dml__follow_range(trainer, bucket->begin, bucket->end, *samples)
-                         : dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (follows && dml__ends_later(state, trainer)) {
+        dml__follow_later(trainer, *samples, dml__take_late_buckets, state);
+        state->later = true;
+        return DML_OK;
     }
+    for (int b = 0; b < state->buckets && status == DML_OK; b++)
+        status = dml__take_bucket(state, trainer, &state->bucket[b], follows ? *samples : 0);
     dml__trace_phase(state, "waits for gradients");
     return status;
 }
 
+/* ---- the rest ---- */
+
 static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
 {
     (void)trainer;
-    dml__trace_phase((dml__all_reduce_state *)user, "update");
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    if (!state->later) dml__trace_phase(state, "update");
+    state->later = false;
     return DML_OK;
 }
 
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    return dml__sync_sum(((dml__all_reduce_state *)user)->comm, trainer, values, count);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
+    const dml_status status = dml__sync_sum(state->comm, trainer, values, count);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
@@ -19792,6 +20078,7 @@ static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
     dml__compressor_forget(&state->compressor);
+    state->later = false;
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
@@ -19815,6 +20102,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         state->comm = comm;
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
+        if (options) state->across_steps = options->across_steps;
     }
     dml_sync sync;
     memset(&sync, 0, sizeof sync);
@@ -20218,30 +20506,47 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-/* As text, which is the same in either byte order. */
-static uint32_t dml__mark_number(uint32_t mark, double number)
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
 {
-    char text[32];
-    const int length = snprintf(text, sizeof text, "%.9g ", number);
-    return dml__crc32c(mark, text, (size_t)length);
+    for (int i = 0; i < count; i++) {
+        char text[32]; /* which is the same in either byte order */
+        const int length = snprintf(text, sizeof text, "%.9g ", numbers[i]);
+        mark = dml__crc32c(mark, text, (size_t)length);
+    }
+    return mark;
+}
+
+static uint32_t dml__mark_parameter(uint32_t mark, const dml_node *p)
+{
+    const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                             (double)p->decay_scale };
+    mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+    for (int i = 0; i < p->shape.ndim; i++) {
+        const double size = p->shape.dims[i];
+        mark = dml__mark_numbers(mark, &size, 1);
+    }
+    return dml__mark_numbers(mark, more, 4);
+}
+
+static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
+{
+    const double numbers[] = { (double)s->kind,    (double)s->lr,          (double)s->steps,
+                               (double)s->factor,  (double)s->minimum,     (double)s->power,
+                               (double)s->rise,    (double)s->start,       (double)s->end,
+                               (double)s->warm_up, (double)s->warm_up_from };
+    return dml__mark_numbers(mark, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
 /* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
-   a trainer does to its gradient. */
+   a trainer does to its gradient, and by which schedule. */
 static uint32_t dml__model_mark(dml_trainer *trainer)
 {
+    const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
+                            trainer->loss_scale > 0.0f };
     uint32_t mark = 0;
-    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p)) {
-        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
-        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
-        for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
-        const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                 (double)p->decay_scale };
-        for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
-    }
-    mark = dml__mark_number(mark, (double)trainer->clip_norm);
-    mark = dml__mark_number(mark, (double)trainer->clip_value);
-    return dml__mark_number(mark, trainer->loss_scale > 0.0f);
+    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
+    return dml__mark_schedule(dml__mark_numbers(mark, how, 3), &trainer->schedule);
 }
 
 /* Ranks with different models would exchange gradients of other parameters. */
@@ -20255,8 +20560,21 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_fail(
         trainer, DML_ERROR_MISMATCH,
         "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same, what is frozen, their scales, and how trainers clip and scale the loss",
+        "and shapes must be the same, what is frozen, their scales, and how trainers clip, scale the loss "
+        "and "
+        "schedule the learning rate",
         count, -most[1], most[0]);
+}
+
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of)
+{
+    double most[2] = { mark, -(double)mark };
+    if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    if (most[0] == -most[1]) return DML_OK;
+    return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
+                            "ranks were given different options of %s; all need the same", of);
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
@@ -20387,12 +20705,29 @@ static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_train
                                     "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
+/* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
+static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
+{
+    dml_optimizer outer = state->options.outer;
+    const float *number;
+    const double how[] = { state->once, state->once ? 0 : state->options.tau, state->options.average_state,
+                           (double)outer.kind, outer.nesterov };
+    uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+    for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
+        const double real = (double)*number;
+        mark = dml__mark_numbers(mark, &real, 1);
+    }
+    return mark;
+}
+
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
+    if (status == DML_OK)
+        status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
     if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
     if (status != DML_OK) return status;
     state->steps = state->averaged = dml_trainer_steps(trainer);

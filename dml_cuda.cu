@@ -46,7 +46,10 @@ typedef struct dml__kernel_arguments {
 /* ---- gpu/kernel_list.h ---- */
 
 /* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
-   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each.
+
+   A family of kernels computes the same of the same arguments, each in its way: a launch names the family,
+   and what is best on the device is chosen (gpu/launch.h), or one of them by its own name. */
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
@@ -66,10 +69,10 @@ typedef struct dml__kernel_arguments {
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm, 64, 64)                                                                                          \
-    X(conv2d_forward, 64, 64)                                                                                \
-    X(conv2d_backward_input, 64, 64)                                                                         \
-    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(gemm_tiles, 64, 64)                                                                                    \
+    X(conv2d_forward_tiles, 64, 64)                                                                          \
+    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
+    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -119,12 +122,26 @@ typedef struct dml__kernel_arguments {
     X(strided_unpack, 256, 1)                                                                                \
     X(half_narrow, 256, 1)                                                                                   \
     X(half_widen, 256, 1)
+/* Those of gpu/solo.cl, of which a group is one item. Devices that are no CPU don't have them. */
+#define DML__SOLO_LIST(X)                                                                                    \
+    X(gemm_solo, 64, 64)                                                                                     \
+    X(conv2d_forward_solo, 64, 64)                                                                           \
+    X(conv2d_backward_input_solo, 64, 64)                                                                    \
+    X(conv2d_backward_weights_solo, 64, 64)
+
+/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+#define DML__FAMILY_LIST(X)                                                                                  \
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
-    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+    DML__KERNEL_LIST(DML__KERNEL_ENUM) DML__SOLO_LIST(DML__KERNEL_ENUM)
 #undef DML__KERNEL_ENUM
-        DML__KERNEL_COUNT
+        DML__KERNEL_COUNT,
+    DML__KERNEL_FIRST_SOLO = DML__KERNEL_gemm_solo
 };
 
 #endif
@@ -147,10 +164,12 @@ typedef struct dml__kernel_row {
     int covers[2];
 } dml__kernel_row;
 
-/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do) of how many items, its
+   arguments. */
 typedef struct dml__kernel_launch {
     int kernel;
     size_t groups[2];
+    size_t items;
     dml__kernel_arguments arguments;
 } dml__kernel_launch;
 
@@ -158,10 +177,16 @@ static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
 {
     static const dml__kernel_row rows[] = {
 #define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
-        DML__KERNEL_LIST(DML__KERNEL_ROW)
+        DML__KERNEL_LIST(DML__KERNEL_ROW) DML__SOLO_LIST(DML__KERNEL_ROW)
 #undef DML__KERNEL_ROW
     };
     return &rows[kernel];
+}
+
+/* How many items a group of the kernel has. */
+static inline size_t dml__kernel_items(int kernel)
+{
+    return kernel < DML__KERNEL_FIRST_SOLO ? DML__GROUP_ITEMS : 1;
 }
 
 /* The bytes that `bytes` at `ref` need lie inside its buffer. */
@@ -174,19 +199,32 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-static inline int dml__find_kernel(const char *name)
+/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
+typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
+
+/* The kernel of that name, or the best of the family of that name; -1: there is none. */
+static inline int dml__find_kernel(const char *name, dml__solo_use solo)
 {
+#define DML__FAMILY_KERNEL(family)                                                                           \
+    if (strcmp(#family, name) == 0)                                                                          \
+        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
+#undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
                                              dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel);
+    out->kernel = dml__find_kernel(launch->kernel, solo);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+        return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
+                               launch->kernel);
+    out->items = dml__kernel_items(out->kernel);
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
         const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
@@ -235,7 +273,11 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
-   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
+   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it
+   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU
+   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at
+   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop
+   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
@@ -258,6 +300,22 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
         __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#define SHARED __local
+#ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */
+#define VECTOR_LANES DML__SOLO_LANES
+#define VECTOR_NAME__(name, lanes) name##lanes
+#define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
+#define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
+#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)
+#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)
+#define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+#define UNROLL __attribute__((opencl_unroll_hint))
+#define ALIGNED __attribute__((aligned(64)))
+#define SOLO_KERNEL(name)                                                                                    \
+    __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
+        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
+        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#endif
 #define ITEM ((int)get_local_id(0))
 #define GROUP_X ((int)get_group_id(0))
 #define GROUP_Y ((int)get_group_id(1))
@@ -316,6 +374,15 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
                                    char *buffer3, char *buffer4, char *buffer5,                              \
                                    const dml__kernel_arguments arguments)
+#define SHARED
+#define SOLO_KERNEL(name) KERNEL(name)
+#define VECTOR dml__host_vector
+#define VECTOR_LANES DML__HOST_LANES
+#define VECTOR_LOAD(p) dml__host_vector_load(p)
+#define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
+#define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
+#define UNROLL
+#define ALIGNED
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)
@@ -660,15 +727,67 @@ KERNEL(broadcast)
         BARRIER();                                                                                           \
     } while (0)
 
+/* Where a group works in many matrices of C, laid one after the other: `matrices` of them, each the sum over
+   `terms` products; a group below all of them has nothing to do. The arguments are gemm's. */
+typedef struct dml__gpu_matrix {
+    int matrices, terms, matrix, row;
+} dml__gpu_matrix;
+
+HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, const dml__kernel_arguments arguments)
+{
+    const int tiles = (INT(0) + TILE - 1) / TILE;
+    dml__gpu_matrix at;
+    at.matrices = 1, at.terms = 1;
+    at.matrix = tile / tiles, at.row = tile % tiles * TILE;
+    for (int d = 0; d < 4 && INT(8 + d); d++) {
+        if (INT(12) >> 3 * d & 4)
+            at.matrices *= INT(8 + d);
+        else
+            at.terms *= INT(8 + d);
+    }
+    return at;
+}
+
+/* Where A and B of one of a matrix' terms begin, in floats. */
+typedef struct dml__gpu_factors {
+    WIDE a, b;
+} dml__gpu_factors;
+
+HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__kernel_arguments arguments)
+{
+    WIDE a_step = (WIDE)INT(0) * INT(2), b_step = (WIDE)INT(2) * INT(1);
+    dml__gpu_factors of;
+    of.a = 0, of.b = 0;
+    for (int d = 3; d >= 0; d--) {
+        const int size = INT(8 + d), has = INT(12) >> 3 * d;
+        int at = 0;
+        if (size == 0) continue;
+        if (has & 4) {
+            at = matrix % size;
+            matrix /= size;
+        } else {
+            at = term % size;
+            term /= size;
+        }
+        if (has & 1) {
+            of.a += at * a_step;
+            a_step *= size;
+        }
+        if (has & 2) {
+            of.b += at * b_step;
+            b_step *= size;
+        }
+    }
+    return of;
+}
+
 /* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
    hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
    (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
    several matrices of C size{n, matrices * (m rounded up to TILE)}. */
-KERNEL(gemm)
+KERNEL(gemm_tiles)
 {
-    GLOBAL const float *first_a = BUFFER(0, const float);
-    GLOBAL const float *first_b = BUFFER(1, const float);
     GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
@@ -676,41 +795,13 @@ KERNEL(gemm)
     const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const int row_tiles = (m + TILE - 1) / TILE, matrix = GROUP_Y / row_tiles;
-    const int row0 = GROUP_Y % row_tiles * TILE, column0 = GROUP_X * TILE;
-    int matrices = 1, terms = 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
+    const int row0 = at.row, column0 = GROUP_X * TILE;
     TILES_BEGIN();
-    for (int d = 0; d < 4 && INT(8 + d); d++) {
-        if (INT(12) >> 3 * d & 4)
-            matrices *= INT(8 + d);
-        else
-            terms *= INT(8 + d);
-    }
-    for (int term = 0; term < terms && matrix < matrices; term++) {
-        GLOBAL const float *a = first_a;
-        GLOBAL const float *b = first_b;
-        WIDE a_step = (WIDE)m * depth, b_step = (WIDE)depth * n;
-        int of_matrix = matrix, of_term = term;
-        for (int d = 3; d >= 0; d--) {
-            const int size = INT(8 + d), has = INT(12) >> 3 * d;
-            int at = 0;
-            if (size == 0) continue;
-            if (has & 4) {
-                at = of_matrix % size;
-                of_matrix /= size;
-            } else {
-                at = of_term % size;
-                of_term /= size;
-            }
-            if (has & 1) {
-                a += at * a_step;
-                a_step *= size;
-            }
-            if (has & 2) {
-                b += at * b_step;
-                b_step *= size;
-            }
-        }
+    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {
+        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
+        GLOBAL const float *a = BUFFER(0, const float) + of.a;
+        GLOBAL const float *b = BUFFER(1, const float) + of.b;
         for (int k0 = 0; k0 < depth; k0 += TILE_K) {
             for (int j = 0; j < SPAN; j++) {
                 const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K,
@@ -725,11 +816,11 @@ KERNEL(gemm)
             TILES_MULTIPLY();
         }
     }
-    for (int i = 0; i < SPAN && matrix < matrices; i++) {
+    for (int i = 0; i < SPAN && at.matrix < at.matrices; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < m && column < n) {
-                GLOBAL float *to = c + ((WIDE)matrix * m + row) * ldc + column;
+                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }
         }
@@ -844,7 +935,7 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
 
 /* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
    batch * out_h * out_w}. */
-KERNEL(conv2d_forward)
+KERNEL(conv2d_forward_tiles)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
@@ -886,7 +977,7 @@ KERNEL(conv2d_forward)
 
 /* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *
    height * width}. */
-KERNEL(conv2d_backward_input)
+KERNEL(conv2d_backward_input_tiles)
 {
     GLOBAL const float *dy = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
@@ -930,7 +1021,7 @@ KERNEL(conv2d_backward_input)
 
 /* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
    groups, filters (padded)}. */
-KERNEL(conv2d_backward_weights)
+KERNEL(conv2d_backward_weights_tiles)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);
@@ -968,6 +1059,303 @@ KERNEL(conv2d_backward_weights)
     }
 }
 
+#endif
+
+/* ---- gpu/solo.cl ---- */
+
+/* solo.cl: the kernels of tiles.cl and conv2d.cl where an item is a whole processor core: a group of one item
+   computes the same TILE x TILE piece with vectors, and nobody waits at a barrier.
+
+   It fills SOLO_K products' pieces of A and B, and adds them up in blocks of SOLO_ROWS x 2 vectors that stay
+   in registers. A lies as it is read at least cost, by rows or by k; of each element all lanes take a copy. B
+   lies by k, its columns in sequence. As in tiles.cl an output's products are added in the order of k. */
+#ifndef DML_GPU_SOLO_CL
+#define DML_GPU_SOLO_CL
+#ifdef SOLO_KERNEL
+
+#define SOLO_K 64
+#define SOLO_ROWS 8
+
+/* The pieces, and how many rows and columns of them count. */
+typedef struct dml__solo {
+    SHARED float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */
+    int a_row, a_k;            /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */
+    int rows, columns;
+} dml__solo;
+
+/* Declares a group's pieces; `by_k`: A lies by k. */
+#define SOLO_BEGIN(by_k, row_count, column_count)                                                            \
+    LOCAL ALIGNED float a_piece[TILE * SOLO_K];                                                              \
+    LOCAL ALIGNED float b_piece[SOLO_K * TILE];                                                              \
+    LOCAL ALIGNED float sum_piece[TILE * TILE];                                                              \
+    dml__solo piece;                                                                                         \
+    piece.a = a_piece, piece.b = b_piece, piece.sum = sum_piece;                                             \
+    piece.a_row = (by_k) ? 1 : SOLO_K, piece.a_k = (by_k) ? TILE : 1;                                        \
+    piece.rows = (row_count), piece.columns = (column_count);                                                \
+    if (piece.rows > TILE) piece.rows = TILE;                                                                \
+    if (piece.columns > TILE) piece.columns = TILE;                                                          \
+    dml__solo_clear(piece)
+
+HELPER int dml__solo_up(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Clears the sums, and what lies in A and B beyond their rows and columns, which is read with them. */
+HELPER void dml__solo_clear(const dml__solo s)
+{
+    for (int i = 0; i < TILE * TILE; i++) s.sum[i] = 0.0f;
+    if (s.columns < TILE)
+        for (int i = 0; i < SOLO_K * TILE; i++) s.b[i] = 0.0f;
+    if (s.rows < TILE)
+        for (int i = 0; i < TILE * SOLO_K; i++) s.a[i] = 0.0f;
+}
+
+HELPER void dml__solo_copy(SHARED float *to, GLOBAL const float *from, int n)
+{
+    int i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_LOAD(from + i));
+    for (; i < n; i++) to[i] = from[i];
+}
+
+HELPER void dml__solo_zero(SHARED float *to, int n)
+{
+    for (int i = 0; i < n; i++) to[i] = 0.0f;
+}
+
+/* B of rows that lie by k: b[k][column] = from[column * step + k]. */
+HELPER void dml__solo_turn(const dml__solo s, GLOBAL const float *from, WIDE step, int depth)
+{
+    for (int column = 0; column < s.columns; column++)
+        for (int k = 0; k < depth; k++) s.b[k * TILE + column] = from[column * step + k];
+}
+
+/* Adds `depth` products to SOLO_ROWS rows and VECTORS vectors of columns. */
+#define SOLO_BLOCK(name, VECTORS)                                                                            \
+    HELPER void name(const dml__solo s, int row, int column, int depth)                                      \
+    {                                                                                                        \
+        SHARED const float *a = s.a + row * s.a_row;                                                         \
+        SHARED const float *b = s.b + column;                                                                \
+        SHARED float *sum = s.sum + row * TILE + column;                                                     \
+        VECTOR total[SOLO_ROWS][VECTORS];                                                                    \
+        UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =    \
+            VECTOR_LOAD(sum + i * TILE + j * VECTOR_LANES);                                                  \
+        for (int k = 0; k < depth; k++) {                                                                    \
+            VECTOR own[VECTORS];                                                                             \
+            UNROLL for (int j = 0; j < VECTORS; j++) own[j] = VECTOR_LOAD(b + k * TILE + j * VECTOR_LANES);  \
+            UNROLL for (int i = 0; i < SOLO_ROWS; i++)                                                       \
+            {                                                                                                \
+                const float factor = a[i * s.a_row + k * s.a_k];                                             \
+                UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =                                       \
+                    VECTOR_ADD_PRODUCT(total[i][j], factor, own[j]);                                         \
+            }                                                                                                \
+        }                                                                                                    \
+        UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++)                  \
+            VECTOR_STORE(sum + i * TILE + j * VECTOR_LANES, total[i][j]);                                    \
+    }
+SOLO_BLOCK(dml__solo_block, 2)
+SOLO_BLOCK(dml__solo_last_block, 1)
+
+/* Adds the `depth` products of the filled pieces to the sums. */
+HELPER void dml__solo_multiply(const dml__solo s, int depth)
+{
+    for (int column = 0; column < s.columns; column += 2 * VECTOR_LANES)
+        for (int row = 0; row < s.rows; row += SOLO_ROWS) {
+            if (column + VECTOR_LANES < s.columns)
+                dml__solo_block(s, row, column, depth);
+            else
+                dml__solo_last_block(s, row, column, depth);
+        }
+}
+
+/* c = alpha sums + bias + beta c. */
+HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float alpha, float beta,
+                            GLOBAL const float *bias)
+{
+    for (int row = 0; row < s.rows; row++) {
+        GLOBAL float *to = c + row * step;
+        SHARED const float *sum = s.sum + row * TILE;
+        if (bias)
+            for (int j = 0; j < s.columns; j++)
+                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);
+        else
+            for (int j = 0; j < s.columns; j++) to[j] = dml__with_beta(alpha * sum[j], beta, to + j);
+    }
+}
+
+/* What gemm_tiles computes, of the same arguments. */
+SOLO_KERNEL(gemm_solo)
+{
+    GLOBAL const float *first_a = BUFFER(0, const float);
+    GLOBAL const float *first_b = BUFFER(1, const float);
+    const int m = INT(0), n = INT(1), depth = INT(2);
+    const int trans_a = INT(3), trans_b = INT(4);
+    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
+    const int row0 = at.row, column0 = GROUP_X * TILE;
+    if (at.matrix >= at.matrices) return;
+    SOLO_BEGIN(trans_a, m - row0, n - column0);
+    for (int term = 0; term < at.terms; term++) {
+        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
+        GLOBAL const float *a = first_a + of.a;
+        GLOBAL const float *b = first_b + of.b;
+        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
+            const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+            if (trans_a)
+                for (int k = 0; k < ks; k++)
+                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows);
+            else
+                for (int row = 0; row < piece.rows; row++)
+                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks);
+            if (trans_b)
+                dml__solo_turn(piece, b + column0 * ldb + k0, ldb, ks);
+            else
+                for (int k = 0; k < ks; k++)
+                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns);
+            dml__solo_multiply(piece, ks);
+        }
+    }
+    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),
+                    REAL(1), 0);
+}
+
+/* Numbers k0 .. k0 + n - 1 of the patch of x whose corner is `corner`, (KH, KW, channels of the group). */
+HELPER void dml__solo_patch(SHARED float *to, GLOBAL const float *x, const dml__gpu_shape s, int group,
+                            const dml__gpu_place corner, int k0, int n)
+{
+    /* Taps side by side are channels side by side, where all channels are the group's. */
+    const int joined = s.dilation_w == 1 && s.channels == s.group_channels;
+    const int run = joined ? s.kernel_w * s.channels : s.group_channels;
+    int number = k0 / run, from = k0 % run;
+    for (int k = 0; k < n; number++, from = 0) {
+        const int tap_h = joined ? number : number / s.kernel_w, tap_w = joined ? 0 : number % s.kernel_w;
+        const int h = corner.h + tap_h * s.dilation_h, w = corner.w + tap_w * s.dilation_w;
+        const int count = run - from < n - k ? run - from : n - k;
+        int low = 0, high = count; /* of the run, what lies in the image */
+        if (joined) {
+            if (low < -w * s.channels - from) low = -w * s.channels - from;
+            if (high > (s.width - w) * s.channels - from) high = (s.width - w) * s.channels - from;
+        } else if (w < 0 || w >= s.width) {
+            high = 0;
+        }
+        if (h < 0 || h >= s.height || high <= low) {
+            dml__solo_zero(to + k, count);
+        } else {
+            GLOBAL const float *line = x + (((WIDE)corner.image * s.height + h) * s.width + w) * s.channels +
+                                       group * s.group_channels + from;
+            dml__solo_zero(to + k, low);
+            dml__solo_copy(to + k + low, line + low, high - low);
+            dml__solo_zero(to + k + high, count - high);
+        }
+        k += count;
+    }
+}
+
+/* What conv2d_forward_tiles computes, of the same arguments. */
+SOLO_KERNEL(conv2d_forward_solo)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(2, const float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
+    const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
+    SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);
+    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
+        const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        for (int row = 0; row < piece.rows; row++)
+            dml__solo_patch(piece.a + row * SOLO_K, x, s, part.group,
+                            dml__gpu_pixel(row0 + row, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
+                                           -s.pad_h, -s.pad_w),
+                            k0, ks);
+        dml__solo_turn(piece, weights + (WIDE)filter0 * depth + k0, depth, ks);
+        dml__solo_multiply(piece, ks);
+    }
+    dml__solo_write(piece, BUFFER(3, float) + (WIDE)row0 * s.filters + filter0, s.filters, 1.0f, REAL(0),
+                    bias ? bias + filter0 : 0);
+}
+
+/* Numbers k0 .. k0 + n - 1 of what of dy meets the input `place`, (KH, KW, filters of the group). */
+HELPER void dml__solo_outputs(SHARED float *to, GLOBAL const float *dy, const dml__gpu_shape s, int group,
+                              const dml__gpu_place place, int k0, int n)
+{
+    int number = k0 / s.group_filters, from = k0 % s.group_filters;
+    for (int k = 0; k < n; number++, from = 0) {
+        const int count = s.group_filters - from < n - k ? s.group_filters - from : n - k;
+        const int h = place.h - number / s.kernel_w * s.dilation_h;
+        const int w = place.w - number % s.kernel_w * s.dilation_w;
+        const int out_h = h / s.stride_h, out_w = w / s.stride_w;
+        if (h < 0 || w < 0 || out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h ||
+            out_w >= s.out_w)
+            dml__solo_zero(to + k, count);
+        else
+            dml__solo_copy(to + k,
+                           dy + (((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
+                               group * s.group_filters + from,
+                           count);
+        k += count;
+    }
+}
+
+/* What conv2d_backward_input_tiles computes, of the same arguments. */
+SOLO_KERNEL(conv2d_backward_input_solo)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int pixels = s.batch * s.height * s.width;
+    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
+    const int row0 = GROUP_Y * TILE;
+    SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
+    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
+        const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        int tap = k0 / s.group_filters, filter = k0 % s.group_filters;
+        for (int row = 0; row < piece.rows; row++)
+            dml__solo_outputs(piece.a + row * SOLO_K, dy, s, part.group,
+                              dml__gpu_pixel(row0 + row, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w),
+                              k0, ks);
+        for (int k = 0; k < ks; k++) {
+            dml__solo_copy(
+                piece.b + k * TILE,
+                weights + ((WIDE)(part.group * s.group_filters + filter) * taps + tap) * s.group_channels +
+                    part.first,
+                piece.columns);
+            if (++filter == s.group_filters) filter = 0, tap++;
+        }
+        dml__solo_multiply(piece, ks);
+    }
+    dml__solo_write(piece,
+                    BUFFER(2, float) + (WIDE)row0 * s.channels + part.group * s.group_channels + part.first,
+                    s.channels, 1.0f, REAL(0), 0);
+}
+
+/* What conv2d_backward_weights_tiles computes, of the same arguments. */
+SOLO_KERNEL(conv2d_backward_weights_solo)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
+    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
+    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
+    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
+        const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        for (int k = 0; k < ks; k++) {
+            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows);
+            dml__solo_patch(
+                piece.b + k * TILE, x, s, part.group,
+                dml__gpu_pixel(k0 + k, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w),
+                column0, piece.columns);
+        }
+        dml__solo_multiply(piece, ks);
+    }
+    dml__solo_write(piece, BUFFER(2, float) + (WIDE)filter0 * columns + column0, columns, 1.0f, REAL(0), 0);
+}
+
+#endif
 #endif
 
 /* ---- gpu/pool2d.cl ---- */
@@ -3189,7 +3577,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, &ready);
+    dml_status status = dml__prepare_launch(device, launch, DML__SOLO_NONE, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
@@ -3202,7 +3590,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
     const cudaError_t error =
         cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
-                         dim3(DML__GROUP_ITEMS, 1, 1), arguments, 0, state->stream);
+                         dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
     return dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
 }
 

@@ -46,7 +46,10 @@ typedef struct dml__kernel_arguments {
 /* ---- gpu/kernel_list.h ---- */
 
 /* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
-   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each.
+
+   A family of kernels computes the same of the same arguments, each in its way: a launch names the family,
+   and what is best on the device is chosen (gpu/launch.h), or one of them by its own name. */
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
@@ -66,10 +69,10 @@ typedef struct dml__kernel_arguments {
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm, 64, 64)                                                                                          \
-    X(conv2d_forward, 64, 64)                                                                                \
-    X(conv2d_backward_input, 64, 64)                                                                         \
-    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(gemm_tiles, 64, 64)                                                                                    \
+    X(conv2d_forward_tiles, 64, 64)                                                                          \
+    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
+    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -119,12 +122,26 @@ typedef struct dml__kernel_arguments {
     X(strided_unpack, 256, 1)                                                                                \
     X(half_narrow, 256, 1)                                                                                   \
     X(half_widen, 256, 1)
+/* Those of gpu/solo.cl, of which a group is one item. Devices that are no CPU don't have them. */
+#define DML__SOLO_LIST(X)                                                                                    \
+    X(gemm_solo, 64, 64)                                                                                     \
+    X(conv2d_forward_solo, 64, 64)                                                                           \
+    X(conv2d_backward_input_solo, 64, 64)                                                                    \
+    X(conv2d_backward_weights_solo, 64, 64)
+
+/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+#define DML__FAMILY_LIST(X)                                                                                  \
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
-    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+    DML__KERNEL_LIST(DML__KERNEL_ENUM) DML__SOLO_LIST(DML__KERNEL_ENUM)
 #undef DML__KERNEL_ENUM
-        DML__KERNEL_COUNT
+        DML__KERNEL_COUNT,
+    DML__KERNEL_FIRST_SOLO = DML__KERNEL_gemm_solo
 };
 
 #endif
@@ -147,10 +164,12 @@ typedef struct dml__kernel_row {
     int covers[2];
 } dml__kernel_row;
 
-/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do) of how many items, its
+   arguments. */
 typedef struct dml__kernel_launch {
     int kernel;
     size_t groups[2];
+    size_t items;
     dml__kernel_arguments arguments;
 } dml__kernel_launch;
 
@@ -158,10 +177,16 @@ static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
 {
     static const dml__kernel_row rows[] = {
 #define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
-        DML__KERNEL_LIST(DML__KERNEL_ROW)
+        DML__KERNEL_LIST(DML__KERNEL_ROW) DML__SOLO_LIST(DML__KERNEL_ROW)
 #undef DML__KERNEL_ROW
     };
     return &rows[kernel];
+}
+
+/* How many items a group of the kernel has. */
+static inline size_t dml__kernel_items(int kernel)
+{
+    return kernel < DML__KERNEL_FIRST_SOLO ? DML__GROUP_ITEMS : 1;
 }
 
 /* The bytes that `bytes` at `ref` need lie inside its buffer. */
@@ -174,19 +199,32 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-static inline int dml__find_kernel(const char *name)
+/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
+typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
+
+/* The kernel of that name, or the best of the family of that name; -1: there is none. */
+static inline int dml__find_kernel(const char *name, dml__solo_use solo)
 {
+#define DML__FAMILY_KERNEL(family)                                                                           \
+    if (strcmp(#family, name) == 0)                                                                          \
+        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
+#undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
                                              dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel);
+    out->kernel = dml__find_kernel(launch->kernel, solo);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+        return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
+                               launch->kernel);
+    out->items = dml__kernel_items(out->kernel);
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
         const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
@@ -258,7 +296,11 @@ static const char *const dml__opencl_source[] = {
 "   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper\n",
 "   BARRIER();             all items of a group, or none, come here; never after a return\n",
 "   HELPER                 before a function\n",
-"   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned\n",
+"   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it\n",
+"   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU\n",
+"   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at\n",
+"   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop\n",
+"   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned\n",
 "   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back\n",
 "   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes\n",
 "\n",
@@ -281,6 +323,22 @@ static const char *const dml__opencl_source[] = {
 "    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \\\n",
 "        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \\\n",
 "        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)\n",
+"#define SHARED __local\n",
+"#ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */\n",
+"#define VECTOR_LANES DML__SOLO_LANES\n",
+"#define VECTOR_NAME__(name, lanes) name##lanes\n",
+"#define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)\n",
+"#define VECTOR VECTOR_NAME_(float, VECTOR_LANES)\n",
+"#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)\n",
+"#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)\n",
+"#define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))\n",
+"#define UNROLL __attribute__((opencl_unroll_hint))\n",
+"#define ALIGNED __attribute__((aligned(64)))\n",
+"#define SOLO_KERNEL(name)                                                                                    \\\n",
+"    __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \\\n",
+"        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \\\n",
+"        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)\n",
+"#endif\n",
 "#define ITEM ((int)get_local_id(0))\n",
 "#define GROUP_X ((int)get_group_id(0))\n",
 "#define GROUP_Y ((int)get_group_id(1))\n",
@@ -339,6 +397,15 @@ static const char *const dml__opencl_source[] = {
 "    static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \\\n",
 "                                   char *buffer3, char *buffer4, char *buffer5,                              \\\n",
 "                                   const dml__kernel_arguments arguments)\n",
+"#define SHARED\n",
+"#define SOLO_KERNEL(name) KERNEL(name)\n",
+"#define VECTOR dml__host_vector\n",
+"#define VECTOR_LANES DML__HOST_LANES\n",
+"#define VECTOR_LOAD(p) dml__host_vector_load(p)\n",
+"#define VECTOR_STORE(p, v) dml__host_vector_store(p, v)\n",
+"#define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)\n",
+"#define UNROLL\n",
+"#define ALIGNED\n",
 "#define ITEM (self->item)\n",
 "#define GROUP_X (self->group_x)\n",
 "#define GROUP_Y (self->group_y)\n",
@@ -672,15 +739,67 @@ static const char *const dml__opencl_source[] = {
 "        BARRIER();                                                                                           \\\n",
 "    } while (0)\n",
 "\n",
+"/* Where a group works in many matrices of C, laid one after the other: `matrices` of them, each the sum over\n",
+"   `terms` products; a group below all of them has nothing to do. The arguments are gemm's. */\n",
+"typedef struct dml__gpu_matrix {\n",
+"    int matrices, terms, matrix, row;\n",
+"} dml__gpu_matrix;\n",
+"\n",
+"HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, const dml__kernel_arguments arguments)\n",
+"{\n",
+"    const int tiles = (INT(0) + TILE - 1) / TILE;\n",
+"    dml__gpu_matrix at;\n",
+"    at.matrices = 1, at.terms = 1;\n",
+"    at.matrix = tile / tiles, at.row = tile % tiles * TILE;\n",
+"    for (int d = 0; d < 4 && INT(8 + d); d++) {\n",
+"        if (INT(12) >> 3 * d & 4)\n",
+"            at.matrices *= INT(8 + d);\n",
+"        else\n",
+"            at.terms *= INT(8 + d);\n",
+"    }\n",
+"    return at;\n",
+"}\n",
+"\n",
+"/* Where A and B of one of a matrix' terms begin, in floats. */\n",
+"typedef struct dml__gpu_factors {\n",
+"    WIDE a, b;\n",
+"} dml__gpu_factors;\n",
+"\n",
+"HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__kernel_arguments arguments)\n",
+"{\n",
+"    WIDE a_step = (WIDE)INT(0) * INT(2), b_step = (WIDE)INT(2) * INT(1);\n",
+"    dml__gpu_factors of;\n",
+"    of.a = 0, of.b = 0;\n",
+"    for (int d = 3; d >= 0; d--) {\n",
+"        const int size = INT(8 + d), has = INT(12) >> 3 * d;\n",
+"        int at = 0;\n",
+"        if (size == 0) continue;\n",
+"        if (has & 4) {\n",
+"            at = matrix % size;\n",
+"            matrix /= size;\n",
+"        } else {\n",
+"            at = term % size;\n",
+"            term /= size;\n",
+"        }\n",
+"        if (has & 1) {\n",
+"            of.a += at * a_step;\n",
+"            a_step *= size;\n",
+"        }\n",
+"        if (has & 2) {\n",
+"            of.b += at * b_step;\n",
+"            b_step *= size;\n",
+"        }\n",
+"    }\n",
+"    return of;\n",
+"}\n",
+"\n",
 "/* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,\n",
 "   outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B\n",
 "   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes\n",
 "   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of\n",
 "   several matrices of C size{n, matrices * (m rounded up to TILE)}. */\n",
-"KERNEL(gemm)\n",
+"KERNEL(gemm_tiles)\n",
 "{\n",
-"    GLOBAL const float *first_a = BUFFER(0, const float);\n",
-"    GLOBAL const float *first_b = BUFFER(1, const float);\n",
 "    GLOBAL float *c = BUFFER(2, float);\n",
 "    const int m = INT(0), n = INT(1), depth = INT(2);\n",
 "    const int trans_a = INT(3), trans_b = INT(4);\n",
@@ -688,41 +807,13 @@ static const char *const dml__opencl_source[] = {
 "    const WIDE b_column = trans_b \? INT(6) : 1, b_k = trans_b \? 1 : INT(6);\n",
 "    const WIDE ldc = INT(7);\n",
 "    const float alpha = REAL(0), beta = REAL(1);\n",
-"    const int row_tiles = (m + TILE - 1) / TILE, matrix = GROUP_Y / row_tiles;\n",
-"    const int row0 = GROUP_Y % row_tiles * TILE, column0 = GROUP_X * TILE;\n",
-"    int matrices = 1, terms = 1;\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);\n",
+"    const int row0 = at.row, column0 = GROUP_X * TILE;\n",
 "    TILES_BEGIN();\n",
-"    for (int d = 0; d < 4 && INT(8 + d); d++) {\n",
-"        if (INT(12) >> 3 * d & 4)\n",
-"            matrices *= INT(8 + d);\n",
-"        else\n",
-"            terms *= INT(8 + d);\n",
-"    }\n",
-"    for (int term = 0; term < terms && matrix < matrices; term++) {\n",
-"        GLOBAL const float *a = first_a;\n",
-"        GLOBAL const float *b = first_b;\n",
-"        WIDE a_step = (WIDE)m * depth, b_step = (WIDE)depth * n;\n",
-"        int of_matrix = matrix, of_term = term;\n",
-"        for (int d = 3; d >= 0; d--) {\n",
-"            const int size = INT(8 + d), has = INT(12) >> 3 * d;\n",
-"            int at = 0;\n",
-"            if (size == 0) continue;\n",
-"            if (has & 4) {\n",
-"                at = of_matrix % size;\n",
-"                of_matrix /= size;\n",
-"            } else {\n",
-"                at = of_term % size;\n",
-"                of_term /= size;\n",
-"            }\n",
-"            if (has & 1) {\n",
-"                a += at * a_step;\n",
-"                a_step *= size;\n",
-"            }\n",
-"            if (has & 2) {\n",
-"                b += at * b_step;\n",
-"                b_step *= size;\n",
-"            }\n",
-"        }\n",
+"    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {\n",
+"        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
+"        GLOBAL const float *a = BUFFER(0, const float) + of.a;\n",
+"        GLOBAL const float *b = BUFFER(1, const float) + of.b;\n",
 "        for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
 "            for (int j = 0; j < SPAN; j++) {\n",
 "                const int ak = trans_a \? ACROSS_K_K(j) : ALONG_K_K,\n",
@@ -737,11 +828,11 @@ static const char *const dml__opencl_source[] = {
 "            TILES_MULTIPLY();\n",
 "        }\n",
 "    }\n",
-"    for (int i = 0; i < SPAN && matrix < matrices; i++) {\n",
+"    for (int i = 0; i < SPAN && at.matrix < at.matrices; i++) {\n",
 "        for (int j = 0; j < SPAN; j++) {\n",
 "            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
 "            if (row < m && column < n) {\n",
-"                GLOBAL float *to = c + ((WIDE)matrix * m + row) * ldc + column;\n",
+"                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;\n",
 "                *to = dml__with_beta(alpha * sum[i][j], beta, to);\n",
 "            }\n",
 "        }\n",
@@ -853,7 +944,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),\n",
 "   batch * out_h * out_w}. */\n",
-"KERNEL(conv2d_forward)\n",
+"KERNEL(conv2d_forward_tiles)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *weights = BUFFER(1, const float);\n",
@@ -895,7 +986,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *\n",
 "   height * width}. */\n",
-"KERNEL(conv2d_backward_input)\n",
+"KERNEL(conv2d_backward_input_tiles)\n",
 "{\n",
 "    GLOBAL const float *dy = BUFFER(0, const float);\n",
 "    GLOBAL const float *weights = BUFFER(1, const float);\n",
@@ -939,7 +1030,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /\n",
 "   groups, filters (padded)}. */\n",
-"KERNEL(conv2d_backward_weights)\n",
+"KERNEL(conv2d_backward_weights_tiles)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *dy = BUFFER(1, const float);\n",
@@ -977,6 +1068,300 @@ static const char *const dml__opencl_source[] = {
 "    }\n",
 "}\n",
 "\n",
+"#endif\n",
+"/* solo.cl: the kernels of tiles.cl and conv2d.cl where an item is a whole processor core: a group of one item\n",
+"   computes the same TILE x TILE piece with vectors, and nobody waits at a barrier.\n",
+"\n",
+"   It fills SOLO_K products' pieces of A and B, and adds them up in blocks of SOLO_ROWS x 2 vectors that stay\n",
+"   in registers. A lies as it is read at least cost, by rows or by k; of each element all lanes take a copy. B\n",
+"   lies by k, its columns in sequence. As in tiles.cl an output's products are added in the order of k. */\n",
+"#ifndef DML_GPU_SOLO_CL\n",
+"#define DML_GPU_SOLO_CL\n",
+"#ifdef SOLO_KERNEL\n",
+"\n",
+"#define SOLO_K 64\n",
+"#define SOLO_ROWS 8\n",
+"\n",
+"/* The pieces, and how many rows and columns of them count. */\n",
+"typedef struct dml__solo {\n",
+"    SHARED float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */\n",
+"    int a_row, a_k;            /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */\n",
+"    int rows, columns;\n",
+"} dml__solo;\n",
+"\n",
+"/* Declares a group's pieces; `by_k`: A lies by k. */\n",
+"#define SOLO_BEGIN(by_k, row_count, column_count)                                                            \\\n",
+"    LOCAL ALIGNED float a_piece[TILE * SOLO_K];                                                              \\\n",
+"    LOCAL ALIGNED float b_piece[SOLO_K * TILE];                                                              \\\n",
+"    LOCAL ALIGNED float sum_piece[TILE * TILE];                                                              \\\n",
+"    dml__solo piece;                                                                                         \\\n",
+"    piece.a = a_piece, piece.b = b_piece, piece.sum = sum_piece;                                             \\\n",
+"    piece.a_row = (by_k) \? 1 : SOLO_K, piece.a_k = (by_k) \? TILE : 1;                                        \\\n",
+"    piece.rows = (row_count), piece.columns = (column_count);                                                \\\n",
+"    if (piece.rows > TILE) piece.rows = TILE;                                                                \\\n",
+"    if (piece.columns > TILE) piece.columns = TILE;                                                          \\\n",
+"    dml__solo_clear(piece)\n",
+"\n",
+"HELPER int dml__solo_up(int n, int to)\n",
+"{\n",
+"    return (n + to - 1) / to * to;\n",
+"}\n",
+"\n",
+"/* Clears the sums, and what lies in A and B beyond their rows and columns, which is read with them. */\n",
+"HELPER void dml__solo_clear(const dml__solo s)\n",
+"{\n",
+"    for (int i = 0; i < TILE * TILE; i++) s.sum[i] = 0.0f;\n",
+"    if (s.columns < TILE)\n",
+"        for (int i = 0; i < SOLO_K * TILE; i++) s.b[i] = 0.0f;\n",
+"    if (s.rows < TILE)\n",
+"        for (int i = 0; i < TILE * SOLO_K; i++) s.a[i] = 0.0f;\n",
+"}\n",
+"\n",
+"HELPER void dml__solo_copy(SHARED float *to, GLOBAL const float *from, int n)\n",
+"{\n",
+"    int i = 0;\n",
+"    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_LOAD(from + i));\n",
+"    for (; i < n; i++) to[i] = from[i];\n",
+"}\n",
+"\n",
+"HELPER void dml__solo_zero(SHARED float *to, int n)\n",
+"{\n",
+"    for (int i = 0; i < n; i++) to[i] = 0.0f;\n",
+"}\n",
+"\n",
+"/* B of rows that lie by k: b[k][column] = from[column * step + k]. */\n",
+"HELPER void dml__solo_turn(const dml__solo s, GLOBAL const float *from, WIDE step, int depth)\n",
+"{\n",
+"    for (int column = 0; column < s.columns; column++)\n",
+"        for (int k = 0; k < depth; k++) s.b[k * TILE + column] = from[column * step + k];\n",
+"}\n",
+"\n",
+"/* Adds `depth` products to SOLO_ROWS rows and VECTORS vectors of columns. */\n",
+"#define SOLO_BLOCK(name, VECTORS)                                                                            \\\n",
+"    HELPER void name(const dml__solo s, int row, int column, int depth)                                      \\\n",
+"    {                                                                                                        \\\n",
+"        SHARED const float *a = s.a + row * s.a_row;                                                         \\\n",
+"        SHARED const float *b = s.b + column;                                                                \\\n",
+"        SHARED float *sum = s.sum + row * TILE + column;                                                     \\\n",
+"        VECTOR total[SOLO_ROWS][VECTORS];                                                                    \\\n",
+"        UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =    \\\n",
+"            VECTOR_LOAD(sum + i * TILE + j * VECTOR_LANES);                                                  \\\n",
+"        for (int k = 0; k < depth; k++) {                                                                    \\\n",
+"            VECTOR own[VECTORS];                                                                             \\\n",
+"            UNROLL for (int j = 0; j < VECTORS; j++) own[j] = VECTOR_LOAD(b + k * TILE + j * VECTOR_LANES);  \\\n",
+"            UNROLL for (int i = 0; i < SOLO_ROWS; i++)                                                       \\\n",
+"            {                                                                                                \\\n",
+"                const float factor = a[i * s.a_row + k * s.a_k];                                             \\\n",
+"                UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =                                       \\\n",
+"                    VECTOR_ADD_PRODUCT(total[i][j], factor, own[j]);                                         \\\n",
+"            }                                                                                                \\\n",
+"        }                                                                                                    \\\n",
+"        UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++)                  \\\n",
+"            VECTOR_STORE(sum + i * TILE + j * VECTOR_LANES, total[i][j]);                                    \\\n",
+"    }\n",
+"SOLO_BLOCK(dml__solo_block, 2)\n",
+"SOLO_BLOCK(dml__solo_last_block, 1)\n",
+"\n",
+"/* Adds the `depth` products of the filled pieces to the sums. */\n",
+"HELPER void dml__solo_multiply(const dml__solo s, int depth)\n",
+"{\n",
+"    for (int column = 0; column < s.columns; column += 2 * VECTOR_LANES)\n",
+"        for (int row = 0; row < s.rows; row += SOLO_ROWS) {\n",
+"            if (column + VECTOR_LANES < s.columns)\n",
+"                dml__solo_block(s, row, column, depth);\n",
+"            else\n",
+"                dml__solo_last_block(s, row, column, depth);\n",
+"        }\n",
+"}\n",
+"\n",
+"/* c = alpha sums + bias + beta c. */\n",
+"HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float alpha, float beta,\n",
+"                            GLOBAL const float *bias)\n",
+"{\n",
+"    for (int row = 0; row < s.rows; row++) {\n",
+"        GLOBAL float *to = c + row * step;\n",
+"        SHARED const float *sum = s.sum + row * TILE;\n",
+"        if (bias)\n",
+"            for (int j = 0; j < s.columns; j++)\n",
+"                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);\n",
+"        else\n",
+"            for (int j = 0; j < s.columns; j++) to[j] = dml__with_beta(alpha * sum[j], beta, to + j);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What gemm_tiles computes, of the same arguments. */\n",
+"SOLO_KERNEL(gemm_solo)\n",
+"{\n",
+"    GLOBAL const float *first_a = BUFFER(0, const float);\n",
+"    GLOBAL const float *first_b = BUFFER(1, const float);\n",
+"    const int m = INT(0), n = INT(1), depth = INT(2);\n",
+"    const int trans_a = INT(3), trans_b = INT(4);\n",
+"    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);\n",
+"    const int row0 = at.row, column0 = GROUP_X * TILE;\n",
+"    if (at.matrix >= at.matrices) return;\n",
+"    SOLO_BEGIN(trans_a, m - row0, n - column0);\n",
+"    for (int term = 0; term < at.terms; term++) {\n",
+"        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
+"        GLOBAL const float *a = first_a + of.a;\n",
+"        GLOBAL const float *b = first_b + of.b;\n",
+"        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
+"            const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"            if (trans_a)\n",
+"                for (int k = 0; k < ks; k++)\n",
+"                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows);\n",
+"            else\n",
+"                for (int row = 0; row < piece.rows; row++)\n",
+"                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks);\n",
+"            if (trans_b)\n",
+"                dml__solo_turn(piece, b + column0 * ldb + k0, ldb, ks);\n",
+"            else\n",
+"                for (int k = 0; k < ks; k++)\n",
+"                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns);\n",
+"            dml__solo_multiply(piece, ks);\n",
+"        }\n",
+"    }\n",
+"    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),\n",
+"                    REAL(1), 0);\n",
+"}\n",
+"\n",
+"/* Numbers k0 .. k0 + n - 1 of the patch of x whose corner is `corner`, (KH, KW, channels of the group). */\n",
+"HELPER void dml__solo_patch(SHARED float *to, GLOBAL const float *x, const dml__gpu_shape s, int group,\n",
+"                            const dml__gpu_place corner, int k0, int n)\n",
+"{\n",
+"    /* Taps side by side are channels side by side, where all channels are the group's. */\n",
+"    const int joined = s.dilation_w == 1 && s.channels == s.group_channels;\n",
+"    const int run = joined \? s.kernel_w * s.channels : s.group_channels;\n",
+"    int number = k0 / run, from = k0 % run;\n",
+"    for (int k = 0; k < n; number++, from = 0) {\n",
+"        const int tap_h = joined \? number : number / s.kernel_w, tap_w = joined \? 0 : number % s.kernel_w;\n",
+"        const int h = corner.h + tap_h * s.dilation_h, w = corner.w + tap_w * s.dilation_w;\n",
+"        const int count = run - from < n - k \? run - from : n - k;\n",
+"        int low = 0, high = count; /* of the run, what lies in the image */\n",
+"        if (joined) {\n",
+"            if (low < -w * s.channels - from) low = -w * s.channels - from;\n",
+"            if (high > (s.width - w) * s.channels - from) high = (s.width - w) * s.channels - from;\n",
+"        } else if (w < 0 || w >= s.width) {\n",
+"            high = 0;\n",
+"        }\n",
+"        if (h < 0 || h >= s.height || high <= low) {\n",
+"            dml__solo_zero(to + k, count);\n",
+"        } else {\n",
+"            GLOBAL const float *line = x + (((WIDE)corner.image * s.height + h) * s.width + w) * s.channels +\n",
+"                                       group * s.group_channels + from;\n",
+"            dml__solo_zero(to + k, low);\n",
+"            dml__solo_copy(to + k + low, line + low, high - low);\n",
+"            dml__solo_zero(to + k + high, count - high);\n",
+"        }\n",
+"        k += count;\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What conv2d_forward_tiles computes, of the same arguments. */\n",
+"SOLO_KERNEL(conv2d_forward_solo)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *weights = BUFFER(1, const float);\n",
+"    GLOBAL const float *bias = BUFFER(2, const float);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);\n",
+"    const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;\n",
+"    SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);\n",
+"    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
+"        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"        for (int row = 0; row < piece.rows; row++)\n",
+"            dml__solo_patch(piece.a + row * SOLO_K, x, s, part.group,\n",
+"                            dml__gpu_pixel(row0 + row, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,\n",
+"                                           -s.pad_h, -s.pad_w),\n",
+"                            k0, ks);\n",
+"        dml__solo_turn(piece, weights + (WIDE)filter0 * depth + k0, depth, ks);\n",
+"        dml__solo_multiply(piece, ks);\n",
+"    }\n",
+"    dml__solo_write(piece, BUFFER(3, float) + (WIDE)row0 * s.filters + filter0, s.filters, 1.0f, REAL(0),\n",
+"                    bias \? bias + filter0 : 0);\n",
+"}\n",
+"\n",
+"/* Numbers k0 .. k0 + n - 1 of what of dy meets the input `place`, (KH, KW, filters of the group). */\n",
+"HELPER void dml__solo_outputs(SHARED float *to, GLOBAL const float *dy, const dml__gpu_shape s, int group,\n",
+"                              const dml__gpu_place place, int k0, int n)\n",
+"{\n",
+"    int number = k0 / s.group_filters, from = k0 % s.group_filters;\n",
+"    for (int k = 0; k < n; number++, from = 0) {\n",
+"        const int count = s.group_filters - from < n - k \? s.group_filters - from : n - k;\n",
+"        const int h = place.h - number / s.kernel_w * s.dilation_h;\n",
+"        const int w = place.w - number % s.kernel_w * s.dilation_w;\n",
+"        const int out_h = h / s.stride_h, out_w = w / s.stride_w;\n",
+"        if (h < 0 || w < 0 || out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h ||\n",
+"            out_w >= s.out_w)\n",
+"            dml__solo_zero(to + k, count);\n",
+"        else\n",
+"            dml__solo_copy(to + k,\n",
+"                           dy + (((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +\n",
+"                               group * s.group_filters + from,\n",
+"                           count);\n",
+"        k += count;\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What conv2d_backward_input_tiles computes, of the same arguments. */\n",
+"SOLO_KERNEL(conv2d_backward_input_solo)\n",
+"{\n",
+"    GLOBAL const float *dy = BUFFER(0, const float);\n",
+"    GLOBAL const float *weights = BUFFER(1, const float);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int pixels = s.batch * s.height * s.width;\n",
+"    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);\n",
+"    const int row0 = GROUP_Y * TILE;\n",
+"    SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);\n",
+"    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
+"        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"        int tap = k0 / s.group_filters, filter = k0 % s.group_filters;\n",
+"        for (int row = 0; row < piece.rows; row++)\n",
+"            dml__solo_outputs(piece.a + row * SOLO_K, dy, s, part.group,\n",
+"                              dml__gpu_pixel(row0 + row, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w),\n",
+"                              k0, ks);\n",
+"        for (int k = 0; k < ks; k++) {\n",
+"            dml__solo_copy(\n",
+"                piece.b + k * TILE,\n",
+"                weights + ((WIDE)(part.group * s.group_filters + filter) * taps + tap) * s.group_channels +\n",
+"                    part.first,\n",
+"                piece.columns);\n",
+"            if (++filter == s.group_filters) filter = 0, tap++;\n",
+"        }\n",
+"        dml__solo_multiply(piece, ks);\n",
+"    }\n",
+"    dml__solo_write(piece,\n",
+"                    BUFFER(2, float) + (WIDE)row0 * s.channels + part.group * s.group_channels + part.first,\n",
+"                    s.channels, 1.0f, REAL(0), 0);\n",
+"}\n",
+"\n",
+"/* What conv2d_backward_weights_tiles computes, of the same arguments. */\n",
+"SOLO_KERNEL(conv2d_backward_weights_solo)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *dy = BUFFER(1, const float);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);\n",
+"    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;\n",
+"    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);\n",
+"    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
+"        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"        for (int k = 0; k < ks; k++) {\n",
+"            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows);\n",
+"            dml__solo_patch(\n",
+"                piece.b + k * TILE, x, s, part.group,\n",
+"                dml__gpu_pixel(k0 + k, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w),\n",
+"                column0, piece.columns);\n",
+"        }\n",
+"        dml__solo_multiply(piece, ks);\n",
+"    }\n",
+"    dml__solo_write(piece, BUFFER(2, float) + (WIDE)filter0 * columns + column0, columns, 1.0f, REAL(0), 0);\n",
+"}\n",
+"\n",
+"#endif\n",
 "#endif\n",
 "/* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over\n",
 "   the windows that cover the input, so it needs no atomics and repeats bitwise).\n",
@@ -2972,6 +3357,8 @@ typedef struct dml__opencl {
     cl_context context;
     cl_command_queue queue;
     cl_program program;
+    dml__solo_use solo;
+    int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
 } dml__opencl;
 
@@ -3161,14 +3548,17 @@ static dml_status dml__opencl_build(dml_device *device)
     state->program = state->cl.clCreateProgramWithSource_(
         state->context, lines, (const char **)(uintptr_t)dml__opencl_source, NULL, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
-    error = state->cl.clBuildProgram_(state->program, 1, &state->id, "-cl-std=CL1.2", NULL, NULL);
+    char options[64] = "-cl-std=CL1.2";
+    if (state->solo) snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
+    error = state->cl.clBuildProgram_(state->program, 1, &state->id, options, NULL, NULL);
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }
 
 static dml_status dml__opencl_find_kernels(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    for (int i = 0; i < DML__KERNEL_COUNT; i++) {
+    const int count = state->solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
+    for (int i = 0; i < count; i++) {
         char name[64];
         size_t items = 0;
         cl_int error;
@@ -3177,12 +3567,24 @@ static dml_status dml__opencl_find_kernels(dml_device *device)
         if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateKernel", name);
         state->cl.clGetKernelWorkGroupInfo_(state->kernels[i], state->id, CL_KERNEL_WORK_GROUP_SIZE,
                                             sizeof items, &items, NULL);
-        if (items < DML__GROUP_ITEMS)
+        if (items < dml__kernel_items(i))
             return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
                                    "opencl:%d (%s) runs kernel '%s' with %d items a group; dml needs %d",
-                                   device->index, state->name, name, (int)items, DML__GROUP_ITEMS);
+                                   device->index, state->name, name, (int)items, (int)dml__kernel_items(i));
     }
     return DML_OK;
+}
+
+/* Whether the device's items are a CPU's, and how wide its vectors are. */
+static void dml__opencl_choose(dml__opencl *state)
+{
+    cl_device_type type = 0;
+    cl_uint lanes = 0;
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
+    state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
+    if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
+        state->solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
 }
 
 static dml_status dml__opencl_prepare(dml_device *device)
@@ -3205,6 +3607,7 @@ static dml_status dml__opencl_prepare(dml_device *device)
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateContext", "");
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    dml__opencl_choose(state);
     const dml_status status = dml__opencl_build(device);
     return status == DML_OK ? dml__opencl_find_kernels(device) : status;
 }
@@ -3296,7 +3699,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, state->solo, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
@@ -3308,8 +3711,8 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
         error =
             state->cl.clSetKernelArg_(kernel, DML_LAUNCH_BUFFERS, sizeof ready.arguments, &ready.arguments);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clSetKernelArg", launch->kernel);
-    const size_t local[2] = { DML__GROUP_ITEMS, 1 };
-    const size_t global[2] = { ready.groups[0] * DML__GROUP_ITEMS, ready.groups[1] };
+    const size_t local[2] = { ready.items, 1 };
+    const size_t global[2] = { ready.groups[0] * ready.items, ready.groups[1] };
     error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, NULL);
     return dml__opencl_check(device, error, "clEnqueueNDRangeKernel", launch->kernel);
 }

@@ -65,9 +65,9 @@ static const char usage[] =
     "  --peers DIR       where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
     "Prints a row for each transport, number of ranks, size and algorithm: microseconds of a call of floats "
     "(sum),\n"
-    "bytes / time (algbw), and that times 2 (ranks - 1) / ranks for all_reduce, 1 for reduce and broadcast, "
-    "or\n"
-    "(ranks - 1) / ranks (ours, as busbw of nccl-tests); limit is that of a bare exchange of as many bytes\n"
+    "whether that algorithm is the one that is chosen, bytes / time (algbw), and that times\n"
+    "2 (ranks - 1) / ranks for all_reduce, 1 for reduce and broadcast, or (ranks - 1) / ranks\n"
+    "(ours, as busbw of nccl-tests); limit is that of a bare exchange of as many bytes\n"
     "between as many ranks. Peers, which time the same operation: openmpi through shared memory, openmpi_tcp "
     "and\n"
     "gloo over TCP.\n";
@@ -203,21 +203,22 @@ static void explain(const job *j)
 
 /* ---- one row ---- */
 
-static void print_row(const job *j, double ours, double bare)
+static void print_row(const job *j, bool automatic, double ours, double bare)
 {
     dml__comm_call call;
     int count;
     const int ranks = dml_comm_world_size(j->comm);
     const double bytes = (double)(j->count * sizeof(float));
     const double bus = bus_factor(j->asked->operation->call, ranks) * bytes;
-    printf("name=%s transport=%s ranks=%d bytes=%.0f algo=%s latency_us=%.4g algbw=%.4g",
+    printf("name=%s transport=%s ranks=%d bytes=%.0f algo=%s chosen=%d latency_us=%.4g algbw=%.4g",
            j->asked->operation->name, j->asked->transport, ranks, bytes,
-           dml__algorithms(&count)[chosen_algorithm(j, &call)].name, 1e6 * ours, 1e-6 * bytes / ours);
+           dml__algorithms(&count)[chosen_algorithm(j, &call)].name, automatic, 1e6 * ours,
+           1e-6 * bytes / ours);
     bench_row(j->peers, 1, ours, bare, 1e-6 * bus, "MB/s");
 }
 
 /* Rank 0 has the peers; the others wait at the next barrier. */
-static void measure(const job *j)
+static void measure(const job *j, bool automatic)
 {
     double ours[SAMPLES_MAX], bare[SAMPLES_MAX], theirs[BENCH_PEERS_MAX][ROUNDS];
     char line[64];
@@ -250,7 +251,7 @@ static void measure(const job *j)
     if (dml_comm_rank(j->comm)) return;
     for (int p = 0; p < j->peers->count; p++)
         if (j->peers->list[p].takes_case) j->peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
-    print_row(j, bench_median(ours, samples), bench_median(bare, samples));
+    print_row(j, automatic, bench_median(ours, samples), bench_median(bare, samples));
 }
 
 /* All rows of one size: the array has a whole number of floats for each rank. */
@@ -262,10 +263,13 @@ static void measure_size(job *j, double bytes)
     j->in = (float *)calloc(j->count, sizeof *j->in);
     j->out = (float *)calloc(j->count, sizeof *j->out);
     if (!j->in || !j->out) die("no memory", "");
+    dml__comm_call call;
+    j->comm->job->algorithm[0] = 0;
+    const int automatic = chosen_algorithm(j, &call);
     for (int i = 0; i < j->asked->algorithm_count; i++) {
         snprintf(j->comm->job->algorithm, sizeof j->comm->job->algorithm, "%s", j->asked->algorithms[i]);
         if (j->asked->explain && dml_comm_rank(j->comm) == 0) explain(j);
-        measure(j);
+        measure(j, chosen_algorithm(j, &call) == automatic);
     }
     free(j->in);
     free(j->out);

@@ -1,8 +1,9 @@
 /* overlap: what a step of data-parallel training costs above what its ranks compute, where communication
-   alone would take a good part of it. One rank of a job (RANK, WORLD_SIZE, as dmlrun sets them); rank 0
-   prints. A world of one prints what bench/overlap.sh needs to choose the rate of its links. Two ranks print
-   what the same steps lose to as many bytes that another thread sends and takes over a bare connection
-   meanwhile, too (bare_loss): what the network takes of the processors, where nothing is waited for. */
+   alone would take a good part of it: a row for steps that wait for their gradients, and one for steps that
+   don't (across_steps). One rank of a job (RANK, WORLD_SIZE, as dmlrun sets them); rank 0 prints. A world of
+   one prints what bench/overlap.sh needs to choose the rate of its links. Two ranks print what the same steps
+   lose to as many bytes that another thread sends and takes over a bare connection meanwhile, too
+   (bare_loss): what the network takes of the processors, where nothing is waited for. */
 #include "../dml.h"
 #include "../dml_comm.h"
 
@@ -20,16 +21,17 @@
 
 #include "options.h"
 
-enum { MOST_STEPS = 1000 };
+enum { MOST_STEPS = 1000, ALONE = 0, IN_STEPS, ACROSS_STEPS, WAYS };
 
 static const char usage[] = "usage: overlap [options]\n"
                             "  --layers N      dense layers (12)\n"
                             "  --width N       of each (512)\n"
                             "  --batch N       samples of a rank (1024)\n"
-                            "  --steps N       of which the median is taken (7)\n"
+                            "  --steps N       one behind the other, and the mean of them (5)\n"
+                            "  --rounds N      of such steps of each kind, and the median of them (5)\n"
                             "  --bucket KIB    bucket_bytes of the strategy (1024)\n";
 
-static int layers = 12, width = 512, batch = 1024, steps = 7, bucket = 1024;
+static int layers = 12, width = 512, batch = 1024, steps = 5, rounds = 5, bucket = 1024;
 
 static int compare(const void *a, const void *b)
 {
@@ -37,10 +39,10 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *times)
+static double median(double *times, int count)
 {
-    qsort(times, (size_t)steps, sizeof *times, compare);
-    return times[steps / 2];
+    qsort(times, (size_t)count, sizeof *times, compare);
+    return times[count / 2];
 }
 
 static dml_trainer *make_trainer(dml_context *context)
@@ -54,17 +56,32 @@ static dml_trainer *make_trainer(dml_context *context)
                               &(dml_trainer_options){ .batch = batch, .optimizer = dml_sgd(0.01f, 0.9f) });
 }
 
-/* The median step; with all ranks beginning each at once, where there are several. */
+/* A step in a row of them, that all ranks begin at once and that ends when the last gradient has come. */
 static double time_steps(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t)
 {
-    static double times[MOST_STEPS];
-    for (int i = -1; i < steps; i++) { /* the first one warms up */
-        dml_comm_barrier(comm);
-        const double begin = dml_seconds();
-        dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
-        if (i >= 0) times[i] = dml_seconds() - begin;
+    dml_comm_barrier(comm);
+    const double begin = dml_seconds();
+    for (int i = 0; i < steps; i++) dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
+    dml_trainer_gather(trainer);
+    return (dml_seconds() - begin) / steps;
+}
+
+/* Of each way, and what it costs above steps alone, in turns: what else the machine does changes. */
+static void time_ways(dml_trainer *const trainer[WAYS], int ways, dml_comm *comm, const float *x,
+                      const int32_t *t, double seconds[WAYS], double loss[WAYS])
+{
+    static double times[WAYS][MOST_STEPS], losses[WAYS][MOST_STEPS];
+    for (int i = -1; i < rounds; i++) /* the first one warms up */
+        for (int w = 0; w < ways; w++) {
+            const double one = time_steps(trainer[w], comm, x, t);
+            if (i < 0) continue;
+            times[w][i] = one;
+            losses[w][i] = one / times[ALONE][i] - 1;
+        }
+    for (int w = 0; w < ways; w++) {
+        seconds[w] = median(times[w], rounds);
+        loss[w] = median(losses[w], rounds);
     }
-    return median(times);
 }
 
 /* The same buckets, from the end of g to its start, and nothing else to do. */
@@ -85,7 +102,7 @@ static double time_communication(dml_comm *comm, float *g, size_t count)
         for (int r = 0; r < started; r++) dml_comm_wait(comm, requests[r]);
         if (i >= 0) times[i] = dml_seconds() - begin;
     }
-    return median(times);
+    return median(times, steps);
 }
 
 /* A connection of two ranks beside the communicator's: rank 0 listens, rank 1 finds it where the job's
@@ -162,55 +179,65 @@ static double time_beside_bare(dml_trainer *trainer, dml_comm *comm, const float
     }
     close(exchange.fd);
     free(exchange.in);
-    return median(times);
+    return median(times, steps);
+}
+
+static void print(const char *way, double ours, double loss, double compute, double communication,
+                  double bare, int ranks, size_t count)
+{
+    printf("name=overlap%s layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
+           "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f bare_loss=%.3f\n",
+           way, layers, width, batch, ranks, (double)count * 4 / 1048576, ours * 1e3, compute * 1e3,
+           communication * 1e3, communication / compute, loss, 1 - loss * compute / communication,
+           bare > 0 ? bare / compute - 1 : 0);
 }
 
 int main(int argc, char **argv)
 {
-    const bench_option options[] = {
-        { "--layers", BENCH_INT, &layers, 1, 1000 },    { "--width", BENCH_INT, &width, 1, 16384 },
-        { "--batch", BENCH_INT, &batch, 1, 1 << 20 },   { "--steps", BENCH_INT, &steps, 1, MOST_STEPS },
-        { "--bucket", BENCH_INT, &bucket, 1, 1 << 20 }, { NULL, BENCH_FLAG, NULL, 0, 0 }
-    };
+    const bench_option options[] = { { "--layers", BENCH_INT, &layers, 1, 1000 },
+                                     { "--width", BENCH_INT, &width, 1, 16384 },
+                                     { "--batch", BENCH_INT, &batch, 1, 1 << 20 },
+                                     { "--steps", BENCH_INT, &steps, 1, MOST_STEPS },
+                                     { "--rounds", BENCH_INT, &rounds, 1, MOST_STEPS },
+                                     { "--bucket", BENCH_INT, &bucket, 1, 1 << 20 },
+                                     { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "overlap", usage, options);
     dml_comm *comm = dml_comm_open(NULL);
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
-    dml_trainer *trainer = make_trainer(context);
+    const int ranks = dml_comm_world_size(comm), ways = ranks == 1 ? 1 : WAYS;
+    dml_trainer *trainer[WAYS] = { NULL };
+    for (int w = 0; w < ways; w++) trainer[w] = make_trainer(context);
     float *x = (float *)calloc((size_t)batch * (size_t)width, sizeof *x);
     int32_t *t = (int32_t *)calloc((size_t)batch, sizeof *t);
-    if (!comm || !trainer || !x || !t || dml_comm_status(comm)) {
+    if (!comm || !trainer[ways - 1] || !x || !t || dml_comm_status(comm)) {
         fprintf(stderr, "overlap: %s %s\n", dml_error(context), dml_comm_error(comm));
         return 1;
     }
     for (size_t i = 0; i < (size_t)batch * (size_t)width; i++)
         x[i] = (float)(i * 2654435761u % 1000) / 1000 - 0.5f;
     for (int i = 0; i < batch; i++) t[i] = i * 7 % width;
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const double compute = time_steps(trainer, comm, x, t);
-    if (dml_comm_world_size(comm) == 1) {
-        printf("%.6f %zu\n", compute, count * sizeof(float));
+    for (int w = IN_STEPS; w < ways; w++)
+        dml_trainer_sync(trainer[w], dml_all_reduce_sync(comm, &(dml_all_reduce_sync_options){
+                                                                   .bucket_bytes = (size_t)bucket * 1024,
+                                                                   .across_steps = w == ACROSS_STEPS }));
+    const size_t count = dml_trainer_count(trainer[0], DML_GRADIENTS);
+    double seconds[WAYS], loss[WAYS];
+    time_ways(trainer, ways, comm, x, t, seconds, loss);
+    if (ranks == 1) {
+        printf("%.6f %zu\n", seconds[ALONE], count * sizeof(float));
         return 0;
     }
     float *g = (float *)calloc(count, sizeof *g);
     const double communication = g ? time_communication(comm, g, count) : 0;
     const double bare =
-        g && dml_comm_world_size(comm) == 2 ? time_beside_bare(trainer, comm, x, t, g, count * sizeof *g) : 0;
-    dml_trainer_sync(trainer, dml_all_reduce_sync(comm, &(dml_all_reduce_sync_options){
-                                                            .bucket_bytes = (size_t)bucket * 1024 }));
-    const double both = time_steps(trainer, comm, x, t);
-    dml_comm_stats stats;
-    dml_comm_get_stats(comm, &stats);
+        g && ranks == 2 ? time_beside_bare(trainer[ALONE], comm, x, t, g, count * sizeof *g) : 0;
     if (dml_status_of(context) || dml_comm_status(comm)) {
         fprintf(stderr, "overlap: %s %s\n", dml_error(context), dml_comm_error(comm));
         return 1;
     }
-    if (dml_comm_rank(comm) == 0)
-        printf("name=overlap layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
-               "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f bare_loss=%.3f\n",
-               layers, width, batch, dml_comm_world_size(comm), (double)count * 4 / 1048576, both * 1e3,
-               compute * 1e3, communication * 1e3, communication / compute, both / compute - 1,
-               1 - (both - compute) / communication, bare > 0 ? bare / compute - 1 : 0);
-    dml_trainer_destroy(trainer);
+    for (int w = IN_STEPS; w < ways && dml_comm_rank(comm) == 0; w++)
+        print(w == ACROSS_STEPS ? "_across_steps" : "", seconds[w], loss[w], seconds[ALONE], communication,
+              bare, ranks, count);
     dml_close(context);
     free(g);
     free(x);

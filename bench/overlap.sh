@@ -1,7 +1,7 @@
 #!/bin/sh
 # overlap.sh BUILD [options of overlap...]: two hosts (network namespaces, so as root), joined by a link whose rate is
-# such that communication alone takes half of what a step computes. Prints a row: the step with both (ours), each alone,
-# and what is lost of the step.
+# such that communication alone takes half of what a step computes. Prints two rows, for steps that end when their
+# gradients have come and across_steps: the step with both (ours), each alone, and what is lost of the step.
 build=${1:-build}
 [ $# -eq 0 ] || shift
 export DML_BUILD="$build"

@@ -23,8 +23,8 @@ enum { ALGORITHMS_MAX = 64, SIZES_MAX = 32, WORDS_MAX = 32 };
 typedef struct settings {
     const char *operation, *algorithm, *topology, *svg, *check;
     const char *ranks, *bytes;
-    int ranks_per_host;
-    double latency_us, bandwidth_gbit, overhead_us, segment;
+    int ranks_per_host, processors;
+    double latency_us, bandwidth_gbit, overhead_us, touch_ns, change_us, segment;
     const char *program; /* argv[0] */
 } settings;
 
@@ -51,6 +51,9 @@ static const char usage[] =
     "  --latency US      between two hosts, one way; 30\n"
     "  --bandwidth GBIT  of a host's port, each way; 10\n"
     "  --overhead US     of a processor for a message, at each end; 3\n"
+    "  --touch NS        of a processor for a KiB, at each end: copies into and out of sockets; 0\n"
+    "  --processors N    that all ranks share: the hosts are emulated on one machine; 0: each has its own\n"
+    "  --change US       until such a processor is with another rank; 2\n"
     "  --segment B       bytes of a segment; 262144\n"
     "  --topology NAME   flat: one switch. racks: of 16 hosts, 4 times as many as their uplinks carry, 10 us "
     "apart; flat\n"
@@ -87,10 +90,17 @@ static dml__price_model model_of(const settings *s)
     model.between.latency = 1e-6 * s->latency_us;
     model.between.bandwidth = 1e9 / 8 * s->bandwidth_gbit;
     model.between.overhead = 1e-6 * s->overhead_us;
+    model.between.touch = 1e-9 / 1024 * s->touch_ns;
     model.inside.latency = 1e-6;
     model.inside.bandwidth = 5e9;
     model.inside.overhead = 0.5e-6;
     model.ranks_per_host = s->ranks_per_host;
+    if (s->processors) {
+        model.inside = model.between;
+        model.ranks_per_host = 4096;
+        model.processors = s->processors;
+        model.change = 1e-6 * s->change_us;
+    }
     model.reduce = 5e9;
     model.copy = 8e9;
     model.segment = (uint64_t)s->segment;
@@ -300,6 +310,9 @@ static double check_row(const settings *s, const plan *p, char *line)
     own.bandwidth_gbit = number_of(words, count, "bandwidth", s->bandwidth_gbit);
     own.overhead_us = number_of(words, count, "overhead", s->overhead_us);
     own.ranks_per_host = (int)number_of(words, count, "hosts_of", s->ranks_per_host);
+    own.touch_ns = number_of(words, count, "touch", s->touch_ns);
+    own.change_us = number_of(words, count, "change", s->change_us);
+    own.processors = (int)number_of(words, count, "processors", s->processors);
     own.segment = number_of(words, count, "segment", s->segment);
     const double seconds = number_of(words, count, "seconds", 0);
     const int ranks = (int)number_of(words, count, "ranks", 0);
@@ -361,9 +374,12 @@ int main(int argc, char **argv)
                    "2:4096",
                    "4:268435456",
                    1,
+                   0,
                    30,
                    10,
                    3,
+                   0,
+                   2,
                    262144,
                    argc > 0 ? argv[0] : "simulate" };
     const bench_option options[] = { { "--op", BENCH_TEXT, &s.operation, 0, 0 },
@@ -374,6 +390,9 @@ int main(int argc, char **argv)
                                      { "--latency", BENCH_NUMBER, &s.latency_us, 0, 1e7 },
                                      { "--bandwidth", BENCH_NUMBER, &s.bandwidth_gbit, 1e-6, 1e6 },
                                      { "--overhead", BENCH_NUMBER, &s.overhead_us, 0, 1e6 },
+                                     { "--touch", BENCH_NUMBER, &s.touch_ns, 0, 1e6 },
+                                     { "--change", BENCH_NUMBER, &s.change_us, 0, 1e6 },
+                                     { "--processors", BENCH_INT, &s.processors, 0, 4096 },
                                      { "--segment", BENCH_NUMBER, &s.segment, 64, 1e12 },
                                      { "--topology", BENCH_TEXT, &s.topology, 0, 0 },
                                      { "--svg", BENCH_TEXT, &s.svg, 0, 0 },

@@ -20,7 +20,7 @@ typedef struct strategy_options {
     const char *name, *compression, *devices;
     int tau, servers, staleness, fetch_every, push_every, portions;
     double outer_lr;
-    bool average_state, asynchronous;
+    bool average_state, asynchronous, across_steps;
     bool whole; /* no flag: the sample calls row->whole where a row has that */
 } strategy_options;
 
@@ -94,7 +94,8 @@ static dml_compression strategy_compression(const char *name)
 
 static dml_status strategy_all_reduce(strategy *s)
 {
-    const dml_all_reduce_sync_options o = { .compression = strategy_compression(s->options.compression) };
+    const dml_all_reduce_sync_options o = { .compression = strategy_compression(s->options.compression),
+                                            .across_steps = s->options.across_steps };
     return s->ranks > 1 ? dml_trainer_sync(s->trainer, dml_all_reduce_sync(s->comm, &o)) : DML_OK;
 }
 
@@ -245,7 +246,8 @@ static dml_status strategy_take_over(strategy *s)
 }
 
 static const strategy_row strategy_rows[] = {
-    { "all_reduce", "--compression", "all ranks apply the mean of their gradients, in every step",
+    { "all_reduce", "--compression|--across-steps",
+      "all ranks apply the mean of their gradients, in every step",
       "Li et al., PyTorch distributed, VLDB 2020", .start = strategy_all_reduce },
     { "local_sgd", "--tau|--outer-lr|--average-state",
       "each rank trains alone; parameters are averaged now and then",
@@ -298,6 +300,8 @@ static void strategy_list(void)
 #define STRATEGY_ARGS(o)                                                                                     \
     { "--compression", "KIND", "all_reduce: of gradients: bf16, f16, 8bit, 4bit, 1bit, topk or powersgd",    \
       .text = &(o).compression },                                                                            \
+        { "--across-steps", NULL, "all_reduce: a forward pass waits only for the gradients it needs next",   \
+          .flag = &(o).across_steps },                                                                       \
         { "--tau", "N", "local_sgd: steps from one average to the next; otherwise 8", .integer = &(o).tau,   \
           .low = 1 },                                                                                        \
         { "--outer-lr",                                                                                      \
@@ -354,6 +358,7 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--outer-lr", o->outer_lr != 0 },
         { "--average-state", o->average_state },
         { "--compression", o->compression != NULL },
+        { "--across-steps", o->across_steps },
         { "--ps", o->servers != 0 },
         { "--asynchronous", o->asynchronous },
         { "--staleness", o->staleness != 0 },

@@ -51,6 +51,13 @@ if $cc -O2 "$here/blas.c" -o "$dir/blas" -ldl; then
     blas mkl "$(first "$venv"/lib/libmkl_rt.so.*)" 'PyPI: mkl'
 fi
 
+# ---- CLBlast, on OpenCL's devices ----
+if $cc -O2 "$here/clblast.c" -o "$dir/clblast" -lclblast -lOpenCL; then
+    peer clblast "$dir/clblast"
+else
+    left_out clblast "it does not compile (Debian: libclblast-dev, ocl-icd-opencl-dev)"
+fi
+
 if $cc -O2 -fopenmp "$here/openmp.c" -o "$dir/openmp"; then
     peer openmp "$dir/openmp"
 else

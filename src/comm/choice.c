@@ -125,6 +125,7 @@ DML__LOCAL void dml__first_choice(dml_comm *comm)
     memset(&comm->choice, DML__CHOICE_NONE, sizeof comm->choice);
     dml__set_choice(comm, DML__CALL_ALL_REDUCE, comm->job->deterministic ? "chain" : "butterfly");
     dml__set_choice(comm, DML__CALL_BROADCAST, "binomial");
+    dml__set_choice(comm, DML__CALL_ALL_GATHER, "bruck");
     comm->model = dml__usual_model();
     comm->model.ranks_per_host = comm->size;
     comm->hosts = 1;
@@ -189,8 +190,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     if (!job->transport || group->size == 1) return DML_OK;
     int here = 0; /* with rank 0, who computes */
     for (int r = 0; r < group->size; r++)
-        here += group->world_ranks[r] == job->rank ||
-                strcmp(job->transport->calls->medium(job->transport, group->world_ranks[r]), "tcp") != 0;
+        here += job->host_of[group->world_ranks[r]] == job->host_of[group->world_ranks[0]];
     group->model.ranks_per_host = here;
     group->hosts = (group->size + here - 1) / here;
     return dml__agree_on_table(group);

@@ -64,17 +64,24 @@ static double dml__choice_price(const dml__price_model *model, int size, const d
     return status == DML_OK ? price.seconds : INFINITY;
 }
 
+/* The seconds of a byte among many, which its port sends while the processor has the next. */
+static double dml__choice_byte(const dml__price_link *link)
+{
+    return link->touch > 1 / link->bandwidth ? link->touch : 1 / link->bandwidth;
+}
+
 /* No call takes less: what the rank that sends most sends, and its processor's share in that. */
 static double dml__choice_bound(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
                                 int power)
 {
     const dml__price_link *inside = &model->inside, *between = &model->between;
-    const double bandwidth = inside->bandwidth > between->bandwidth ? inside->bandwidth : between->bandwidth;
+    const double near = dml__choice_byte(inside), far = dml__choice_byte(between);
     const double overhead = inside->overhead < between->overhead ? inside->overhead : between->overhead;
     if (!algorithm->elements_sent || !algorithm->messages_sent) return 0;
     /* (The figures are of counts that are divisible.) */
     const uint64_t unit = 2 * (uint64_t)size, count = (UINT64_C(1) << power) / sizeof(float) / unit * unit;
-    const double bytes = (double)(algorithm->elements_sent(size, count) * sizeof(float)) / bandwidth;
+    const double bytes =
+        (double)(algorithm->elements_sent(size, count) * sizeof(float)) * (near < far ? near : far);
     const double messages = count == 0 ? 0 : (double)algorithm->messages_sent(size) * overhead;
     return bytes > messages ? bytes : messages;
 }

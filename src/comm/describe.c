@@ -7,6 +7,7 @@
 
 #include "comm/choice.h"
 #include "comm/job.h"
+#include "comm/measure.h"
 
 /* A communicator in words. */
 
@@ -41,7 +42,8 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     dml__say(words, "rank %d of %d on %d host%s", comm->rank, comm->size, comm->hosts,
              comm->hosts == 1 ? "" : "s");
-    for (int m = 0; m < 3 && job->transport; m++) {
+    if (job->engine) dml__say(words, ", by %s", job->engine->name);
+    for (int m = 0; m < 3 && job->transport && !job->engine; m++) {
         int count = 0;
         for (int r = 0; r < comm->size; r++)
             count +=
@@ -55,7 +57,7 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
 static void dml__say_link(dml__words *words, const char *where, const dml__price_link *link)
 {
     dml__say(words, "%s %.3g us, %.3g Gbit/s", where, (link->latency + 2 * link->overhead) * 1e6,
-             link->bandwidth * 8e-9);
+             dml__link_bandwidth(link) * 8e-9);
 }
 
 static void dml__say_model(dml__words *words, const dml_comm *comm)
@@ -103,6 +105,22 @@ static void dml__say_choice(dml__words *words, const dml_comm *comm, int operati
     dml__say(words, "\n");
 }
 
+/* What is run for each operation, and how. */
+static void dml__say_schedules(dml__words *words, const dml_comm *comm)
+{
+    const dml__comm_job *job = comm->job;
+    if (comm->size > 1) {
+        dml__say_model(words, comm);
+        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
+            dml__say_choice(words, comm, operation);
+    }
+    dml__say(words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
+    dml__say_bytes(words, job->segment_bytes);
+    dml__say(words, ", eager up to ");
+    dml__say_bytes(words, job->eager_bytes);
+    dml__say(words, ", ");
+}
+
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
 {
     dml__words words;
@@ -113,16 +131,8 @@ DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
     if (!comm || dml__is_copy(comm->job)) return 0;
     const dml__comm_job *job = comm->job;
     dml__say_ranks(&words, comm);
-    if (comm->size > 1) {
-        dml__say_model(&words, comm);
-        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
-            dml__say_choice(&words, comm, operation);
-    }
-    dml__say(&words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
-    dml__say_bytes(&words, job->segment_bytes);
-    dml__say(&words, ", eager up to ");
-    dml__say_bytes(&words, job->eager_bytes);
-    dml__say(&words, ", timeout %g s", job->timeout);
+    if (!job->engine) dml__say_schedules(&words, comm); /* another's are its own affair */
+    dml__say(&words, "timeout %g s", job->timeout);
     return words.used;
 }
 

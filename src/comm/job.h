@@ -205,6 +205,7 @@ typedef struct dml__comm_job {
     dml__peer *peers; /* (world) */
     dml__link *links; /* (world) */
     uint8_t *wishes;  /* (world): for dml__transport_calls.wait */
+    int *host_of;     /* (world): the first rank of each one's host, as the model has it */
     char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
     size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
     size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */

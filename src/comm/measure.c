@@ -3,9 +3,12 @@
 
 #include "comm/measure.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "comm/job.h"
 
 /* ---- models ---- */
@@ -16,6 +19,26 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth)
     link.overhead = latency / 4;
     link.latency = latency / 2;
     link.bandwidth = bandwidth;
+    link.touch = 0;
+    return link;
+}
+
+DML__LOCAL double dml__link_bandwidth(const dml__price_link *link)
+{
+    return 1 / (1 / link->bandwidth + 2 * link->touch);
+}
+
+/* Whoever copies faster than this into sockets and out of them has a card that does it. */
+#define DML__MOST_TOUCH 1e-10
+#define DML__MOST_OVERHEAD 1e-5
+
+DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
+{
+    dml__price_link link;
+    link.overhead = 0.45 * latency < DML__MOST_OVERHEAD ? 0.45 * latency : DML__MOST_OVERHEAD;
+    link.latency = latency - 2 * link.overhead;
+    link.touch = 0.5 / bandwidth < DML__MOST_TOUCH ? 0.49 / bandwidth : DML__MOST_TOUCH;
+    link.bandwidth = 1 / (1 / bandwidth - 2 * link.touch);
     return link;
 }
 
@@ -72,6 +95,14 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
     return true;
 }
 
+static dml_status dml__no_memory_to_measure(dml__comm_job *job)
+{
+    dml__enter_job(job);
+    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
+    dml__leave_job(job);
+    return DML_ERROR_MEMORY;
+}
+
 /* ---- messages to and fro ---- */
 
 enum { DML__PING_SIZES = 4, DML__PING_ROUNDS = 6, DML__PING_BYTES = 256 << 10 };
@@ -83,7 +114,7 @@ static size_t dml__ping_most(const dml__comm_job *job)
     return job->segment_bytes < DML__PING_BYTES / 4 ? job->segment_bytes * 4 : (size_t)DML__PING_BYTES;
 }
 
-static bool dml__same_host(const dml__comm_job *job, int rank)
+static bool dml__shares_memory(const dml__comm_job *job, int rank)
 {
     return rank == job->rank || strcmp(job->transport->calls->medium(job->transport, rank), "tcp") != 0;
 }
@@ -98,10 +129,10 @@ static dml_status dml__ping(dml_comm *comm, int partner, uint8_t *data, size_t b
     return status;
 }
 
-/* Rank 0's part: fits the line as soon as the rounds, or the time, are over. A size that would take too long
-   by what the one before it took is left out, and all above it. */
-static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double until,
-                                 dml__price_link *link)
+/* Rank 0's part: fits the line as soon as the rounds, or the time, are over (bandwidth 0: there is none). A
+   size that would take too long by what the one before it took is left out, and all above it. */
+static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double until, double *latency,
+                                 double *bandwidth)
 {
     double bytes[DML__PING_SIZES * DML__PING_ROUNDS], seconds[DML__PING_SIZES * DML__PING_ROUNDS];
     const size_t most = dml__ping_most(comm->job);
@@ -122,10 +153,8 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
         }
         if (dml_seconds() > until) break;
     }
-    double latency, bandwidth;
     if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
-    if (!status && dml__fit_link(bytes, seconds, count, &latency, &bandwidth))
-        *link = dml__link_of(latency > 1e-7 ? latency : 1e-7, bandwidth < 1e12 ? bandwidth : 1e12);
+    if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
     return status;
 }
 
@@ -174,46 +203,116 @@ static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__pr
 
 /* ---- all together ---- */
 
-/* What all must know before: who is measured with (0: nobody), and how many hosts there are, each rank
-   counting for its part of one. */
+/* What each rank says of itself before: which machine it is on, the first rank that it shares memory with
+   (itself, if no other), how many processors it may use, and whether it asks for links to be measured. */
 typedef struct dml__survey {
-    double hosts, inside, between;
+    int64_t machine, first, processors, measures;
 } dml__survey;
+
+#define DML__SURVEY_NUMBERS 4
+
+/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+#define DML__CHANGE 1e-6
+
+/* One for all processes on one kernel, in whatever namespaces they are. */
+static int64_t dml__machine(void)
+{
+    char text[256];
+    memset(text, 0, sizeof text);
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file) {
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+    }
+    if (!text[0] && gethostname(text, sizeof text - 1) != 0) return 0;
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
+    return (int64_t)(hash >> 1);
+}
 
 static dml__survey dml__own_survey(const dml__comm_job *job)
 {
     dml__survey survey;
-    int here = 0;
-    survey.inside = survey.between = 0;
-    for (int rank = job->world - 1; rank >= 0; rank--) {
-        const bool same = dml__same_host(job, rank);
-        here += same;
-        if (rank && job->rank == 0 && job->measures) *(same ? &survey.inside : &survey.between) = rank;
-    }
-    survey.hosts = 1.0 / here;
+    survey.machine = dml__machine();
+    survey.processors = dml_cpu_count();
+    survey.measures = job->measures;
+    survey.first = 0;
+    while (!dml__shares_memory(job, (int)survey.first)) survey.first++;
     return survey;
 }
 
-static dml_status dml__measure_with(dml_comm *comm, const dml__survey *survey)
+/* What follows from what all said. A host of the model is what shares memory; where rank 0 shares it with
+   nobody, but its machine with others, it is the machine, whose ranks have the machine's own network between
+   them: over TCP by demand, or in containers. */
+typedef struct dml__layout {
+    int hosts;
+    int inside, between; /* whom rank 0 measures with; 0: nobody */
+    int processors;      /* for the ranks of rank 0's host; 0: not known */
+    bool copies;         /* the ranks of a host are joined by sockets */
+    bool one_machine;
+} dml__layout;
+
+static bool dml__same_host(const dml__survey *a, const dml__survey *b, bool machines)
+{
+    return machines ? a->machine == b->machine : a->first == b->first;
+}
+
+static dml__layout dml__lay_out(const dml__survey *all, int size, int *host_of)
+{
+    dml__layout layout;
+    int memory = 0, machine = 0;
+    int64_t processors = 0;
+    memset(&layout, 0, sizeof layout);
+    for (int r = 0; r < size; r++) {
+        memory += dml__same_host(&all[r], &all[0], false);
+        if (!dml__same_host(&all[r], &all[0], true)) continue;
+        machine++;
+        processors += all[r].processors;
+    }
+    layout.one_machine = machine == size;
+    layout.copies = memory == 1 && machine > 1;
+    for (int r = 0; r < size; r++) {
+        host_of[r] = 0;
+        while (!dml__same_host(&all[r], &all[host_of[r]], layout.copies)) host_of[r]++;
+        layout.hosts += host_of[r] == r;
+        int *partner = host_of[r] == 0 ? &layout.inside : &layout.between;
+        if (all[0].measures && *partner == 0) *partner = r;
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (online > 0 && online < processors) processors = online;
+    if (!layout.copies)
+        processors = processors * memory / machine; /* the machine's other hosts have the rest */
+    layout.processors = processors < 1 ? 1 : processors < 4096 ? (int)processors : 4096;
+    return layout;
+}
+
+/* What a line through measured times says of a link. */
+static dml__price_link dml__fitted_link(double latency, double bandwidth, bool copies)
+{
+    const double least = latency > 1e-7 ? latency : 1e-7, most = bandwidth < 1e12 ? bandwidth : 1e12;
+    return copies ? dml__copied_link_of(least, most) : dml__link_of(least, most);
+}
+
+static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
 {
     dml__comm_job *job = comm->job;
-    const int inside = (int)survey->inside, between = (int)survey->between;
+    const int inside = layout->inside, between = layout->between;
     if ((!inside && !between) || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
     uint8_t *data = (uint8_t *)dml__allocate(&job->memory, DML__PING_BYTES);
-    if (!data) {
-        dml__enter_job(job);
-        dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator",
-                      job->rank);
-        dml__leave_job(job);
-        return DML_ERROR_MEMORY;
-    }
+    if (!data) return dml__no_memory_to_measure(job);
     dml_status status = DML_OK;
     const double share = job->timeout / 50, most = share < 0.02 ? share : 0.02, begin = dml_seconds();
+    double latency, bandwidth;
     if (job->rank) status = dml__answer_pings(comm, data);
-    if (!job->rank && inside)
-        status = dml__ping_rank(comm, inside, data, begin + (between ? most / 2 : most), &comm->model.inside);
-    if (!job->rank && between && !status)
-        status = dml__ping_rank(comm, between, data, begin + most, &comm->model.between);
+    if (!job->rank && inside) {
+        status =
+            dml__ping_rank(comm, inside, data, begin + (between ? most / 2 : most), &latency, &bandwidth);
+        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, layout->copies);
+    }
+    if (!job->rank && between && !status) {
+        status = dml__ping_rank(comm, between, data, begin + most, &latency, &bandwidth);
+        if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
+    }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);
     dml__release(&job->memory, data);
     return status;
@@ -223,31 +322,49 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__survey *survey)
 static dml_status dml__tell_model(dml_comm *comm)
 {
     dml__price_model *model = &comm->model;
-    double *numbers[8], told[8];
-    numbers[0] = &model->inside.latency;
-    numbers[1] = &model->inside.bandwidth;
-    numbers[2] = &model->inside.overhead;
-    numbers[3] = &model->between.latency;
-    numbers[4] = &model->between.bandwidth;
-    numbers[5] = &model->between.overhead;
-    numbers[6] = &model->reduce;
-    numbers[7] = &model->copy;
-    for (int i = 0; i < 8; i++) told[i] = *numbers[i];
-    const dml_status status = dml_comm_broadcast(comm, told, 8, DML_F64, 0);
-    for (int i = 0; i < 8; i++) *numbers[i] = told[i];
+    double *const numbers[] = { &model->inside.latency,   &model->inside.bandwidth,
+                                &model->inside.overhead,  &model->inside.touch,
+                                &model->between.latency,  &model->between.bandwidth,
+                                &model->between.overhead, &model->between.touch,
+                                &model->reduce,           &model->copy };
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    double told[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) told[i] = *numbers[i];
+    const dml_status status = dml_comm_broadcast(comm, told, NUMBERS, DML_F64, 0);
+    for (int i = 0; i < NUMBERS; i++) *numbers[i] = told[i];
     return status;
+}
+
+/* Two ranks reduce large vectors in rounds that stay in the caches, where memory is what is slow: on one
+   machine, unless a round's latencies are more than a twentieth of its time. */
+static size_t dml__round_bytes(const dml__price_link *link)
+{
+    const double bytes = (double)DML__ROUND_BYTES;
+    const double latencies = 4 * (link->latency + 2 * link->overhead);
+    return latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
 }
 
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
 {
-    dml__survey survey = dml__own_survey(comm->job);
-    dml_status status = dml_comm_all_reduce(comm, &survey, 3, DML_F64, DML_SUM);
-    if (!status) status = dml__measure_with(comm, &survey);
-    if (!status) status = dml__tell_model(comm);
-    comm->measured = survey.inside > 0 || survey.between > 0;
-    comm->hosts = (int)(survey.hosts + 0.5);
-    if (comm->hosts < 1) comm->hosts = 1;
-    comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
+    dml__comm_job *job = comm->job;
+    const dml__survey own = dml__own_survey(job);
+    dml__survey *all = (dml__survey *)dml__allocate_array(&job->memory, (size_t)comm->size, sizeof *all);
+    if (!all) return dml__no_memory_to_measure(job);
+    dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    if (!status) {
+        const dml__layout layout = dml__lay_out(all, comm->size, job->host_of);
+        comm->measured = layout.inside > 0 || layout.between > 0;
+        comm->hosts = layout.hosts;
+        comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
+        if (comm->measured) {
+            comm->model.processors = layout.processors;
+            comm->model.change = DML__CHANGE;
+        }
+        status = dml__measure_with(comm, &layout);
+        if (!status) status = dml__tell_model(comm);
+        job->round_bytes = layout.one_machine ? dml__round_bytes(&comm->model.inside) : 0;
+    }
+    dml__release(&job->memory, all);
     return status;
 }
 

@@ -10,12 +10,20 @@
 /* Numbers of a link as they are measured: one way, with what the processors at both ends do. */
 DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth);
 
+/* The same where the processors of one machine are the network, and its ranks share them: loopback, or
+   bridges between containers. What copying can't explain is the emulated wire's. */
+DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth);
+
+/* As it was measured, with what the processors at both ends do for each byte. */
+DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
+
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);
 
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
-   and number of hosts at every rank, in comm->model and comm->hosts. Takes 20 ms at most, and a fiftieth of
+   and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
+   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms at most, and a fiftieth of
    the timeout. Nothing is measured where the numbers or an algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 

@@ -40,8 +40,9 @@ static bool dml__allocate_links(dml__comm_job *job)
     job->peers = (dml__peer *)dml__allocate_array(memory, world, sizeof *job->peers);
     job->links = (dml__link *)dml__allocate_array(memory, world, sizeof *job->links);
     job->wishes = (uint8_t *)dml__allocate(memory, world);
+    job->host_of = (int *)dml__allocate_array(memory, world, sizeof *job->host_of);
     job->stage = (char *)dml__allocate_unset(memory, DML__STAGE_BYTES);
-    if (!job->peers || !job->links || !job->wishes || !job->stage) return false;
+    if (!job->peers || !job->links || !job->wishes || !job->host_of || !job->stage) return false;
     for (int rank = 0; rank < job->world; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
@@ -170,6 +171,7 @@ static void dml__release_job(dml__comm_job *job)
     dml__release(&memory, job->all_steps);
     dml__release(&memory, job->requests);
     dml__release(&memory, job->stage);
+    dml__release(&memory, job->host_of);
     dml__release(&memory, job->wishes);
     dml__release(&memory, job->links);
     dml__release(&memory, job->peers);
@@ -216,9 +218,6 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->max_requests;
-    /* Without a key all ranks are on this host, where memory is what is slow. Between hosts each round would
-       cost a few times the latency. */
-    job->round_bytes = settings->net.key ? 0 : DML__ROUND_BYTES;
     if (settings->algorithm) strncpy(job->algorithm, settings->algorithm, sizeof job->algorithm - 1);
     job->deterministic = settings->deterministic;
     job->latency = settings->latency;

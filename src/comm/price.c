@@ -79,11 +79,36 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* Takes the rank's processor for so long; returns when it will be done. */
+/* When one of its host's processors can be with the rank; which one in *processor. */
+static double dml__price_free_at(const dml__price_run *run, int32_t rank, dml__price_rank **processor)
+{
+    const int32_t first = run->ranks[rank].first_here;
+    double earliest = 0;
+    *processor = NULL;
+    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
+        dml__price_rank *at = &run->ranks[i];
+        if (at->host != run->ranks[rank].host) break;
+        const double idle = at->processor_until > run->now ? at->processor_until : run->now;
+        const double free_at = idle + (at->processor_of == rank ? 0 : run->model->change);
+        if (*processor && free_at >= earliest) continue;
+        *processor = at;
+        earliest = free_at;
+    }
+    return earliest;
+}
+
+/* Takes a processor for so long; returns when it will be done. */
 static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
 {
     dml__price_rank *rank = &run->ranks[step->rank];
-    const double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+    dml__price_rank *processor;
+    double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+    if (run->model->processors) {
+        const double free_at = dml__price_free_at(run, step->rank, &processor);
+        if (free_at > from) from = free_at;
+        processor->processor_until = from + seconds;
+        processor->processor_of = step->rank;
+    }
     return rank->busy_until = from + seconds;
 }
 
@@ -104,6 +129,13 @@ static double dml__price_segment_bytes(const dml__price_run *run, const dml__pri
     return (double)(dml__price_elements(run, step, step->issued + 1) -
                     dml__price_elements(run, step, step->issued)) *
            (double)run->element_bytes;
+}
+
+/* What a processor does for it, at either end. */
+static double dml__price_handling(const dml__price_run *run, const dml__price_step *step)
+{
+    const dml__price_link *link = dml__price_link_of(run, step);
+    return link->overhead + dml__price_segment_bytes(run, step) * link->touch;
 }
 
 static bool dml__price_is_eager(const dml__price_run *run, const dml__price_step *step)
@@ -171,7 +203,7 @@ static void dml__price_try_send(dml__price_run *run, int index)
         return;
     const int port_index = dml__price_port_of(run, send);
     dml__price_port *port = &run->ports[port_index];
-    send->ready = dml__price_compute(run, send, dml__price_link_of(run, send)->overhead);
+    send->ready = dml__price_compute(run, send, dml__price_handling(run, send));
     send->queued = true;
     send->queued_behind = -1;
     if (port->head >= 0)
@@ -205,7 +237,7 @@ static void dml__price_try_receive(dml__price_run *run, int index)
     const uint32_t allowed = dml__price_allowed(run, receive);
     dml__price_grant(run, receive, allowed);
     while (receive->issued < receive->came && receive->issued < allowed) {
-        double seconds = dml__price_link_of(run, receive)->overhead;
+        double seconds = dml__price_handling(run, receive);
         if (receive->step.kind == DML__STEP_RECEIVE_REDUCE)
             seconds += dml__price_segment_bytes(run, receive) / run->model->reduce;
         receive->issued++;
@@ -317,8 +349,9 @@ static void dml__price_begin(dml__price_run *run)
                 earlier->followers = i * DML__STEP_AFTER + k;
             }
     for (int i = 0; i < run->rank_count; i++) {
-        run->ranks[i].busy_until = run->ranks[i].end = 0;
+        run->ranks[i].busy_until = run->ranks[i].processor_until = run->ranks[i].end = 0;
         run->ranks[i].open = run->ranks[i].first;
+        run->ranks[i].processor_of = i; /* where there are enough, nobody ever changes */
     }
     for (int i = 0; i < run->rank_count + run->host_count; i++) {
         run->ports[i].in_until = 0;

@@ -5,11 +5,12 @@
    The model is LogGP (Alexandrov, Ionescu, Schauser, Scheiman: LogGP, 1995) with what this library adds: a
    message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
    grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
-   one. A port sends one segment at a time at the full bandwidth, as LogGP's G says and as a card's queue
-   does; messages that are under way at once take turns by segments, as the streams of several connections
-   do. A segment reaches the receiver's port as it leaves the sender's (cut through), so an uncontended one
-   takes latency + bytes / bandwidth and not twice the latter; where a port is taken it queues, in the network
-   and not at the sender's, so a sender never stands behind its receiver's other messages.
+   one, or its host so many for all of its ranks. A port sends one segment at a time at the full bandwidth, as
+   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
+   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
+   through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
+   taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
+   other messages.
 
    Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
    not begin at the same time. */
@@ -24,11 +25,14 @@ typedef struct dml__price_link {
     double latency;   /* seconds from the first byte's leaving to its arrival */
     double bandwidth; /* bytes/s of a port, in each direction */
     double overhead;  /* seconds of the processor for a frame, at the sender and again at the receiver */
+    double touch;     /* and for a byte, where processors and no card move them */
 } dml__price_link;
 
 typedef struct dml__price_model {
     dml__price_link inside, between; /* of two ranks of a host; of two hosts */
     int ranks_per_host;              /* consecutive ones, who share their host's port to the others */
+    int processors;                  /* that a host's ranks share; 0: each has its own */
+    double change;                   /* seconds until a shared one is with another rank */
     int hosts_per_rack;              /* 0: no racks */
     double rack_latency;             /* seconds more between two racks */
     double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
@@ -91,10 +95,13 @@ typedef struct dml__price_step {
 } dml__price_step;
 
 typedef struct dml__price_rank {
-    double busy_until, end; /* the processor's; of the last step */
+    double busy_until, end; /* its own; of the last step */
+    double processor_until; /* of one of its host's processors: those of its first ranks */
+    int32_t processor_of;   /* which rank that has been with */
     int32_t first, steps;   /* its steps */
     int32_t open;           /* the first of them that hasn't ended */
     int32_t host, rack;     /* of the run */
+    int32_t first_here;     /* rank of its host */
 } dml__price_rank;
 
 typedef struct dml__price_port {

@@ -248,20 +248,20 @@ static int dml__price_stand_in(const dml__price_group *group, int rank)
 /* Numbers the ranks, hosts, racks and steps that are run. */
 static void dml__price_number(dml__price_group *group, dml__price_run *run)
 {
-    int steps = 0, host = -1, last_host = -1, rack = -1, last_rack = -1;
+    int steps = 0, host = -1, last_host = -1, rack = -1, last_rack = -1, first_here = 0;
     const int per_rack = group->model->hosts_per_rack;
     run->rank_count = 0;
     for (int r = 0; r < group->size; r++) {
         if (!dml__price_stands(group, r)) continue;
         const int real = r / group->model->ranks_per_host;
         const int real_rack = per_rack ? real / per_rack : real;
-        if (real != last_host) host++;
+        if (real != last_host) host++, first_here = run->rank_count;
         if (real_rack != last_rack) rack++;
         last_host = real, last_rack = real_rack;
         dml__price_write(group, r, &group->mine);
         if (run->ranks) {
             dml__price_rank *to = &run->ranks[run->rank_count];
-            to->host = host, to->rack = rack;
+            to->host = host, to->rack = rack, to->first_here = first_here;
             to->first = steps, to->steps = group->mine.count;
         }
         group->run_rank[r] = run->rank_count++;

@@ -177,7 +177,7 @@ DML_API void dml_close(dml_context *context)
     dml__release(&memory, context);
 }
 
-DML__LOCAL dml__entry dml__enter(dml_context *context)
+static dml__entry dml__take_context(dml_context *context)
 {
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
@@ -199,6 +199,24 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
               "this process was forked while another thread was in the context, and what that was doing will "
               "never be done; open a context here");
     return DML__ENTERED;
+}
+
+DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user)
+{
+    const dml__entry entry = dml__take_context(context);
+    if (entry == DML__ENTERED && context->late.settle && context->late.user != user)
+        context->late.settle(context->late.user);
+    return entry;
+}
+
+DML__LOCAL dml__entry dml__enter(dml_context *context)
+{
+    return dml__enter_late(context, NULL);
+}
+
+DML__LOCAL void dml__settle(dml_context *context)
+{
+    if (__atomic_load_n(&context->late.settle, __ATOMIC_RELAXED)) dml__leave(context, dml__enter(context));
 }
 
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)

@@ -15,6 +15,12 @@ typedef struct dml__owned {
     void (*destroy)(struct dml__owned *self);
 } dml__owned;
 
+/* What a call has left undone for a while (train/trainer_late.c). */
+typedef struct dml__late {
+    void (*settle)(void *user); /* does it, and clears this; NULL: there is nothing */
+    void *user;
+} dml__late;
+
 struct dml_context {
     dml__memory memory;
     dml__error error;
@@ -26,6 +32,7 @@ struct dml_context {
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
     long process;      /* that opened it */
+    dml__late late;    /* whoever enters next settles it first */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
@@ -34,6 +41,12 @@ struct dml_context {
 typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
 DML__LOCAL dml__entry dml__enter(dml_context *context);
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
+
+/* The same for the one call that goes on with what it left undone as `user`: that stays so. */
+DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
+
+/* For calls that don't enter, and look at or change what somebody may have left undone. */
+DML__LOCAL void dml__settle(dml_context *context);
 
 /* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
    NULL backend: the one that options->device names. */

@@ -25,7 +25,9 @@ typedef struct dml__all_reduce_state {
     dml_compression compression;
     dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
-    int buckets;
+    bool across_steps;
+    bool later;  /* the last step has ended before w has followed */
+    int buckets; /* of the last step, zeros where taken */
     dml__coded_sum bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
 
@@ -36,6 +38,8 @@ static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
     if (name) dml_comm_trace_span(state->comm, name, state->traced_to, now);
     state->traced_to = now;
 }
+
+/* ---- the start ---- */
 
 static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t count)
 {
@@ -73,6 +77,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
+/* ---- gradients on their way ---- */
+
 /* Once in a step: who needs the number of samples first waits for it. */
 static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *trainer)
 {
@@ -89,13 +95,35 @@ static void dml__drain_requests(dml__all_reduce_state *state)
     state->buckets = 0;
 }
 
+/* What is started next goes before buckets of a lower rank, and what isn't a bucket before all. Returns what
+   holds otherwise. */
+static int dml__go_before(dml__all_reduce_state *state, int buckets)
+{
+    const int usual = state->comm->priority;
+    if (state->across_steps) dml_comm_set_priority(state->comm, usual + buckets);
+    return usual;
+}
+
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    if (!trainer->late.take) dml__drain_requests(state);
     dml__trace_phase(state, NULL);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    return dml__start_roll_call(state->comm, trainer, samples, &state->call);
+    const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
+    const dml_status status = dml__start_roll_call(state->comm, trainer, samples, &state->call);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
+}
+
+/* What the next step needs first becomes final last: each bucket goes before those that were sent. */
+static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size_t begin, size_t end)
+{
+    dml__coded_sum *bucket = &state->bucket[state->buckets++];
+    const int usual = dml__go_before(state, state->buckets);
+    const dml_status status = dml__coded_sum_start(&state->compressor, g, begin, end, bucket);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -111,10 +139,8 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
     state->filled_to = begin;
-    dml__coded_sum *bucket = &state->bucket[state->buckets++];
-    if (dml__coded_sum_start(&state->compressor, g, begin, end, bucket) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
-    return DML_OK;
+    return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
+                                                             : dml__sync_failed(trainer, state->comm);
 }
 
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
@@ -127,6 +153,46 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
+/* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
+   over where w follows it, else 0. */
+static dml_status dml__take_bucket(dml__all_reduce_state *state, dml_trainer *trainer, dml__coded_sum *bucket,
+                                   double samples)
+{
+    const size_t begin = bucket->begin, end = bucket->end;
+    /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    const dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
+    memset(bucket, 0, sizeof *bucket);
+    if (status != DML_OK) return dml__sync_failed(trainer, state->comm);
+    return samples > 0 ? dml__follow_range(trainer, begin, end, samples)
+                       : dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+}
+
+/* Of a step that has ended: the buckets that [begin, end) lies in. */
+static dml_status dml__take_late_buckets(void *user, dml_trainer *trainer, double samples, size_t begin,
+                                         size_t end)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml_status status = DML_OK;
+    for (int b = state->buckets - 1; b >= 0 && status == DML_OK; b--) {
+        dml__coded_sum *bucket = &state->bucket[b];
+        if (bucket->begin >= end || bucket->end <= begin) continue;
+        const double waits_from = dml_seconds();
+        status = dml__take_bucket(state, trainer, bucket, samples);
+        dml_comm_trace_span(state->comm, "waits for gradients and updates", waits_from, dml_seconds());
+    }
+    while (state->buckets > 0 && state->bucket[state->buckets - 1].end == 0) state->buckets--;
+    return status;
+}
+
+/* POWER has calls of its own to start when sums arrive, which all ranks have to do at the same place. */
+static bool dml__ends_later(const dml__all_reduce_state *state, const dml_trainer *trainer)
+{
+    return state->across_steps && state->compression.kind != DML_COMPRESS_POWER &&
+           dml__may_follow_later(trainer);
+}
+
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
@@ -134,30 +200,35 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     dml_status status = dml__take_samples(state, trainer);
     *samples = state->samples;
     const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
-    for (int b = 0; b < state->buckets && status == DML_OK; b++) {
-        dml__coded_sum *bucket = &state->bucket[b];
-        /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
-        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-        if (!g) return dml_status_of(dml_trainer_context(trainer));
-        if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
-            return dml__sync_failed(trainer, state->comm);
-        status = follows ? dml__follow_range(trainer, bucket->begin, bucket->end, *samples)
-                         : dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (follows && dml__ends_later(state, trainer)) {
+        dml__follow_later(trainer, *samples, dml__take_late_buckets, state);
+        state->later = true;
+        return DML_OK;
     }
+    for (int b = 0; b < state->buckets && status == DML_OK; b++)
+        status = dml__take_bucket(state, trainer, &state->bucket[b], follows ? *samples : 0);
     dml__trace_phase(state, "waits for gradients");
     return status;
 }
 
+/* ---- the rest ---- */
+
 static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
 {
     (void)trainer;
-    dml__trace_phase((dml__all_reduce_state *)user, "update");
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    if (!state->later) dml__trace_phase(state, "update");
+    state->later = false;
     return DML_OK;
 }
 
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    return dml__sync_sum(((dml__all_reduce_state *)user)->comm, trainer, values, count);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
+    const dml_status status = dml__sync_sum(state->comm, trainer, values, count);
+    dml_comm_set_priority(state->comm, usual);
+    return status;
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
@@ -166,6 +237,7 @@ static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
     dml__compressor_forget(&state->compressor);
+    state->later = false;
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
@@ -189,6 +261,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         state->comm = comm;
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
+        if (options) state->across_steps = options->across_steps;
     }
     dml_sync sync;
     memset(&sync, 0, sizeof sync);

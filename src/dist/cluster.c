@@ -301,6 +301,18 @@ DML_API dml_cluster dml_cluster_from_environment(void)
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 
+/* Whether dml_comm_open with these options, which name no rank, finds the cluster's by itself. An engine of
+   others then carries the job, and hosts are looked for, as a launcher says. */
+static bool dml__is_found(const dml_cluster *cluster, const dml_comm_options *options)
+{
+    dml__comm_settings settings;
+    dml__error error; /* dml_comm_open finds it again */
+    memset(&settings, 0, sizeof settings);
+    memset(&error, 0, sizeof error);
+    dml__read_comm_settings(options, &settings, &error);
+    return settings.net.rank == cluster->rank && settings.net.world == cluster->workers + cluster->servers;
+}
+
 DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_options *options)
 {
     const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
@@ -308,11 +320,14 @@ DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_opti
     const bool good = cluster->status == DML_OK;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    o.rank = good ? cluster->rank : 0;
-    o.world_size = good ? cluster->workers + cluster->servers : 1;
+    o.rank = o.world_size = 0;
     if (good && cluster->master_addr[0]) {
         o.master_addr = cluster->master_addr;
         o.master_port = cluster->master_port;
+    }
+    if (!good || cluster->master_addr[0] || !dml__is_found(cluster, &o)) {
+        o.rank = good ? cluster->rank : 0;
+        o.world_size = good ? cluster->workers + cluster->servers : 1;
     }
     dml_comm *comm = dml_comm_open(&o);
     if (comm && !good) dml__fail(&comm->job->error, cluster->status, "%s", cluster->error);

@@ -70,12 +70,29 @@ static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_train
                                     "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
+/* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
+static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
+{
+    dml_optimizer outer = state->options.outer;
+    const float *number;
+    const double how[] = { state->once, state->once ? 0 : state->options.tau, state->options.average_state,
+                           (double)outer.kind, outer.nesterov };
+    uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+    for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
+        const double real = (double)*number;
+        mark = dml__mark_numbers(mark, &real, 1);
+    }
+    return mark;
+}
+
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
+    if (status == DML_OK)
+        status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
     if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
     if (status != DML_OK) return status;
     state->steps = state->averaged = dml_trainer_steps(trainer);

@@ -52,30 +52,47 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-/* As text, which is the same in either byte order. */
-static uint32_t dml__mark_number(uint32_t mark, double number)
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
 {
-    char text[32];
-    const int length = snprintf(text, sizeof text, "%.9g ", number);
-    return dml__crc32c(mark, text, (size_t)length);
+    for (int i = 0; i < count; i++) {
+        char text[32]; /* which is the same in either byte order */
+        const int length = snprintf(text, sizeof text, "%.9g ", numbers[i]);
+        mark = dml__crc32c(mark, text, (size_t)length);
+    }
+    return mark;
+}
+
+static uint32_t dml__mark_parameter(uint32_t mark, const dml_node *p)
+{
+    const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                             (double)p->decay_scale };
+    mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+    for (int i = 0; i < p->shape.ndim; i++) {
+        const double size = p->shape.dims[i];
+        mark = dml__mark_numbers(mark, &size, 1);
+    }
+    return dml__mark_numbers(mark, more, 4);
+}
+
+static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
+{
+    const double numbers[] = { (double)s->kind,    (double)s->lr,          (double)s->steps,
+                               (double)s->factor,  (double)s->minimum,     (double)s->power,
+                               (double)s->rise,    (double)s->start,       (double)s->end,
+                               (double)s->warm_up, (double)s->warm_up_from };
+    return dml__mark_numbers(mark, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
 /* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
-   a trainer does to its gradient. */
+   a trainer does to its gradient, and by which schedule. */
 static uint32_t dml__model_mark(dml_trainer *trainer)
 {
+    const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
+                            trainer->loss_scale > 0.0f };
     uint32_t mark = 0;
-    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p)) {
-        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
-        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
-        for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
-        const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                 (double)p->decay_scale };
-        for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
-    }
-    mark = dml__mark_number(mark, (double)trainer->clip_norm);
-    mark = dml__mark_number(mark, (double)trainer->clip_value);
-    return dml__mark_number(mark, trainer->loss_scale > 0.0f);
+    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
+    return dml__mark_schedule(dml__mark_numbers(mark, how, 3), &trainer->schedule);
 }
 
 /* Ranks with different models would exchange gradients of other parameters. */
@@ -89,8 +106,21 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_fail(
         trainer, DML_ERROR_MISMATCH,
         "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same, what is frozen, their scales, and how trainers clip and scale the loss",
+        "and shapes must be the same, what is frozen, their scales, and how trainers clip, scale the loss "
+        "and "
+        "schedule the learning rate",
         count, -most[1], most[0]);
+}
+
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of)
+{
+    double most[2] = { mark, -(double)mark };
+    if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    if (most[0] == -most[1]) return DML_OK;
+    return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
+                            "ranks were given different options of %s; all need the same", of);
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)

@@ -13,6 +13,13 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
+
+/* Collective: DML_ERROR_MISMATCH where marks, of a strategy's options, differ. */
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of);
+
 /* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
    numbers, seed and step number. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);

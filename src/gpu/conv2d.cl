@@ -102,7 +102,7 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
 
 /* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
    batch * out_h * out_w}. */
-KERNEL(conv2d_forward)
+KERNEL(conv2d_forward_tiles)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
@@ -144,7 +144,7 @@ KERNEL(conv2d_forward)
 
 /* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *
    height * width}. */
-KERNEL(conv2d_backward_input)
+KERNEL(conv2d_backward_input_tiles)
 {
     GLOBAL const float *dy = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
@@ -188,7 +188,7 @@ KERNEL(conv2d_backward_input)
 
 /* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
    groups, filters (padded)}. */
-KERNEL(conv2d_backward_weights)
+KERNEL(conv2d_backward_weights_tiles)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);

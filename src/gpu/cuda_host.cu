@@ -229,7 +229,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, &ready);
+    dml_status status = dml__prepare_launch(device, launch, DML__SOLO_NONE, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
@@ -242,7 +242,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
     const cudaError_t error =
         cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
-                         dim3(DML__GROUP_ITEMS, 1, 1), arguments, 0, state->stream);
+                         dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
     return dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
 }
 

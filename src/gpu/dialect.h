@@ -9,7 +9,11 @@
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
-   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
+   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it
+   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU
+   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at
+   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop
+   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
@@ -32,6 +36,22 @@
     __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
         __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#define SHARED __local
+#ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */
+#define VECTOR_LANES DML__SOLO_LANES
+#define VECTOR_NAME__(name, lanes) name##lanes
+#define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
+#define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
+#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)
+#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)
+#define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+#define UNROLL __attribute__((opencl_unroll_hint))
+#define ALIGNED __attribute__((aligned(64)))
+#define SOLO_KERNEL(name)                                                                                    \
+    __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
+        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
+        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#endif
 #define ITEM ((int)get_local_id(0))
 #define GROUP_X ((int)get_group_id(0))
 #define GROUP_Y ((int)get_group_id(1))
@@ -90,6 +110,15 @@
     static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
                                    char *buffer3, char *buffer4, char *buffer5,                              \
                                    const dml__kernel_arguments arguments)
+#define SHARED
+#define SOLO_KERNEL(name) KERNEL(name)
+#define VECTOR dml__host_vector
+#define VECTOR_LANES DML__HOST_LANES
+#define VECTOR_LOAD(p) dml__host_vector_load(p)
+#define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
+#define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
+#define UNROLL
+#define ALIGNED
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)

@@ -38,6 +38,29 @@ static float dml__host_float(unsigned bits)
     return x;
 }
 
+enum { DML__HOST_LANES = 8 };
+typedef struct dml__host_vector {
+    float lane[DML__HOST_LANES];
+} dml__host_vector;
+
+static dml__host_vector dml__host_vector_load(const float *from)
+{
+    dml__host_vector v;
+    memcpy(v.lane, from, sizeof v.lane);
+    return v;
+}
+
+static void dml__host_vector_store(float *to, dml__host_vector v)
+{
+    memcpy(to, v.lane, sizeof v.lane);
+}
+
+static dml__host_vector dml__host_vector_add_product(dml__host_vector sum, float x, dml__host_vector v)
+{
+    for (int i = 0; i < DML__HOST_LANES; i++) sum.lane[i] += x * v.lane[i];
+    return sum;
+}
+
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* every kernel takes all six buffers */
@@ -54,6 +77,7 @@ typedef void (*dml__host_kernel)(const dml__host_item *self, char *buffer0, char
 typedef struct dml__host_grid {
     dml__host_kernel kernel;
     size_t groups_x, groups_y;
+    int items; /* of a group */
     char *buffers[6];
     dml__kernel_arguments arguments;
 #if defined(__SANITIZE_THREAD__)
@@ -103,21 +127,21 @@ static void *dml__host_thread_main(void *argument)
 static void dml__host_grid_run(dml__host_grid *grid)
 {
     static dml__host_thread threads[DML__GROUP_ITEMS];
-    pthread_barrier_init(&grid->inside, NULL, DML__GROUP_ITEMS);
-    pthread_barrier_init(&grid->between, NULL, DML__GROUP_ITEMS);
+    pthread_barrier_init(&grid->inside, NULL, (unsigned)grid->items);
+    pthread_barrier_init(&grid->between, NULL, (unsigned)grid->items);
     /* Small stacks, which the C library keeps for the next launch; of large ones it gives most back. */
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 * 1024);
-    for (int i = 0; i < DML__GROUP_ITEMS; i++) {
+    for (int i = 0; i < grid->items; i++) {
         threads[i].item = i;
         threads[i].grid = grid;
         if (pthread_create(&threads[i].thread, &attributes, dml__host_thread_main, &threads[i]) == 0)
             continue;
-        fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, DML__GROUP_ITEMS);
+        fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, grid->items);
         abort(); /* the threads before it wait at a barrier for good */
     }
-    for (int i = 0; i < DML__GROUP_ITEMS; i++) pthread_join(threads[i].thread, NULL);
+    for (int i = 0; i < grid->items; i++) pthread_join(threads[i].thread, NULL);
     pthread_attr_destroy(&attributes);
     pthread_barrier_destroy(&grid->inside);
     pthread_barrier_destroy(&grid->between);
@@ -141,7 +165,7 @@ static void dml__host_barrier(const dml__host_item *self)
 static void dml__host_stack_main(void)
 {
     dml__host_grid *grid = dml__host_running;
-    while (grid->begun < DML__GROUP_ITEMS) {
+    while (grid->begun < grid->items) {
         const dml__host_item self = { grid->begun++, (int)grid->x, (int)grid->y, grid };
         dml__host_item_run(&self);
     }
@@ -152,7 +176,7 @@ static void dml__host_group_run(dml__host_grid *grid)
     static char stacks[DML__GROUP_ITEMS][DML__HOST_STACK];
     grid->begun = 0;
     grid->waiting = 0;
-    while (grid->begun < DML__GROUP_ITEMS) {
+    while (grid->begun < grid->items) {
         ucontext_t *context = &dml__host_item_context[grid->begun];
         getcontext(context);
         context->uc_stack.ss_sp = stacks[grid->begun];
@@ -161,12 +185,12 @@ static void dml__host_group_run(dml__host_grid *grid)
         makecontext(context, dml__host_stack_main, 0);
         swapcontext(&dml__host_caller, context);
     }
-    while (grid->waiting == DML__GROUP_ITEMS) {
+    while (grid->waiting == grid->items) {
         grid->waiting = 0;
-        for (int i = 0; i < DML__GROUP_ITEMS; i++) swapcontext(&dml__host_caller, &dml__host_item_context[i]);
+        for (int i = 0; i < grid->items; i++) swapcontext(&dml__host_caller, &dml__host_item_context[i]);
     }
     if (grid->waiting == 0) return;
-    fprintf(stderr, "host-c: %d of %d items wait at a barrier\n", grid->waiting, DML__GROUP_ITEMS);
+    fprintf(stderr, "host-c: %d of %d items wait at a barrier\n", grid->waiting, grid->items);
     abort();
 }
 
@@ -185,12 +209,13 @@ DML__LOCAL void dml__host_run(int kernel, size_t groups_x, size_t groups_y, void
 {
     static const dml__host_kernel kernels[] = {
 #define DML__KERNEL_FUNCTION(name, covers_x, covers_y) dml__kernel_##name,
-        DML__KERNEL_LIST(DML__KERNEL_FUNCTION)
+        DML__KERNEL_LIST(DML__KERNEL_FUNCTION) DML__SOLO_LIST(DML__KERNEL_FUNCTION)
 #undef DML__KERNEL_FUNCTION
     };
     dml__host_grid grid;
     memset(&grid, 0, sizeof grid);
     grid.kernel = kernels[kernel];
+    grid.items = (int)dml__kernel_items(kernel);
     grid.groups_x = groups_x, grid.groups_y = groups_y;
     for (int i = 0; i < 6; i++) grid.buffers[i] = (char *)buffers[i];
     grid.arguments = *arguments;
@@ -276,7 +301,7 @@ static dml_status dml__host_zero(dml_device *device, dml_ref to, size_t bytes)
 static dml_status dml__host_launch(dml_device *device, const dml_launch *launch)
 {
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, DML__SOLO_BY_NAME, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     void *buffers[DML_LAUNCH_BUFFERS];
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)

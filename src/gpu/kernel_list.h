@@ -1,5 +1,8 @@
 /* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
-   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each.
+
+   A family of kernels computes the same of the same arguments, each in its way: a launch names the family,
+   and what is best on the device is chosen (gpu/launch.h), or one of them by its own name. */
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
@@ -19,10 +22,10 @@
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm, 64, 64)                                                                                          \
-    X(conv2d_forward, 64, 64)                                                                                \
-    X(conv2d_backward_input, 64, 64)                                                                         \
-    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(gemm_tiles, 64, 64)                                                                                    \
+    X(conv2d_forward_tiles, 64, 64)                                                                          \
+    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
+    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -72,12 +75,26 @@
     X(strided_unpack, 256, 1)                                                                                \
     X(half_narrow, 256, 1)                                                                                   \
     X(half_widen, 256, 1)
+/* Those of gpu/solo.cl, of which a group is one item. Devices that are no CPU don't have them. */
+#define DML__SOLO_LIST(X)                                                                                    \
+    X(gemm_solo, 64, 64)                                                                                     \
+    X(conv2d_forward_solo, 64, 64)                                                                           \
+    X(conv2d_backward_input_solo, 64, 64)                                                                    \
+    X(conv2d_backward_weights_solo, 64, 64)
+
+/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+#define DML__FAMILY_LIST(X)                                                                                  \
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
-    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+    DML__KERNEL_LIST(DML__KERNEL_ENUM) DML__SOLO_LIST(DML__KERNEL_ENUM)
 #undef DML__KERNEL_ENUM
-        DML__KERNEL_COUNT
+        DML__KERNEL_COUNT,
+    DML__KERNEL_FIRST_SOLO = DML__KERNEL_gemm_solo
 };
 
 #endif

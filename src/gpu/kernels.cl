@@ -9,6 +9,7 @@
 #include "gpu/formula.cl"
 #include "gpu/tiles.cl"
 #include "gpu/conv2d.cl"
+#include "gpu/solo.cl"
 #include "gpu/pool2d.cl"
 #include "gpu/local2d.cl"
 #include "gpu/slice2d.cl"

@@ -18,10 +18,12 @@ typedef struct dml__kernel_row {
     int covers[2];
 } dml__kernel_row;
 
-/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do) of how many items, its
+   arguments. */
 typedef struct dml__kernel_launch {
     int kernel;
     size_t groups[2];
+    size_t items;
     dml__kernel_arguments arguments;
 } dml__kernel_launch;
 
@@ -29,10 +31,16 @@ static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
 {
     static const dml__kernel_row rows[] = {
 #define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
-        DML__KERNEL_LIST(DML__KERNEL_ROW)
+        DML__KERNEL_LIST(DML__KERNEL_ROW) DML__SOLO_LIST(DML__KERNEL_ROW)
 #undef DML__KERNEL_ROW
     };
     return &rows[kernel];
+}
+
+/* How many items a group of the kernel has. */
+static inline size_t dml__kernel_items(int kernel)
+{
+    return kernel < DML__KERNEL_FIRST_SOLO ? DML__GROUP_ITEMS : 1;
 }
 
 /* The bytes that `bytes` at `ref` need lie inside its buffer. */
@@ -45,19 +53,32 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-static inline int dml__find_kernel(const char *name)
+/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
+typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
+
+/* The kernel of that name, or the best of the family of that name; -1: there is none. */
+static inline int dml__find_kernel(const char *name, dml__solo_use solo)
 {
+#define DML__FAMILY_KERNEL(family)                                                                           \
+    if (strcmp(#family, name) == 0)                                                                          \
+        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
+#undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
                                              dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel);
+    out->kernel = dml__find_kernel(launch->kernel, solo);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+        return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
+                               launch->kernel);
+    out->items = dml__kernel_items(out->kernel);
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
         const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];

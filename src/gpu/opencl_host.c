@@ -58,6 +58,8 @@ typedef struct dml__opencl {
     cl_context context;
     cl_command_queue queue;
     cl_program program;
+    dml__solo_use solo;
+    int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
 } dml__opencl;
 
@@ -247,14 +249,17 @@ static dml_status dml__opencl_build(dml_device *device)
     state->program = state->cl.clCreateProgramWithSource_(
         state->context, lines, (const char **)(uintptr_t)dml__opencl_source, NULL, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
-    error = state->cl.clBuildProgram_(state->program, 1, &state->id, "-cl-std=CL1.2", NULL, NULL);
+    char options[64] = "-cl-std=CL1.2";
+    if (state->solo) snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
+    error = state->cl.clBuildProgram_(state->program, 1, &state->id, options, NULL, NULL);
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }
 
 static dml_status dml__opencl_find_kernels(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    for (int i = 0; i < DML__KERNEL_COUNT; i++) {
+    const int count = state->solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
+    for (int i = 0; i < count; i++) {
         char name[64];
         size_t items = 0;
         cl_int error;
@@ -263,12 +268,24 @@ static dml_status dml__opencl_find_kernels(dml_device *device)
         if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateKernel", name);
         state->cl.clGetKernelWorkGroupInfo_(state->kernels[i], state->id, CL_KERNEL_WORK_GROUP_SIZE,
                                             sizeof items, &items, NULL);
-        if (items < DML__GROUP_ITEMS)
+        if (items < dml__kernel_items(i))
             return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
                                    "opencl:%d (%s) runs kernel '%s' with %d items a group; dml needs %d",
-                                   device->index, state->name, name, (int)items, DML__GROUP_ITEMS);
+                                   device->index, state->name, name, (int)items, (int)dml__kernel_items(i));
     }
     return DML_OK;
+}
+
+/* Whether the device's items are a CPU's, and how wide its vectors are. */
+static void dml__opencl_choose(dml__opencl *state)
+{
+    cl_device_type type = 0;
+    cl_uint lanes = 0;
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
+    state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
+    if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
+        state->solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
 }
 
 static dml_status dml__opencl_prepare(dml_device *device)
@@ -291,6 +308,7 @@ static dml_status dml__opencl_prepare(dml_device *device)
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateContext", "");
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    dml__opencl_choose(state);
     const dml_status status = dml__opencl_build(device);
     return status == DML_OK ? dml__opencl_find_kernels(device) : status;
 }
@@ -382,7 +400,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, state->solo, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
@@ -394,8 +412,8 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
         error =
             state->cl.clSetKernelArg_(kernel, DML_LAUNCH_BUFFERS, sizeof ready.arguments, &ready.arguments);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clSetKernelArg", launch->kernel);
-    const size_t local[2] = { DML__GROUP_ITEMS, 1 };
-    const size_t global[2] = { ready.groups[0] * DML__GROUP_ITEMS, ready.groups[1] };
+    const size_t local[2] = { ready.items, 1 };
+    const size_t global[2] = { ready.groups[0] * ready.items, ready.groups[1] };
     error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, NULL);
     return dml__opencl_check(device, error, "clEnqueueNDRangeKernel", launch->kernel);
 }

@@ -46,15 +46,67 @@
         BARRIER();                                                                                           \
     } while (0)
 
+/* Where a group works in many matrices of C, laid one after the other: `matrices` of them, each the sum over
+   `terms` products; a group below all of them has nothing to do. The arguments are gemm's. */
+typedef struct dml__gpu_matrix {
+    int matrices, terms, matrix, row;
+} dml__gpu_matrix;
+
+HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, const dml__kernel_arguments arguments)
+{
+    const int tiles = (INT(0) + TILE - 1) / TILE;
+    dml__gpu_matrix at;
+    at.matrices = 1, at.terms = 1;
+    at.matrix = tile / tiles, at.row = tile % tiles * TILE;
+    for (int d = 0; d < 4 && INT(8 + d); d++) {
+        if (INT(12) >> 3 * d & 4)
+            at.matrices *= INT(8 + d);
+        else
+            at.terms *= INT(8 + d);
+    }
+    return at;
+}
+
+/* Where A and B of one of a matrix' terms begin, in floats. */
+typedef struct dml__gpu_factors {
+    WIDE a, b;
+} dml__gpu_factors;
+
+HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__kernel_arguments arguments)
+{
+    WIDE a_step = (WIDE)INT(0) * INT(2), b_step = (WIDE)INT(2) * INT(1);
+    dml__gpu_factors of;
+    of.a = 0, of.b = 0;
+    for (int d = 3; d >= 0; d--) {
+        const int size = INT(8 + d), has = INT(12) >> 3 * d;
+        int at = 0;
+        if (size == 0) continue;
+        if (has & 4) {
+            at = matrix % size;
+            matrix /= size;
+        } else {
+            at = term % size;
+            term /= size;
+        }
+        if (has & 1) {
+            of.a += at * a_step;
+            a_step *= size;
+        }
+        if (has & 2) {
+            of.b += at * b_step;
+            b_step *= size;
+        }
+    }
+    return of;
+}
+
 /* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
    hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
    (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
    several matrices of C size{n, matrices * (m rounded up to TILE)}. */
-KERNEL(gemm)
+KERNEL(gemm_tiles)
 {
-    GLOBAL const float *first_a = BUFFER(0, const float);
-    GLOBAL const float *first_b = BUFFER(1, const float);
     GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
@@ -62,41 +114,13 @@ KERNEL(gemm)
     const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const int row_tiles = (m + TILE - 1) / TILE, matrix = GROUP_Y / row_tiles;
-    const int row0 = GROUP_Y % row_tiles * TILE, column0 = GROUP_X * TILE;
-    int matrices = 1, terms = 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
+    const int row0 = at.row, column0 = GROUP_X * TILE;
     TILES_BEGIN();
-    for (int d = 0; d < 4 && INT(8 + d); d++) {
-        if (INT(12) >> 3 * d & 4)
-            matrices *= INT(8 + d);
-        else
-            terms *= INT(8 + d);
-    }
-    for (int term = 0; term < terms && matrix < matrices; term++) {
-        GLOBAL const float *a = first_a;
-        GLOBAL const float *b = first_b;
-        WIDE a_step = (WIDE)m * depth, b_step = (WIDE)depth * n;
-        int of_matrix = matrix, of_term = term;
-        for (int d = 3; d >= 0; d--) {
-            const int size = INT(8 + d), has = INT(12) >> 3 * d;
-            int at = 0;
-            if (size == 0) continue;
-            if (has & 4) {
-                at = of_matrix % size;
-                of_matrix /= size;
-            } else {
-                at = of_term % size;
-                of_term /= size;
-            }
-            if (has & 1) {
-                a += at * a_step;
-                a_step *= size;
-            }
-            if (has & 2) {
-                b += at * b_step;
-                b_step *= size;
-            }
-        }
+    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {
+        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
+        GLOBAL const float *a = BUFFER(0, const float) + of.a;
+        GLOBAL const float *b = BUFFER(1, const float) + of.b;
         for (int k0 = 0; k0 < depth; k0 += TILE_K) {
             for (int j = 0; j < SPAN; j++) {
                 const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K,
@@ -111,11 +135,11 @@ KERNEL(gemm)
             TILES_MULTIPLY();
         }
     }
-    for (int i = 0; i < SPAN && matrix < matrices; i++) {
+    for (int i = 0; i < SPAN && at.matrix < at.matrices; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < m && column < n) {
-                GLOBAL float *to = c + ((WIDE)matrix * m + row) * ldc + column;
+                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }
         }

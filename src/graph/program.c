@@ -273,8 +273,12 @@ static dml_status dml__predict_on_own_thread(dml_program *program, int rows, con
         status = dml__predict(program, rows, inputs, count, output);
         dml__graph_release(program->graph, true);
     } else {
+        const dml__late *late = &program->graph->context->late;
         status = dml__fail(&program->error, DML_ERROR_STATE,
-                           "the parameters are being written; predict between a trainer's steps");
+                           __atomic_load_n(&late->settle, __ATOMIC_RELAXED)
+                               ? "the parameters wait for gradients of the trainer's last step; have its "
+                                 "thread call dml_trainer_gather first"
+                               : "the parameters are being written; predict between a trainer's steps");
     }
     __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
     return status;
@@ -300,6 +304,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     dml__pool_round_to(run.pool, program->dtype);
     dml_status status = dml__forward(&run, inputs);
     run.backward = true;
+    if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);

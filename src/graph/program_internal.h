@@ -40,6 +40,7 @@ typedef struct dml__ranks {
        reads. Runs without samples call them too. */
     dml_status (*use)(void *user, size_t begin, size_t end);
     dml_status (*used)(void *user, size_t begin, size_t end);
+    dml_status (*turn)(void *user); /* before backward writes anything; not of runs without samples */
     void *user;
 } dml__ranks;
 

@@ -295,6 +295,7 @@ static bool dml__graph_range_ok(dml_graph *graph, size_t begin, size_t end)
 DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
 {
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return NULL;
+    dml__settle(graph->context);
     float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
     if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
@@ -308,6 +309,7 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
 DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
 {
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return DML_ERROR_ARGUMENT;
+    dml__settle(graph->context);
     const float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
     if (!host) return graph->context->error.status;

@@ -3,6 +3,7 @@
 
 #include "kernels/conv2d_pass.h"
 
+#include "kernels/conv2d_tall.h"
 #include "kernels/pack.h"
 #include "thread/pool_internal.h"
 
@@ -436,11 +437,42 @@ static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pi
     }
 }
 
-/* Whether fives of pixels of a line may be computed in tall tiles. */
+/* Whether pixels of a line, or of a column, may be computed in tall tiles. */
 static bool dml__conv_pass_is_tall(const dml__conv_pass_sweep *sweep)
 {
-    const dml__microkernel *kernel = sweep->plan->kernel;
-    return kernel->tall_rows && sweep->columns <= kernel->lanes && sweep->band.base;
+    return sweep->columns <= sweep->plan->kernel->lanes && sweep->band.base &&
+           dml__larger(sweep->x1 - sweep->x0, sweep->band.lines) >= DML__TALL_LEAST &&
+           dml__tall_is_there(dml__pool_machine(sweep->plan->pool).isa);
+}
+
+/* Runs along lines, or along columns where lines are too short. */
+static void dml__conv_pass_sweep_tall(const dml__conv_pass_sweep *sweep)
+{
+    const dml__conv_pass *p = sweep->plan->pass;
+    const dml__conv_pass_band *band = &sweep->band;
+    const dml__tile *tile = &sweep->tile;
+    const ptrdiff_t width = sweep->x1 - sweep->x0, a_pixel = p->stride_w * band->pixel_step,
+                    a_line = p->stride_h * band->line_step;
+    const bool along = width >= DML__TALL_LEAST;
+    const ptrdiff_t rows = along ? width : band->lines, runs = along ? band->lines : width;
+    const ptrdiff_t a_run = along ? a_line : a_pixel, c_run = along ? p->target_line : p->target_pixel;
+    dml__tall_tile tall;
+    tall.columns = sweep->columns;
+    tall.size = dml__tall_size(rows, false);
+    tall.blocks = tile->blocks, tall.k = tile->k;
+    tall.a_at = tile->a_at, tall.b_at = tile->b_at;
+    tall.a_step = tile->a_step, tall.row_step = along ? a_pixel : a_line;
+    tall.c_step = along ? p->target_pixel : p->target_line;
+    tall.b = tile->b, tall.b_step = tile->b_step, tall.b_narrow = false;
+    tall.beta = tile->beta, tall.bias = tile->bias, tall.relu = tile->relu;
+    tall.groups = 0;
+    for (ptrdiff_t n = 0; n < band->images; n++) {
+        const float *a = (band->base ? band->base : p->source) + n * band->image_step;
+        float *c = p->target + (band->n0 + n) * p->target_image + band->y0 * p->target_line +
+                   sweep->x0 * p->target_pixel + sweep->j0;
+        for (ptrdiff_t run = 0; run < runs; run++, a += a_run, c += c_run) dml__tall_add(&tall, a, c, rows);
+    }
+    dml__tall_end(&tall);
 }
 
 static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
@@ -450,9 +482,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * (sweep->x1 - sweep->x0);
-    const bool tall = dml__conv_pass_is_tall(sweep) && (sweep->x1 - sweep->x0) % 5 == 0;
-    const ptrdiff_t high = tall ? plan->kernel->tall_rows : plan->kernel->rows;
-    const ptrdiff_t tiles = dml__quotient_up(pixels, high);
+    const ptrdiff_t tiles = dml__quotient_up(pixels, plan->kernel->rows);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
     const ptrdiff_t a_image = band->image_step - (band->lines - 1) * a_line, c_pixel = p->target_pixel,
                     c_image = p->target_image - (band->lines - 1) * p->target_line;
@@ -462,9 +492,8 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
                        sweep->x0 * c_pixel + sweep->j0,
           *c = c_line_at;
     dml__conv_pass_pixel at = { 0, 0, sweep->x0 };
-    tile->row_step = a_pixel;
     for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
-        const ptrdiff_t end = tall ? dml__smaller(pixels, (t + 1) * high) : (t + 1) * pixels / tiles;
+        const ptrdiff_t end = (t + 1) * pixels / tiles;
         const int rows = (int)(end - pixel);
         for (int i = 0; i < rows;) {
             const int line_end = (int)dml__smaller(rows, i + sweep->x1 - at.x);
@@ -557,14 +586,15 @@ static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__co
                 const dml__conv_pass_taps next = dml__conv_pass_taps_of_column(p, sweep->x1);
                 if (next.t0 != sweep->row.t0 || next.t1 != sweep->row.t1) break;
             }
-            if (dml__conv_pass_is_tall(sweep) && sweep->x1 - sweep->x0 > 5)
-                sweep->x1 -= (sweep->x1 - sweep->x0) % 5;
             sweep->band = *band;
             sweep->band.y0 += y, sweep->band.lines = end - y;
             dml__conv_pass_blocks(sweep, a_at, b_at);
             if (plan->k && tile->blocks == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
             if (band->base) sweep->band.base = dml__conv_pass_base(sweep, band, y);
-            dml__conv_pass_sweep_tiles(sweep);
+            if (dml__conv_pass_is_tall(sweep))
+                dml__conv_pass_sweep_tall(sweep);
+            else
+                dml__conv_pass_sweep_tiles(sweep);
         }
     }
 }

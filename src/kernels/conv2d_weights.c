@@ -4,6 +4,7 @@
 #include "kernels/conv2d_weights.h"
 
 #include "kernels/conv2d_pass.h"
+#include "kernels/conv2d_tall.h"
 #include "kernels/finish.h"
 #include "kernels/pack.h"
 #include "thread/pool_internal.h"
@@ -126,13 +127,22 @@ static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
     return 3 * vectors + vectors % 2;
 }
 
+/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
+static bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    return j->filters <= plan->kernel->lanes && j->taps_w * j->channels >= DML__TALL_LEAST &&
+           dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+}
+
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t lanes = plan->kernel->lanes;
-    return plan->lines_of_taps && j->filters % lanes == 0 && plan->patch <= DML__WGRAD_TURNED / j->filters &&
-           plan->patch * dml__wgrad_line_cost(j->filters, lanes) <
-               j->filters * j->taps_h * dml__wgrad_line_cost(j->taps_w * j->channels, lanes);
+    const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters) return false;
+    const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
+    if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
+    return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
 }
 
 /* Floats between patches where they are gathered, or 0. Short lines of taps leave most lanes empty: then
@@ -499,7 +509,37 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
         }
 }
 
-/* One strip's share of dw turned, (patch, filters). */
+/* One strip's share of dw turned, (patch, filters), in tall tiles. */
+static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                     const dml__wgrad_view *view, float beta, float *sums)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t line = j->taps_w * j->channels, a_line = view->line_step * j->channels;
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tall_tile tall;
+    tall.columns = (int)j->filters;
+    tall.b_narrow = j->filters < plan->kernel->lanes;
+    tall.size = dml__tall_size(line, tall.b_narrow);
+    tall.blocks = (int)strip->lines;
+    tall.k = (int)strip->w;
+    tall.a_at = a_at, tall.b_at = b_at;
+    tall.a_step = view->pixel_step * j->channels;
+    tall.row_step = 1;
+    tall.c_step = j->filters;
+    tall.b = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    tall.b_step = j->dy_pixel;
+    tall.beta = beta;
+    tall.bias = NULL;
+    tall.relu = false;
+    tall.groups = 0;
+    for (ptrdiff_t l = 0; l < strip->lines; l++)
+        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * j->dy_pixel;
+    for (ptrdiff_t tap = 0; tap < j->taps_h; tap++)
+        dml__tall_add(&tall, view->base + tap * j->dilation_h * a_line, sums + tap * line * j->filters, line);
+    dml__tall_end(&tall);
+}
+
+/* The same, in others. */
 static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                        const dml__wgrad_view *view, float *packed, float beta, float *sums)
 {
@@ -552,7 +592,10 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
-        dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
+        if (dml__wgrad_is_tall(plan))
+            dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
+        else
+            dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
     dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
 }

@@ -17,6 +17,7 @@ static dml_status dml__set_scale(dml_node *parameter, float *place, const char *
                               "a scale of its %s of %g asked for, it must be in "
                               "0 .. %g",
                               what, (double)scale, (double)DML__MOST_SCALE);
+    dml__settle(parameter->graph->context);
     *place = scale;
     return DML_OK;
 }
@@ -46,6 +47,7 @@ DML_API dml_status dml_parameter_set_decay_scale(dml_node *parameter, float scal
 DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
+    dml__settle(graph->context);
     for (dml_node *node = graph->first; node; node = node->next)
         if (node->op == dml__parameter_op() && node->shape.ndim < 2) node->decay_scale = 0.0f;
     return DML_OK;

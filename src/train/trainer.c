@@ -30,6 +30,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
 {
     dml_trainer *trainer = (dml_trainer *)(void *)owned;
     dml_context *context = trainer->context;
+    dml__settle_trainer(trainer);
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
@@ -310,7 +311,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
                                              : dml__scale_gradient(trainer, 0, trained, 1 / factor);
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
-        trainer->spoiled = true; /* also if a strategy has put ranges of it */
+        dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
+        trainer->spoiled = true;      /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
@@ -336,7 +338,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     }
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
-    return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
+    return sync->updated && !trainer->late.take ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
 /* By the optimizer here, or by the strategy. */
@@ -353,22 +355,6 @@ static dml_status dml__update_whole(dml_trainer *trainer)
     status = sync->update(sync->state, trainer);
     trainer->in_sync_update = false;
     return status;
-}
-
-DML__LOCAL bool dml__may_follow(const dml_trainer *trainer)
-{
-    return trainer->stepping && trainer->clip_norm <= 0.0f && trainer->clip_value <= 0.0f &&
-           trainer->loss_scale <= 0.0f && !trainer->row->whole && !trainer->swapped;
-}
-
-DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
-{
-    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return trainer->context->error.status;
-    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
-    trainer->followed = true;
-    return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
 }
 
 /* ---- the public parts of a step ---- */
@@ -388,14 +374,16 @@ typedef struct dml__part {
     bool writes;
 } dml__part;
 
-static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+static dml_status dml__begin_part_as(dml_trainer *trainer, bool writes, const void *user, dml__part *part)
 {
     part->writes = false;
-    part->entry = dml__enter(trainer->context);
+    part->entry = dml__enter_late(trainer->context, user);
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
     const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
-    if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
+    if (status == DML_OK && trainer->late.take) {
+        part->writes = true; /* as it has been since the last step */
+    } else if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -403,11 +391,16 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     return status;
 }
 
+static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+{
+    return dml__begin_part_as(trainer, writes, NULL, part);
+}
+
 static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
                                 const char *what)
 {
     status = dml__explain(trainer, status, what);
-    if (part->writes) dml__graph_release(trainer->program->graph, false);
+    if (part->writes && !trainer->late.take) dml__graph_release(trainer->program->graph, false);
     dml__leave(trainer->context, part->entry);
     return status;
 }
@@ -503,9 +496,11 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml__part part;
-    dml_status status = dml__begin_part(trainer, true, &part);
+    /* A rank without samples clears g, which may be on its way. */
+    dml_status status = dml__begin_part_as(trainer, true, rows != 0 ? trainer : NULL, &part);
     if (status != DML_OK) return status;
     trainer->stepping = true;
+    trainer->alone = part.entry == DML__ENTERED;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
     if (status == DML_OK) status = dml__update_whole(trainer);
     trainer->stepping = trainer->followed = false;
@@ -549,6 +544,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     dml_optimizer optimizer = run->optimizer;
     const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
+    dml__settle(trainer->context);
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
     if (row != trainer->row || row->states(&optimizer) != trainer->states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
@@ -614,6 +610,7 @@ static bool dml__trainer_range_ok(dml_trainer *trainer, int vector, size_t begin
 DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     if (!trainer || !dml__trainer_range_ok(trainer, vector, begin, end)) return NULL;
+    dml__settle(trainer->context);
     if (!trainer->context->device.host_memory) return trainer->mirror[vector] + begin;
     return (float *)dml__host(dml__trainer_ref(trainer, vector, begin));
 }
@@ -632,6 +629,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
+    dml__settle(trainer->context);
     dml_device *device = &trainer->context->device;
     if (vector == DML_GRADIENTS) { /* the caller's own */
         trainer->spoiled = trainer->clipped = false;
@@ -641,24 +639,6 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
-}
-
-static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t count)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
-}
-
-static dml_status dml__trainer_use(void *user, size_t begin, size_t end)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.use(trainer->sync.state, trainer, begin, end);
-}
-
-static dml_status dml__trainer_used(void *user, size_t begin, size_t end)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.used(trainer->sync.state, trainer, begin, end);
 }
 
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
@@ -692,10 +672,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
-    trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
-    trainer->program->ranks.use = sync.use ? dml__trainer_use : NULL;
-    trainer->program->ranks.used = sync.used ? dml__trainer_used : NULL;
-    trainer->program->ranks.user = trainer;
+    dml__hook_ranks(trainer);
     trainer->held = 0;
     trainer->pending = false;
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;

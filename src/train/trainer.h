@@ -159,7 +159,7 @@ typedef struct dml_sync {
     /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
        nothing of the strategy's reads or writes g any more. */
     void (*failed)(void *state, dml_trainer *trainer);
-    /* After the update of w. */
+    /* After the update of w, and after the step is counted. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
@@ -193,7 +193,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
    would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
    dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
-   it, between steps. Nothing under any other strategy. */
+   it, between steps. Under any other strategy: waits for what the last step has left on its way
+   (dml_all_reduce_sync_options.across_steps), if anything. */
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
 
 /* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.

@@ -11,6 +11,21 @@
 #define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES + 1)
 #define DML__MOST_CLIP 1e30f
 
+/* A strategy's: brings the sums over the ranks of g[begin, end), of which some may have come before, and what
+   of g comes along with them, and gives each range to dml__follow_range. */
+typedef dml_status (*dml__take_late)(void *state, dml_trainer *trainer, double samples, size_t begin,
+                                     size_t end);
+
+/* The update of a step that has ended, while its gradient is still on its way (train/trainer_late.c). */
+typedef struct dml__late_update {
+    dml__take_late take; /* NULL: there is none */
+    void *state;         /* the strategy's */
+    size_t left;         /* elements of w that haven't followed */
+    double samples;      /* that g is the sum over */
+    uint64_t steps;      /* the step's numbers, which the trainer has left behind */
+    dml_optimizer optimizer;
+} dml__late_update;
+
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
@@ -45,8 +60,10 @@ struct dml_trainer {
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
-    bool stepping;       /* in dml_trainer_step: an update follows */
-    bool followed;       /* w has followed ranges of g in this step, and the strategy sees to the rest */
+    bool stepping; /* in dml_trainer_step: an update follows */
+    bool alone;    /* which nobody has called who is in the context himself */
+    bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
+    dml__late_update late;
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -121,7 +138,22 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
 DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
 
 /* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
-   goes through all of g before `finish` returns. */
+   goes through all of g before `finish` returns, or later (below). */
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
+
+/* Where w may follow: whether the step may end before it has, and says that it does. `take` is then called
+   for what the next step's forward pass is about to read, or for all of g, before anybody but that step can
+   tell. */
+DML__LOCAL bool dml__may_follow_later(const dml_trainer *trainer);
+DML__LOCAL void dml__follow_later(dml_trainer *trainer, double samples, dml__take_late take, void *state);
+
+/* w[begin, end) is what the last step makes of it; an error ends the step. */
+DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, size_t end);
+
+/* All of w is, or what was left is given up, with the error recorded unless there is one. */
+DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
+
+/* What the program tells the trainer and its strategy while it trains. */
+DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);
 
 #endif

@@ -47,7 +47,8 @@ static void descriptions(void)
 {
     static const char *const usual[] = { "links, measured: of a host ",          "all_reduce: ", "barrier: ",
                                          "in segments of 256 KiB, eager up to ", "timeout 20 s", NULL };
-    static const char *const over_tcp[] = { " by tcp\n", "links, measured", NULL };
+    static const char *const over_tcp[] = { " on 1 host, ", " by tcp\n", "links, measured: of a host ",
+                                            NULL };
     static const char *const named[] = { "all_reduce: ring\n", "all_gather: ring\n", "links, assumed", NULL };
     static const char *const some[] = { "all_reduce: tree\n", "broadcast: chain\n", NULL };
     static const char *const given[] = { "links, as given: of a host 7 us, 3 Gbit/s; between hosts 7 us",

@@ -63,11 +63,12 @@ int main(int argc, char **argv)
         const float radius = 0.1f + 0.9f * (float)i / BATCH, angle = 9 * radius + 3.14159f * (float)(i % 2);
         point[i][0] = radius * cosf(angle), point[i][1] = radius * sinf(angle), spiral[i] = i % 2;
     }
-    dml_comm *job = dml_comm_open(NULL);
-    const int ranks = dml_comm_world_size(job);
+    const dml_cluster cluster = dml_cluster_from_environment();
     const bool with_server = is(strategy, "parameter_server"),
-               serves = with_server && dml_comm_rank(job) == ranks - 1;
-    const dml_cluster cluster = dml_cluster_of(dml_comm_rank(job), ranks - 1, 1);
+               serves = with_server && dml_cluster_is_server(&cluster);
+    dml_comm *job = with_server ? dml_cluster_open(&cluster, NULL) : dml_comm_open(NULL);
+    char described[2048];
+    dml_comm_describe(job, described, sizeof described);
     dml_comm *comm = dml_comm_split(job, serves ? -1 : 0, 0);
     bool ok = !dml_comm_status(job);
     if (serves)
@@ -77,8 +78,8 @@ int main(int argc, char **argv)
     if (dml_comm_status(job)) printf("rank %d: %s\n", dml_comm_rank(job), dml_comm_error(job));
     for (int i = 0; ok && !serves && i < STEPS; i++) most = fmax(most, fabs(together[i] - alone[i]));
     if (ok && dml_comm_rank(job) == 0)
-        printf("%s, %d ranks: loss %.6f to %.6f, at most %.1e from one rank's\n", strategy, ranks,
-               together[0], together[STEPS - 1], most);
+        printf("%s, %.*s: loss %.6f to %.6f, at most %.1e from one rank's\n", strategy,
+               (int)strcspn(described, "\n"), described, together[0], together[STEPS - 1], most);
     const bool good = ok && (serves || (most < 1e-5 && together[STEPS - 1] < together[0]));
     dml_comm_close(comm);
     return dml_comm_close(job) == DML_OK && good ? 0 : 1;

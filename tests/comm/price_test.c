@@ -376,6 +376,60 @@ static void test_hosts(void)
     CHECK(price_status(&model, RING, 7, 7000, NULL) == DML_OK); /* the last host has a rank less */
 }
 
+/* Four ranks of a host send a message to four others, which takes a processor 10 us and 8 ns a byte at each
+   end: with one processor all eight stand in line, and all but the first find it with another rank. */
+static void test_shared_processors(void)
+{
+    dml__price_model model = flat();
+    model.ranks_per_host = 8;
+    model.inside.latency = 1e-6;
+    model.inside.bandwidth = 1e30;
+    model.inside.overhead = 10e-6;
+    model.inside.touch = 8e-9;
+    const double handling = 10e-6 + 1000 * 8e-9;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 1e-6 + 2 * handling);
+    model.processors = 8;
+    model.change = 1e-3;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 1e-6 + 2 * handling);
+    model.processors = 1;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 8 * handling + 7 * 1e-3);
+    model.change = 0;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 8 * handling);
+    model.processors = 2;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 4 * handling);
+    /* Another host has processors of its own, and works on the first two messages as the last are sent. */
+    model.ranks_per_host = 4;
+    model.between = model.inside;
+    CHECK_PRICE(price(&model, HALVES, 8, 250), 1e-6 + 3 * handling);
+}
+
+/* Where an element's messages cost nothing but processors' time, and those are few, as few as possible are
+   sent. */
+static void test_few_processors_choice(void)
+{
+    enum { M = 8 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = flat();
+    model.segment = 256 << 10;
+    model.eager = 16 << 10;
+    model.inside = dml__copied_link_of(5e-6, 6e9);
+    CHECK_PRICE(dml__link_bandwidth(&model.inside), 6e9);
+    CHECK_PRICE(model.inside.latency + 2 * model.inside.overhead, 5e-6);
+    model.ranks_per_host = M;
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_STRING(table[dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 1024, true)].name, "butterfly");
+    model.processors = 2;
+    model.change = 1e-6;
+    dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_STRING(table[dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 1024, true)].name, "master_worker");
+    free(work);
+}
+
 static void test_racks(void)
 {
     dml__price_model model = flat();
@@ -611,6 +665,8 @@ int main(void)
     RUN(test_grant);
     RUN(test_ports);
     RUN(test_hosts);
+    RUN(test_shared_processors);
+    RUN(test_few_processors_choice);
     RUN(test_racks);
     RUN(test_monotony);
     RUN(test_faults);

@@ -497,7 +497,7 @@ static void a_small_model_is_one_bucket(void)
    large. */
 static void buckets_follow_the_links(void)
 {
-    const dml__price_link link = { 25e-6, 1.25e8, 12.5e-6 };
+    const dml__price_link link = { .latency = 25e-6, .bandwidth = 1.25e8, .overhead = 12.5e-6 };
     CHECK_NEAR(dml__bucket_elements(&link, true, 2, 4, 10000000), 9 * 50e-6 * 1.25e8 * 2 / 4, 1);
     CHECK_NEAR(dml__bucket_elements(&link, true, 2, 2, 10000000), 9 * 50e-6 * 1.25e8 * 2 / 2, 1);
     CHECK_NEAR(dml__bucket_elements(&link, true, 8, 4, 10000000), 3 * 9 * 50e-6 * 1.25e8 * 8 / 7 / 4, 1);

@@ -158,6 +158,23 @@ static void a_bad_cluster_opens_nothing(void)
     dml_comm_close(comm);
 }
 
+/* Who was launched on several hosts needs to be told where rank 0 is: a cluster of as many ranks, too. */
+static void a_cluster_is_what_was_launched(void)
+{
+    static const char *const said[] = { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES" };
+    for (int i = 0; i < 3; i++) setenv(said[i], i ? "3" : "1", 1);
+    const dml_cluster cluster = dml_cluster_of(1, 2, 1);
+    dml_comm *comm = dml_cluster_open(&cluster, &(dml_comm_options){ .timeout_s = 0.1 });
+    CHECK_CONTAINS(dml_comm_error(comm), "MASTER_ADDR must say where rank 0 is");
+    dml_comm_close(comm);
+    const dml_cluster own = dml_cluster_of(0, 1, 1);
+    comm = dml_cluster_open(&own, &(dml_comm_options){ .timeout_s = 0.1 });
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_TIMEOUT);
+    CHECK_INT(dml_comm_world_size(comm), 2);
+    dml_comm_close(comm);
+    for (int i = 0; i < 3; i++) unsetenv(said[i]);
+}
+
 int main(void)
 {
     unsetenv("TF_CONFIG");
@@ -167,5 +184,6 @@ int main(void)
     RUN(bad_clusters);
     RUN(broken_text);
     RUN(a_bad_cluster_opens_nothing);
+    RUN(a_cluster_is_what_was_launched);
     return test_report("dist/cluster");
 }

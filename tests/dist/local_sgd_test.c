@@ -33,6 +33,7 @@ typedef struct rank_job {
     int own_steps;    /* that rank 0 took before the strategy was attached */
     int stray;        /* steps more on the last rank */
     bool skips;       /* the last rank skips its second step for its loss scale */
+    int unlike;       /* what the last rank has of its own (unlike_ranks_are_refused); 0: nothing */
     /* results */
     size_t parameters, trained;
     int vectors;
@@ -69,7 +70,11 @@ static dml_trainer *build(dml_context *context, const rank_job *job)
     h = dml_dense(h, 8);
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_relu(h), CLASSES), t);
     if (job->frozen) CHECK_INT(dml_parameter_train(dml_graph_find(graph, "dense_1.weight"), false), DML_OK);
+    const dml_schedule schedule = { .kind = job->unlike == 5 && job->rank ? DML_SCHEDULE_CONSTANT
+                                                                          : DML_SCHEDULE_NONE,
+                                    .lr = 0.1f };
     return dml_trainer_create(loss, &(dml_trainer_options){ .batch = MOST_BATCH,
+                                                            .schedule = schedule,
                                                             .optimizer = job->optimizer,
                                                             .average = job->average,
                                                             .loss_scale = job->skips ? 1024 : 0 });
@@ -166,6 +171,14 @@ static void run_rank(test_rank *me)
     dml_close(context);
 }
 
+static void make_unlike(rank_job *job)
+{
+    if (job->unlike == 1) job->options.tau++;
+    if (job->unlike == 2) job->options.outer.momentum += 0.25f;
+    if (job->unlike == 3) job->options.outer.nesterov = !job->options.outer.nesterov;
+    if (job->unlike == 4) job->options.average_state = !job->options.average_state;
+}
+
 static void run_world(const rank_job *like)
 {
     test_rank ranks[MOST_RANKS];
@@ -173,6 +186,7 @@ static void run_world(const rank_job *like)
         world[r] = *like;
         world[r].rank = r;
     }
+    make_unlike(&world[like->world - 1]);
     ranks_prepare(ranks, like->world, 10, run_rank, world);
 #ifdef DML_NO_THREADS /* without locks, ranks of one process don't share memory */
     ranks_run_on(ranks, like->world, "tcp");
@@ -547,6 +561,17 @@ static void bad_options_are_refused(void)
     refused(&like, DML_ERROR_UNSUPPORTED, "batch norm over all ranks");
 }
 
+static void unlike_ranks_are_refused(void)
+{
+    rank_job like = usual(2, 3);
+    like.options.outer = dml_sgd(0.7f, 0.5f);
+    run_world(&like);
+    check_no_errors(&like);
+    for (like.unlike = 1; like.unlike < 5; like.unlike++)
+        refused(&like, DML_ERROR_MISMATCH, "different options of local SGD");
+    refused(&like, DML_ERROR_MISMATCH, "schedule the learning rate");
+}
+
 static void other_trainers_have_no_average(void)
 {
     rank_job like = usual(2, 3);
@@ -587,6 +612,7 @@ int main(void)
     RUN(steps_that_are_skipped_count);
     RUN(ranks_at_other_steps_are_told);
     RUN(bad_options_are_refused);
+    RUN(unlike_ranks_are_refused);
     RUN(other_trainers_have_no_average);
     RUN(no_average_while_the_moving_one_is_in_place);
     return test_report("dist/local_sgd");

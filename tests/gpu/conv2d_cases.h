@@ -134,24 +134,41 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
     free(x), free(w), free(y), free(bias), free(want);
 }
 
-static void test_conv2d_forward(void)
+static void conv_cases(const char *kernel)
 {
-    for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++) conv_case("conv2d_forward", &conv_shapes[s], betas[b], b % 2);
+    for (int s = quick; s < upto(CONV_SHAPES) && device_has(kernel); s++)
+        for (int b = 0; b < upto(BETAS); b++)
+            conv_case(kernel, &conv_shapes[s], betas[b], b % 2 && strstr(kernel, "forward"));
 }
 
-static void test_conv2d_backward_input(void)
+static void test_conv2d_forward_tiles(void)
 {
-    for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++)
-            conv_case("conv2d_backward_input", &conv_shapes[s], betas[b], false);
+    conv_cases("conv2d_forward_tiles");
 }
 
-static void test_conv2d_backward_weights(void)
+static void test_conv2d_forward_solo(void)
 {
-    for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++)
-            conv_case("conv2d_backward_weights", &conv_shapes[s], betas[b], false);
+    conv_cases("conv2d_forward_solo");
+}
+
+static void test_conv2d_backward_input_tiles(void)
+{
+    conv_cases("conv2d_backward_input_tiles");
+}
+
+static void test_conv2d_backward_input_solo(void)
+{
+    conv_cases("conv2d_backward_input_solo");
+}
+
+static void test_conv2d_backward_weights_tiles(void)
+{
+    conv_cases("conv2d_backward_weights_tiles");
+}
+
+static void test_conv2d_backward_weights_solo(void)
+{
+    conv_cases("conv2d_backward_weights_solo");
 }
 
 #endif

@@ -131,6 +131,13 @@ static void download(array a, void *data)
     free(words);
 }
 
+/* Only devices that are CPUs have the solo kernels. */
+static bool device_has(const char *kernel)
+{
+    const dml_launch nothing = { .kernel = kernel };
+    return device.backend->launch(&device, &nothing) == DML_OK;
+}
+
 static void launch_ok(dml_launch launch)
 {
     CHECK_MESSAGE(device.backend->launch(&device, &launch) == DML_OK, "%s: %s", launch.kernel,

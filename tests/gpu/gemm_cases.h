@@ -4,7 +4,7 @@
 
 #include "kernel_cases.h"
 
-static void gemm_case(int m, int n, int k, bool ta, bool tb, float alpha, float beta)
+static void gemm_case(const char *kernel, int m, int n, int k, bool ta, bool tb, float alpha, float beta)
 {
     const int lda = (ta ? m : k) + 3, ldb = (tb ? k : n) + 2, ldc = n + 1;
     const size_t na = (size_t)((ta ? k : m) * lda), nb = (size_t)((tb ? n : k) * ldb), nc = (size_t)(m * ldc);
@@ -24,18 +24,18 @@ static void gemm_case(int m, int n, int k, bool ta, bool tb, float alpha, float 
         want[i * ldc + n] = 3;
     }
     array da = upload(a, na), db = upload(b, nb), dc = upload(c, nc);
-    launch_ok((dml_launch){ .kernel = "gemm",
+    launch_ok((dml_launch){ .kernel = kernel,
                             .size = { (size_t)n, (size_t)m },
                             .buffer = { at(da), at(db), at(dc) },
                             .integer = { m, n, k, ta, tb, lda, ldb, ldc },
                             .real = { alpha, beta } });
     download(da, NULL), download(db, NULL), download(dc, c);
-    check("gemm", c, want, nc, 1 + sqrt((double)k));
+    check(kernel, c, want, nc, 1 + sqrt((double)k));
     free(a), free(b), free(c), free(between), free(want);
 }
 
 /* Matrices along four axes: of all, of A and C (B is repeated), of A and B (summed over), and of B and C. */
-static void gemm_of_many(int m, int n, int k, bool ta, bool tb, float beta)
+static void gemm_of_many(const char *kernel, int m, int n, int k, bool ta, bool tb, float beta)
 {
     enum { ALL = 2, A_AND_C = 3, SUMMED = 2, B_AND_C = 2 };
     const size_t na = (size_t)(m * k), nb = (size_t)(k * n), nc = (size_t)(m * n);
@@ -57,30 +57,42 @@ static void gemm_of_many(int m, int n, int k, bool ta, bool tb, float beta)
     }
     array da = upload(a, all_a), db = upload(b, all_b), dc = upload(c, all_c);
     const size_t rows = ((size_t)m + 63) / 64 * 64;
-    launch_ok((dml_launch){ .kernel = "gemm",
+    launch_ok((dml_launch){ .kernel = kernel,
                             .size = { (size_t)n, ALL * A_AND_C * B_AND_C * rows },
                             .buffer = { at(da), at(db), at(dc) },
                             .integer = { m, n, k, ta, tb, ta ? m : k, tb ? k : n, n, ALL, A_AND_C, SUMMED,
                                          B_AND_C, 7 | 5 << 3 | 3 << 6 | 6 << 9 },
                             .real = { 0.5f, beta } });
     download(da, NULL), download(db, NULL), download(dc, c);
-    check("gemm", c, want, all_c, 1 + sqrt((double)k * SUMMED));
+    check(kernel, c, want, all_c, 1 + sqrt((double)k * SUMMED));
     free(a), free(b), free(c), free(want);
 }
 
-static void test_gemm(void)
+static void gemm_cases(const char *kernel)
 {
-    gemm_of_many(3, 2, 5, false, false, 0);
-    gemm_of_many(66, 3, 17, true, false, 1);
-    gemm_of_many(2, 65, 3, false, true, 0.5f);
-    if (!quick) gemm_of_many(65, 1, 1, true, true, 1);
+    if (!device_has(kernel)) return;
+    gemm_of_many(kernel, 3, 2, 5, false, false, 0);
+    gemm_of_many(kernel, 66, 3, 17, true, false, 1);
+    gemm_of_many(kernel, 2, 65, 3, false, true, 0.5f);
+    if (!quick) gemm_of_many(kernel, 65, 1, 1, true, true, 1);
     static const int shapes[][3] = {
-        { 1, 1, 1 }, { 65, 70, 33 }, { 3, 130, 16 }, { 64, 64, 0 }, { 33, 5, 47 }
+        { 1, 1, 1 }, { 65, 70, 67 }, { 3, 130, 16 }, { 64, 64, 0 }, { 33, 5, 47 }
     };
     for (int s = quick; s < upto(5); s++)
         for (int t = 0; t < 4; t++)
-            gemm_case(shapes[s][0], shapes[s][1], shapes[s][2], t & 1, t & 2, t == 1 ? -0.5f : 1.0f,
+            gemm_case(kernel, shapes[s][0], shapes[s][1], shapes[s][2], t & 1, t & 2, t == 1 ? -0.5f : 1.0f,
                       betas[(s + t) % BETAS]);
+}
+
+static void test_gemm_tiles(void)
+{
+    gemm_cases("gemm_tiles");
+    gemm_case("gemm", 5, 4, 3, false, false, 1, 0);
+}
+
+static void test_gemm_solo(void)
+{
+    gemm_cases("gemm_solo");
 }
 
 #endif

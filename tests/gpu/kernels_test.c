@@ -46,7 +46,7 @@ static void every_kernel(void)
 {
 #define CASE(name, covers_x, covers_y)                                                                       \
     if (!only_kernel || strcmp(only_kernel, #name) == 0) test_##name();
-    DML__KERNEL_LIST(CASE)
+    DML__KERNEL_LIST(CASE) DML__SOLO_LIST(CASE)
 #undef CASE
 }
 

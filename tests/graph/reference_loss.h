@@ -20,11 +20,11 @@ static void reference_element_loss(const dml_node *node, int rows, double *const
     const reference_loss *o = (const reference_loss *)node->attributes;
     const size_t n = reference_count(node->input[0], rows);
     const size_t each = node->inputs > 2 ? n / reference_count(node->input[2], rows) : n;
+    const formula_exact *formula = formula_named(node->op->name);
     double total = 0, divisor = 0;
     for (size_t i = 0; i < n; i++) {
         const double weight = node->inputs > 2 ? in[2][i / each] : 1;
-        total +=
-            weight * formula_named(node->op->name)->of(in[0][i], in[1][i], 0, (double)o->p, (double)o->q);
+        total += weight * formula->of(in[0][i], in[1][i], 0, (double)o->p, (double)o->q);
         divisor += weight / o->unit;
     }
     *out = o->reduction == 1 ? total : divisor == 0 ? 0 : total / divisor;

@@ -5,12 +5,10 @@
 #include "ops/op_embedding_bag.h"
 #include "ops/op_matmul.h"
 
-/* The element of input i at (row, column) of the matrix that result element `at` is made of. */
-static size_t reference_matmul_place(const dml_node *node, int i, size_t at, bool transposed, int row,
-                                     int column)
+/* Where in input i the matrix begins that result element `at` is made of. */
+static size_t reference_matrix(const dml_node *node, int i, size_t at)
 {
     const dml_shape *in = &node->input[i]->shape, *out = &node->shape;
-    const size_t rows = (size_t)in->dims[in->ndim - 2], columns = (size_t)in->dims[in->ndim - 1];
     size_t matrix = 0, step = 1;
     at /= (size_t)out->dims[out->ndim - 1] * (size_t)out->dims[out->ndim - 2];
     for (int d = 3; d <= out->ndim; d++) {
@@ -20,22 +18,23 @@ static size_t reference_matmul_place(const dml_node *node, int i, size_t at, boo
         step *= size;
     }
     if (node->input[i]->batched) matrix += at * step;
-    return (matrix * rows + (size_t)(transposed ? column : row)) * columns +
-           (size_t)(transposed ? row : column);
+    return matrix * (size_t)in->dims[in->ndim - 2] * (size_t)in->dims[in->ndim - 1];
 }
 
 static void reference_matmul(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_matmul_options *o = (const dml_matmul_options *)node->attributes;
-    const dml_shape *a = &node->input[0]->shape;
+    const dml_shape *a = &node->input[0]->shape, *b = &node->input[1]->shape;
     const int n = node->shape.dims[node->shape.ndim - 1], m = node->shape.dims[node->shape.ndim - 2];
-    const int depth = a->dims[a->ndim - (o->transpose_a ? 2 : 1)];
+    const int a_columns = a->dims[a->ndim - 1], b_columns = b->dims[b->ndim - 1];
+    const int depth = o->transpose_a ? a->dims[a->ndim - 2] : a_columns;
     for (size_t at = 0; at < reference_count(node, rows); at++) {
         const int row = (int)(at / (size_t)n % (size_t)m), column = (int)(at % (size_t)n);
+        const double *x = in[0] + reference_matrix(node, 0, at), *y = in[1] + reference_matrix(node, 1, at);
         double sum = 0;
         for (int k = 0; k < depth; k++)
-            sum += in[0][reference_matmul_place(node, 0, at, o->transpose_a, row, k)] *
-                   in[1][reference_matmul_place(node, 1, at, o->transpose_b, k, column)];
+            sum += x[o->transpose_a ? k * a_columns + row : row * a_columns + k] *
+                   y[o->transpose_b ? column * b_columns + k : k * b_columns + column];
         out[at] = sum * (o->scale != 0 ? (double)o->scale : 1);
     }
 }

@@ -20,11 +20,22 @@
 
 #define MAX_NODES 256
 
+typedef void reference_op(const dml_node *node, int rows, double *const *in, double *out);
+
+/* A row for each op. The tolerances are relative to the largest element of the tensor, a few units of f32's
+   last place: sums of a few hundred products, and functions that the CPU approximates to within 1e-6. */
+typedef struct reference_row {
+    const char *op;
+    reference_op *forward;
+    double tolerance, gradient_tolerance;
+} reference_row;
+
 /* The values of a graph's nodes, by index, for `rows` samples. Labels are doubles too. */
 typedef struct reference {
     const dml_graph *graph;
     int rows;
     double *value[MAX_NODES];
+    const reference_row *row[MAX_NODES]; /* NULL: inputs and parameters */
 } reference;
 
 static size_t reference_count(const dml_node *node, int rows)
@@ -34,8 +45,6 @@ static size_t reference_count(const dml_node *node, int rows)
 
 /* Whether what follows is a training pass: some ops then compute something else. */
 static bool reference_training;
-
-typedef void reference_op(const dml_node *node, int rows, double *const *in, double *out);
 
 /* The element of input i that element `at` of the result is made of. */
 static size_t reference_operand(const dml_node *node, int i, int rows, size_t at)
@@ -207,14 +216,6 @@ static void reference_slice2d(const dml_node *node, int rows, double *const *in,
 
 #include "reference_matmul.h"
 
-/* A row for each op. The tolerances are relative to the largest element of the tensor, a few units of f32's
-   last place: sums of a few hundred products, and functions that the CPU approximates to within 1e-6. */
-typedef struct reference_row {
-    const char *op;
-    reference_op *forward;
-    double tolerance, gradient_tolerance;
-} reference_row;
-
 static const reference_row *reference_of(const char *op)
 {
     static const reference_row rows[] = {
@@ -283,10 +284,12 @@ TEST__UNUSED static void reference_open(reference *r, const dml_graph *graph, in
     r->graph = graph;
     r->rows = rows;
     CHECK(graph->nodes <= MAX_NODES);
-    for (const dml_node *n = graph->first; n; n = n->next)
+    for (const dml_node *n = graph->first; n; n = n->next) {
         r->value[n->index] = n->op == dml__parameter_op()
                                  ? w + n->offset
                                  : (double *)calloc(reference_count(n, rows), sizeof(double));
+        if (n->inputs) r->row[n->index] = reference_of(n->op->name);
+    }
 }
 
 TEST__UNUSED static void reference_close(reference *r)
@@ -295,15 +298,26 @@ TEST__UNUSED static void reference_close(reference *r)
         if (n->op != dml__parameter_op()) free(r->value[n->index]);
 }
 
-TEST__UNUSED static const double *reference_run(const reference *r, const dml_node *output)
+/* The value of `output`. NULL for `changed`: everything is computed; else what depends on that node. */
+static const double *reference_run_after(const reference *r, const dml_node *changed, const dml_node *output)
 {
+    bool stale[MAX_NODES] = { false };
+    if (changed) stale[changed->index] = true;
     for (const dml_node *n = r->graph->first; n && n->index <= output->index; n = n->next) {
-        if (n->inputs == 0) continue;
         double *in[DML__MAX_INPUTS] = { NULL };
-        for (int i = 0; i < n->inputs; i++) in[i] = r->value[n->input[i]->index];
-        reference_of(n->op->name)->forward(n, r->rows, in, r->value[n->index]);
+        if (n->inputs == 0) continue;
+        for (int i = 0; i < n->inputs; i++) {
+            in[i] = r->value[n->input[i]->index];
+            stale[n->index] |= !changed || stale[n->input[i]->index];
+        }
+        if (stale[n->index]) r->row[n->index]->forward(n, r->rows, in, r->value[n->index]);
     }
     return r->value[output->index];
+}
+
+TEST__UNUSED static const double *reference_run(const reference *r, const dml_node *output)
+{
+    return reference_run_after(r, NULL, output);
 }
 
 #endif

@@ -38,6 +38,7 @@ static void reference_reduce(const dml_node *node, int rows, double *const *in, 
 static void reference_softmax(const dml_node *node, int rows, double *const *in, double *out)
 {
     const int axis = *(const int *)node->attributes, n = node->shape.dims[axis];
+    const bool is_softmax = strcmp(node->op->name, "softmax") == 0;
     const size_t each = dml_shape_count(&node->shape);
     size_t inner = 1;
     for (int i = axis + 1; i < node->shape.ndim; i++) inner *= (size_t)node->shape.dims[i];
@@ -47,7 +48,7 @@ static void reference_softmax(const dml_node *node, int rows, double *const *in,
         for (int k = 0; k < n; k++) largest = fmax(largest, x[(size_t)k * inner]);
         for (int k = 0; k < n; k++) sum += exp(x[(size_t)k * inner] - largest);
         const double log_of = in[0][i] - largest - log(sum);
-        out[i] = strcmp(node->op->name, "softmax") == 0 ? exp(log_of) : log_of;
+        out[i] = is_softmax ? exp(log_of) : log_of;
     }
 }
 

@@ -154,6 +154,26 @@ static void poison_gradients(subject *s)
     write_floats(s->context, s->training->g, s->g, s->count);
 }
 
+/* The loss with element k of parameter p at w. */
+static double loss_with(subject *s, const reference *r, const dml_node *p, size_t k, double w)
+{
+    s->w64[p->offset + k] = w;
+    return *reference_run_after(r, p, s->loss);
+}
+
+/* slope[k] = the central difference of the loss by element k of parameter p */
+static void slopes_of(subject *s, const reference *r, const dml_node *p, double loss_scale, double *slope)
+{
+    const double h = 1e-5;
+    reference_run(r, s->loss);
+    for (size_t k = 0; k < dml_shape_count(&p->shape); k++) {
+        const double w = s->w64[p->offset + k];
+        const double above = loss_with(s, r, p, k, w + h), below = loss_with(s, r, p, k, w - h);
+        slope[k] = loss_scale * (above - below) / (2 * h);
+        s->w64[p->offset + k] = w;
+    }
+}
+
 /* As relative_error, where any gradient between the slopes to both sides is right. */
 static double between_slopes(subject *s, const reference *r, const dml_node *p, float loss_scale,
                              const double *want, double least)
@@ -164,10 +184,8 @@ static double between_slopes(subject *s, const reference *r, const dml_node *p, 
     for (size_t k = 0; k < n; k++) {
         const size_t i = p->offset + k;
         const double w = s->w64[i], got = s->g[i];
-        s->w64[i] = w + h;
-        const double right = loss_scale * (*reference_run(r, s->loss) - at) / h;
-        s->w64[i] = w - h;
-        const double left = loss_scale * (at - *reference_run(r, s->loss)) / h;
+        const double right = loss_scale * (loss_with(s, r, p, k, w + h) - at) / h;
+        const double left = loss_scale * (at - loss_with(s, r, p, k, w - h)) / h;
         s->w64[i] = w;
         const double off = fmax(fmin(left, right) - got, got - fmax(left, right));
         error = fmax(error, isfinite(got) ? off : HUGE_VAL);
@@ -213,16 +231,9 @@ static void check_backward(subject *s, const reference *r, void *const *inputs)
     CHECK_MESSAGE(loss_error <= 2 * s->tolerance, "%s, %d rows: loss differs by %.2g", s->which->name,
                   r->rows, loss_error);
     read_floats(s->context, s->g, s->training->g, s->count);
-    double *want = (double *)malloc(s->count * sizeof *want);
-    for (size_t i = 0; i < s->count; i++) {
-        const double w = s->w64[i], h = 1e-5;
-        s->w64[i] = w + h;
-        const double above = *reference_run(r, s->loss);
-        s->w64[i] = w - h;
-        const double below = *reference_run(r, s->loss);
-        s->w64[i] = w;
-        want[i] = loss_scale * (above - below) / (2 * h);
-    }
+    double *want = (double *)calloc(s->count, sizeof *want);
+    for (const dml_node *p = r->graph->first_parameter; p; p = p->next_parameter)
+        if (!p->frozen) slopes_of(s, r, p, loss_scale, want + p->offset);
     /* Each parameter's on its own; one that is small because what it adds up is large is allowed for. */
     const double least = 0.01 * largest_of(want, s->count) + 1e-4;
     for (const dml_node *p = r->graph->first_parameter; p; p = p->next_parameter) {

@@ -190,7 +190,12 @@ static void larger_shapes(void)
         { 2, 12, 13, 6, 64, 3, 3, 2, 1, 1, 1, 0, 0, 2, 0, 0 },
         { 1, 40, 41, 24, 100, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 }, /* more pixels than stay in a second cache */
         { 1, 40, 41, 40, 120, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 },
-        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* an empty batch: dw is beta dw */
+        { 5, 8, 12, 3, 16, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* tall tiles, of runs that are whole groups */
+        { 4, 15, 13, 5, 16, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* and of groups that overlap */
+        { 4, 9, 31, 7, 13, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* of less than a vector */
+        { 4, 20, 9, 16, 16, 3, 3, 1, 2, 1, 1, 0, 0, 0, 0, 0 }, /* along columns */
+        { 5, 19, 10, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 },  /* lines of dy that end with the last filter */
+        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },    /* an empty batch: dw is beta dw */
         { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040, 0,
           0 },                                                     /* depthwise: channels in several blocks */
         { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24, 0, 0 }, /* many taps */

@@ -217,6 +217,7 @@ for strategy in simu_parallel zero1 zero2 zero3 parameter_server downpour sandbl
     check "$strategy learns" reaches $strategy
 done
 check "all_reduce learns with compression" reaches all_reduce --compression 4bit
+check "all_reduce learns across steps" reaches all_reduce --across-steps
 check "a parameter server with bounded staleness" reaches parameter_server --staleness 4
 check "no such compression" refuses 2 '--compression zip: it takes bf16' "$mnist" --compression zip
 check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
