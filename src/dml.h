@@ -143,6 +143,7 @@
 #include "kernels/pool2d.c"
 #include "kernels/slice2d.c"
 #include "kernels/norm.c"
+#include "kernels/norm_loops.c"
 #include "kernels/row_norm.c"
 #include "kernels/group_norm.c"
 #include "kernels/embedding.c"

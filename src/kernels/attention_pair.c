@@ -4,6 +4,7 @@
 #include "kernels/attention_pair.h"
 
 #include "kernels/vector_math.h"
+#include "kernels/vector_math_wide.h"
 
 #include <string.h>
 
@@ -105,7 +106,7 @@ DML__BODY void dml__zero_lanes(float *row, ptrdiff_t from, ptrdiff_t to)
     for (ptrdiff_t c = from; c < to; c += DML__LANES) DML__STORE(row + c, zero);
 }
 
-DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
+DML__BODY void dml__scores_soften_narrow_body(const dml__attention_rows *at)
 {
     const dml__attention_rows a = *at;
     for (ptrdiff_t r = 0; r < a.rows; r++) {
@@ -145,7 +146,53 @@ DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
         a.sum[r] = a.sum[r] * a.factor[r] + (float)dml__add_lanes(&sum);
     }
 }
-DML__PER_ISA(dml__scores_soften, (const dml__attention_rows *at), (at))
+#if defined(DML__HAS_AVX512)
+
+DML__AVX512 DML__INLINE void dml__zero_wide(float *row, ptrdiff_t from, ptrdiff_t to)
+{
+    for (ptrdiff_t c = from; c < to; c += DML__WIDE_LANES)
+        dml__avx512_store_some(row + c, dml__wide_first((size_t)(to - c)), _mm512_setzero_ps());
+}
+
+DML__WIDE_KERNEL void dml__scores_soften_wide(const dml__attention_rows *at)
+{
+    const dml__attention_rows a = *at;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        const ptrdiff_t first = dml__band_first(&a.band, r), end = dml__band_end(&a.band, r);
+        float *row = a.s + r * a.ld, lanes[DML__WIDE_LANES], base = a.most[r];
+        __m512 most = _mm512_set1_ps(-HUGE_VALF), sum = _mm512_setzero_ps();
+        a.factor[r] = 1;
+        if (first >= end) {
+            dml__zero_wide(row, 0, a.ld);
+            continue;
+        }
+        for (ptrdiff_t c = first; c < end; c += DML__WIDE_LANES) {
+            const unsigned seen = dml__wide_first((size_t)(end - c));
+            const __m512 x = _mm512_max_ps(dml__avx512_load_some(row + c, seen), most);
+            most = _mm512_mask_blend_ps((__mmask16)seen, most, x);
+        }
+        _mm512_storeu_ps(lanes, most);
+        const dml__vf low = DML__LOAD(lanes), high = DML__LOAD(lanes + DML__LANES);
+        base = dml__greater(base, dml__greater(dml__largest_lane(&low), dml__largest_lane(&high)));
+        if (a.most[r] > -HUGE_VALF && base > a.most[r]) a.factor[r] = expf(a.most[r] - base);
+        a.most[r] = base;
+        if (!(base > -HUGE_VALF)) base = 0;
+        dml__zero_wide(row, 0, first);
+        for (ptrdiff_t c = first; c < end; c += DML__WIDE_LANES) {
+            const unsigned seen = dml__wide_first((size_t)(end - c));
+            const __m512 x = dml__wide_exp_down(dml__avx512_load_some(row + c, seen) - base);
+            dml__avx512_store_some(row + c, seen, x);
+            sum = sum + _mm512_maskz_mov_ps((__mmask16)seen, x);
+        }
+        dml__zero_wide(row, end, a.ld);
+        const dml__vf half = (dml__vf)dml__avx512_fold(sum);
+        a.sum[r] = a.sum[r] * a.factor[r] + (float)dml__add_lanes(&half);
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__scores_soften, (const dml__attention_rows *at), (at))
 
 DML__BODY void dml__scores_slope_body(const dml__attention_rows *at)
 {

@@ -223,7 +223,7 @@ DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, siz
 
 /* ---- over arrays, in strips that stay in the first cache ---- */
 
-#define DML__STRIP_FLOATS ((size_t)256)
+#define DML__STRIP_FLOATS ((size_t)1024)
 
 /* What has no place in an array goes through here: a rest shorter than a vector, so that every element goes
    through the same instructions, an operand that is repeated, and a result that isn't simply stored. */
@@ -239,7 +239,7 @@ typedef struct dml__formula_job {
     float *out[DML__FORMULA_GRADIENTS];
     float beta[DML__FORMULA_GRADIENTS];
     bool backward, relu, stream;
-    bool whole;  /* nothing but a rest needs strips */
+    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
     bool one_dy; /* the same for all elements, in every strip from the first on */
 } dml__formula_job;
 
@@ -303,6 +303,21 @@ static const float *dml__strip_operand(const dml__formula_call *call, int i, siz
     return strip;
 }
 
+/* While a strip goes past the caches few loads are under way, so those of the next are asked for. */
+static void dml__strip_ask(const float *x, size_t begin)
+{
+    for (size_t i = 0; x && i < DML__STRIP_FLOATS; i += 16) dml__ask(x, begin + i);
+}
+
+static void dml__formula_ask(const dml__formula_job *job, size_t begin)
+{
+    const dml__formula_call *call = job->call;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        if (dml__broadcast_is_plain(&call->layout[i])) dml__strip_ask(call->in[i], begin);
+    dml__strip_ask(job->y, begin);
+    if (!call->repeated_dy) dml__strip_ask(job->dy, begin);
+}
+
 /* `count` is a multiple of DML__FORMULA_LANES, or at most DML__STRIP_FLOATS. */
 static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t count, dml__strip *strip)
 {
@@ -342,10 +357,11 @@ static void dml__formula_task(void *argument, int task, int worker)
     for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
-        if (job->whole && count >= DML__FORMULA_LANES)
+        if (job->whole && !job->relu && count >= DML__FORMULA_LANES)
             count -= count % DML__FORMULA_LANES;
         else if (count > DML__STRIP_FLOATS)
             count = DML__STRIP_FLOATS;
+        if (job->stream) dml__formula_ask(job, i + DML__STRIP_FLOATS);
         dml__formula_strip(job, i, count, &strip);
     }
     if (job->stream) DML__STREAM_FENCE();
@@ -381,7 +397,7 @@ static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
     job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
-    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream && !call->repeated_dy;
+    job->whole = one && job->beta[first] == 0 && !job->stream && !call->repeated_dy;
     job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));

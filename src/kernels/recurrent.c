@@ -11,6 +11,7 @@
 #include "kernels/reduce.h"
 #include "kernels/thin.h"
 #include "kernels/vector_math.h"
+#include "kernels/vector_math_wide.h"
 #include "thread/scratch.h"
 
 #include <string.h>
@@ -63,7 +64,7 @@ DML__BODY void dml__plain_cell_back_body(size_t n, const dml__cell_at *at, bool 
 }
 DML__PER_ISA(dml__plain_cell_back, (size_t n, const dml__cell_at *at, bool relu), (n, at, relu))
 
-DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
+DML__BODY void dml__lstm_cell_narrow_body(size_t n, const dml__cell_at *cell)
 {
     const dml__cell_at at = *cell;
     float *const *z = at.array, *y = at.array[DML__CELL_Y];
@@ -90,9 +91,8 @@ DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
         if (y) DML__STORE(y + k, h);
     }
 }
-DML__PER_ISA(dml__lstm_cell, (size_t n, const dml__cell_at *at), (n, at))
 
-DML__BODY void dml__lstm_cell_back_body(size_t n, const dml__cell_at *cell)
+DML__BODY void dml__lstm_cell_back_narrow_body(size_t n, const dml__cell_at *cell)
 {
     const dml__cell_at at = *cell;
     float *const *z = at.array, *dy = at.array[DML__CELL_Y];
@@ -112,7 +112,56 @@ DML__BODY void dml__lstm_cell_back_body(size_t n, const dml__cell_at *cell)
         DML__STORE(at.array[DML__CELL_H] + k, none);
     }
 }
-DML__PER_ISA(dml__lstm_cell_back, (size_t n, const dml__cell_at *at), (n, at))
+#if defined(DML__HAS_AVX512)
+
+DML__WIDE_KERNEL void dml__lstm_cell_wide(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *y = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < n; k += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - k);
+        const __m512 i = dml__wide_sigmoid(dml__avx512_load_some(z[0] + k, inside));
+        const __m512 f = dml__wide_sigmoid(dml__avx512_load_some(z[1] + k, inside));
+        const __m512 g = dml__wide_tanh(dml__avx512_load_some(z[2] + k, inside));
+        const __m512 o = dml__wide_sigmoid(dml__avx512_load_some(z[3] + k, inside));
+        const __m512 c = _mm512_fmadd_ps(f, dml__avx512_load_some(at.array[DML__CELL_C0] + k, inside), i * g);
+        const __m512 h = o * dml__wide_tanh(c);
+        dml__avx512_store_some(z[0] + k, inside, i);
+        dml__avx512_store_some(z[1] + k, inside, f);
+        dml__avx512_store_some(z[2] + k, inside, g);
+        dml__avx512_store_some(z[3] + k, inside, o);
+        dml__avx512_store_some(at.array[DML__CELL_C] + k, inside, c);
+        dml__avx512_store_some(at.array[DML__CELL_H] + k, inside, h);
+        if (y) dml__avx512_store_some(y + k, inside, h);
+    }
+}
+
+DML__WIDE_KERNEL void dml__lstm_cell_back_wide(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *dy = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < n; k += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - k);
+        const __m512 i = dml__avx512_load_some(z[0] + k, inside), f = dml__avx512_load_some(z[1] + k, inside);
+        const __m512 g = dml__avx512_load_some(z[2] + k, inside), o = dml__avx512_load_some(z[3] + k, inside);
+        const __m512 c = dml__wide_tanh(dml__avx512_load_some(at.array[DML__CELL_C] + k, inside));
+        __m512 d = dml__avx512_load_some(at.array[DML__CELL_H] + k, inside);
+        if (dy) d = d + dml__avx512_load_some(dy + k, inside);
+        const __m512 dc = dml__avx512_load_some(at.array[DML__CELL_DC] + k, inside) + d * o * (1.0f - c * c);
+        const __m512 before = dml__avx512_load_some(at.array[DML__CELL_C0] + k, inside);
+        dml__avx512_store_some(z[0] + k, inside, dc * g * i * (1.0f - i));
+        dml__avx512_store_some(z[1] + k, inside, dc * before * f * (1.0f - f));
+        dml__avx512_store_some(z[2] + k, inside, dc * i * (1.0f - g * g));
+        dml__avx512_store_some(z[3] + k, inside, d * c * o * (1.0f - o));
+        dml__avx512_store_some(at.array[DML__CELL_DC] + k, inside, dc * f);
+        dml__avx512_store_some(at.array[DML__CELL_H] + k, inside, _mm512_setzero_ps());
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__lstm_cell, (size_t n, const dml__cell_at *at), (n, at))
+DML__PER_ISA_OR_WIDE(dml__lstm_cell_back, (size_t n, const dml__cell_at *at), (n, at))
 
 DML__BODY void dml__gru_cell_body(size_t k_end, const dml__cell_at *cell)
 {
@@ -317,6 +366,17 @@ static void dml__recurrent_forward_task(void *argument, int task, int worker)
     }
 }
 
+/* Asks for what a step of sample b reads, which lies far from what is read before it. */
+static void dml__cell_ask(const dml__recurrent_job *all, size_t b, size_t step)
+{
+    const size_t units = (size_t)all->shape->units;
+    const dml__cell_at at = dml__cell_of(all, b, step, step);
+    const float *before = at.array[DML__CELL_C0] ? at.array[DML__CELL_C0] : at.array[DML__CELL_H0];
+    for (size_t i = 0; i < all->place.width; i += 16) dml__ask(at.array[DML__CELL_Z], i);
+    for (size_t i = 0; i < units; i += 16) dml__ask(before, i);
+    for (size_t i = 0; at.array[DML__CELL_Y] && i < units; i += 16) dml__ask(at.array[DML__CELL_Y], i);
+}
+
 static void dml__recurrent_backward_task(void *argument, int task, int worker)
 {
     const dml__recurrent_job *all = (const dml__recurrent_job *)argument;
@@ -342,6 +402,7 @@ static void dml__recurrent_backward_task(void *argument, int task, int worker)
                 dml__cell_run(all->job.isa, all->shape->cell, true, units, &at);
             else
                 dml__put_row(at.array[DML__CELL_Z], NULL, place->width);
+            if (s > 0) dml__cell_ask(all, b, reverse ? step + 1 : step - 1);
         }
         if (s > 0 || to->dh0) dml__multiply_step(all, worker, step, begin, end);
     }

@@ -15,6 +15,8 @@
    in a few dozen float additions at most, however long the array. */
 #define DML__SUM_STRIDE (4 * DML__LANES)
 #define DML__SUM_CHUNK ((size_t)32 * DML__SUM_STRIDE)
+#define DML__SUM_AHEAD ((size_t)1024)   /* floats that are asked for ahead, */
+#define DML__SUM_ROWS_AHEAD ((size_t)8) /* and rows, where columns are taken */
 
 enum dml__sum_kind { DML__SUM_PLAIN, DML__SUM_PRODUCT, DML__SUM_SQUARED_DIFFERENCE };
 
@@ -50,6 +52,10 @@ DML__BODY double dml__sum_any(enum dml__sum_kind kind, size_t n, const float *x,
         dml__splat(&a, 0);
         b = a, c = a, d = a;
         for (; i < end; i += DML__SUM_STRIDE) {
+            for (size_t line = 0; line < DML__SUM_STRIDE; line += 16) {
+                dml__ask(x + i + line, DML__SUM_AHEAD);
+                if (y_step) dml__ask(y + i + line, DML__SUM_AHEAD);
+            }
             dml__sum_add(kind, &a, x + i, y + i * y_step);
             dml__sum_add(kind, &b, x + i + DML__LANES, y + (i + DML__LANES) * y_step);
             dml__sum_add(kind, &c, x + i + 2 * DML__LANES, y + (i + 2 * DML__LANES) * y_step);
@@ -183,6 +189,7 @@ DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows,
         x += stride;
         DML__UNROLLED
         for (int v = 0; v < count; v++) {
+            if (v % 2 == 0) dml__ask(x + v * DML__LANES, DML__SUM_ROWS_AHEAD * stride);
             const dml__vf next = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
             dml__raise(&most[v], &next);
         }
@@ -224,6 +231,7 @@ DML__AVX512 DML__INLINE void dml__extreme_wide(int count, unsigned mask, bool sm
         x += stride;
         DML__UNROLL
         for (int v = 0; v < count; v++) {
+            dml__ask(x + v * DML__WIDE_LANES, DML__SUM_ROWS_AHEAD * stride);
             const __m512 next =
                 (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
             most[v] = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(next, next, _CMP_UNORD_Q),
@@ -293,6 +301,7 @@ DML__BODY void dml__sum_column_vectors(int count, size_t rows, size_t stride, co
 {
     dml__vf sum[DML__SUM_ROWS_VECTORS] = { { 0 } };
     for (size_t r = 0; r < rows; r++, x += stride) {
+        for (int v = 0; v < count; v += 2) dml__ask(x + v * DML__LANES, DML__SUM_ROWS_AHEAD * stride);
         DML__UNROLLED
         for (int v = 0; v < count; v++) sum[v] += DML__LOAD(x + v * DML__LANES);
     }

@@ -11,8 +11,8 @@
 
 #define DML__ROW_STRIP ((size_t)4 * DML__LANES)      /* columns that are done at once, */
 #define DML__ROW_CHUNK ((size_t)16 * DML__ROW_STRIP) /* and those that are summed in float */
-#define DML__ROW_NEAR ((size_t)2048)                 /* floats of rows that are done together */
-#define DML__ROW_PART_LEAST ((size_t)32)             /* rows of a part of the parameters' gradients */
+#define DML__ROW_NEAR ((size_t)2048)     /* floats of rows that are done together, and asked for ahead */
+#define DML__ROW_PART_LEAST ((size_t)32) /* rows of a part of the parameters' gradients */
 #define DML__ROW_PART_MOST ((size_t)128)
 
 /* One row. A scale or shift that isn't there is a constant strip, to which every column is mapped. */
@@ -112,6 +112,7 @@ DML__BODY void dml__row_inverse(dml__row *row, float epsilon, bool by_square)
 DML__BODY void dml__row_write(const dml__row *row, size_t c, size_t count)
 {
     dml__vf x, scale, shift;
+    dml__ask(row->x + c, DML__ROW_NEAR);
     dml__load_some(&x, row->x + c, count);
     dml__load_some(&scale, row->scale + (c & row->scale_mask), count);
     dml__load_some(&shift, row->shift + (c & row->shift_mask), count);

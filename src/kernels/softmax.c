@@ -17,7 +17,8 @@
 /* Short rows go together through each pass, as many as stay in the first cache: one by one, each pass would
    wait for what the one before it makes of the row's lanes. */
 #define DML__SOFTMAX_ROWS ((size_t)16)
-#define DML__SOFTMAX_NEAR ((size_t)2048) /* floats */
+#define DML__SOFTMAX_NEAR                                                                                    \
+    ((size_t)2048) /* floats; as many are asked for ahead, by the pass of the exponentials */
 
 /* Columns done side by side where the axis isn't the last. */
 #define DML__SOFTMAX_COLUMNS ((size_t)64)
@@ -121,6 +122,7 @@ DML__BODY double dml__softmax_raise(bool logs, size_t n, size_t room, float top,
     for (size_t i = 0; i < ends.whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
         for (; i < end; i += DML__LANES) {
+            dml__ask(x + i, DML__SOFTMAX_NEAR);
             value = DML__LOAD(x + i) - top;
             dml__vector_exp_down(&value);
             if (!logs) DML__STORE(out + i, value);
@@ -200,6 +202,7 @@ DML__AVX512 DML__INLINE double dml__softmax_raise_wide(bool logs, size_t n, floa
         dml__vf half;
         for (; i < end; i += DML__WIDE_LANES) {
             const unsigned inside = dml__wide_first(end - i);
+            dml__ask(x + i, DML__SOFTMAX_NEAR);
             const __m512 value = _mm512_maskz_mov_ps(
                 (__mmask16)inside, dml__wide_exp_down(dml__avx512_load_some(x + i, inside) - top));
             if (!logs) dml__avx512_store_some(out + i, inside, value);
@@ -367,6 +370,7 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
         }
     for (size_t k = 0; k < n; k++) {
         for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__ask(x + k * inner + c, n * inner); /* of the next o */
             dml__softmax_load(&value, x + k * inner + c, width - c);
             value = value - DML__LOAD(top + c);
             dml__vector_exp_down(&value);

@@ -100,10 +100,10 @@ DML__BODY void dml__root(bool whole, dml__vf *x)
 #endif
 
 /* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
-   a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
+   a fifth. */
 DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
 {
-    for (int k = 0; k < inputs; k++) __builtin_prefetch((const void *)((uintptr_t)at->in[k] + (i + 256) * 4));
+    for (int k = 0; k < inputs; k++) dml__ask(at->in[k], i + 256);
 }
 
 /* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,

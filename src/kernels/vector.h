@@ -128,6 +128,13 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
 #define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
 
+/* Asks for what lies so many floats on, since what the processor asks for by itself ends with a page. Whole
+   numbers, since there may be no array there. */
+DML__BODY void dml__ask(const float *from, size_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + ahead * sizeof(float)));
+}
+
 /* A store past the caches, to a multiple of 16 bytes, and what makes such stores seen before any later one.
  */
 #if defined(__SSE__) && DML__LANES == 8
