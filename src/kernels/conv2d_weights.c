@@ -52,7 +52,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t panels_at_once;           /* that are copied */
     ptrdiff_t filters_at_once;          /* that are packed, in whole tiles */
     ptrdiff_t panel_shares, row_shares; /* tasks: chunks times these */
-    float *partial;                     /* (chunks - 1, filters, patch), or NULL */
+    float *partial; /* (chunks, filters, patch), turned (chunks, patch, filters), of several chunks */
 } dml__wgrad_plan;
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
@@ -139,7 +139,8 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
-    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters) return false;
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
+        return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
     if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
     return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
@@ -430,7 +431,8 @@ static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_str
 
 typedef struct dml__wgrad_part {
     ptrdiff_t chunk, panel0, panel1, tile0, tile1;
-    float *dw; /* (filters, patch): the caller's, or partial sums */
+    float *dw; /* the caller's, or partial sums */
+    float beta;
 } dml__wgrad_part;
 
 /* One strip's share of some panels' and tiles' dw; dy is packed, or NULL. */
@@ -578,15 +580,15 @@ static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__w
     }
 }
 
-/* All of a chunk. */
+/* All of a chunk; of several, its partial sums stay turned. */
 static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
-    float *sums = packed + DML__WGRAD_STRIP * j->filters;
+    float *sums = plan->chunks > 1 ? part->dw : packed + DML__WGRAD_STRIP * j->filters;
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
-    float beta = part->chunk ? 0 : j->beta;
+    float beta = part->beta;
     if (beta != 0)
         dml__pack_transposed(part->dw, plan->patch, (int)j->filters, (int)plan->patch, (int)j->filters, sums);
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
@@ -597,18 +599,18 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
-    dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
+    if (plan->chunks == 1)
+        dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
 }
 
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
-    const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
     const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
-    float beta = part->chunk ? 0 : j->beta;
+    float beta = part->beta;
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_part some = *part;
@@ -657,6 +659,7 @@ typedef struct dml__wgrad_piece {
     ptrdiff_t panel, at, tile0, tile1, chunk;
     float *c; /* (filters of the tiles, ldc), from the first column on */
     ptrdiff_t ldc;
+    float beta;
 } dml__wgrad_piece;
 
 DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
@@ -676,7 +679,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;
-    tile.beta = piece->chunk ? 0 : j->beta;
+    tile.beta = piece->beta;
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
@@ -698,14 +701,14 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     }
 }
 
-/* The same of all chunks. */
+/* The same of all chunks, whose sums are added in the order in which dml__wgrad_add_task adds them. */
 static void dml__wgrad_stack_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     const dml__wgrad *j = plan->job;
     const ptrdiff_t tiles = dml__wgrad_tiles(plan), groups = plan->row_shares;
     const ptrdiff_t group = task % groups, column_tile = task / groups;
-    float partial[DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
+    float sums[2][DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
     dml__wgrad_piece piece;
     (void)worker;
     piece.panel = column_tile / tiles, piece.at = column_tile % tiles;
@@ -713,29 +716,51 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
     const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece.tile0), row1 = dml__wgrad_row(plan, piece.tile1);
     float *dw = dml__wgrad_element(plan, j->dw, row0, &columns);
+    const bool direct = plan->chunks == 1;
+    piece.beta = direct ? j->beta : 0;
+    piece.ldc = direct ? plan->patch : columns.count;
     for (piece.chunk = 0; piece.chunk < plan->chunks; piece.chunk++) {
-        piece.c = piece.chunk ? partial : dw;
-        piece.ldc = piece.chunk ? columns.count : plan->patch;
+        piece.c = direct ? dw : sums[piece.chunk > 0];
         dml__wgrad_on_stack(plan, &piece);
-        for (ptrdiff_t row = 0; piece.chunk && row < row1 - row0; row++)
-            for (int c = 0; c < columns.count; c++)
-                dw[row * plan->patch + c] += partial[row * columns.count + c];
+        for (ptrdiff_t i = 0; piece.chunk && i < (row1 - row0) * columns.count; i++) sums[0][i] += sums[1][i];
     }
+    const dml__finish add = { 1, 0, 1, j->beta, NULL, false };
+    for (ptrdiff_t row = 0; !direct && row < row1 - row0; row++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)columns.count, &add,
+                         sums[0] + row * columns.count, dw + row * plan->patch);
+}
+
+/* Writes a tile's sums where those of a turned part lie. */
+static void dml__wgrad_turn(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece,
+                            const dml__wgrad_columns *columns, float *dw)
+{
+    const ptrdiff_t filters = plan->job->filters, row0 = dml__wgrad_row(plan, piece->tile0);
+    const ptrdiff_t rows = dml__wgrad_row(plan, piece->tile1) - row0;
+    const ptrdiff_t first = dml__wgrad_element(plan, dw, 0, columns) - dw;
+    dml__pack_transposed(piece->c, piece->ldc, (int)rows, columns->count, (int)filters,
+                         dw + first * filters + row0);
 }
 
 static void dml__wgrad_part_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_part *part)
 {
     const ptrdiff_t tiles = dml__wgrad_tiles(plan);
+    const bool turned = plan->turned && plan->chunks > 1;
+    float sums[DML__CONV_ROWS * DML__CONV_COLUMNS];
     dml__wgrad_piece piece;
-    piece.tile0 = part->tile0, piece.tile1 = part->tile1;
     piece.chunk = part->chunk;
-    piece.ldc = plan->patch;
+    piece.beta = part->beta;
     for (piece.panel = part->panel0; piece.panel < part->panel1; piece.panel++)
-        for (piece.at = 0; piece.at < tiles; piece.at++) {
-            const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
-            piece.c = dml__wgrad_element(plan, part->dw, dml__wgrad_row(plan, piece.tile0), &columns);
-            dml__wgrad_on_stack(plan, &piece);
-        }
+        for (piece.at = 0; piece.at < tiles; piece.at++)
+            for (piece.tile0 = part->tile0; piece.tile0 < part->tile1; piece.tile0 = piece.tile1) {
+                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+                piece.tile1 = turned ? piece.tile0 + 1 : part->tile1;
+                piece.ldc = turned ? columns.count : plan->patch;
+                piece.c =
+                    turned ? sums
+                           : dml__wgrad_element(plan, part->dw, dml__wgrad_row(plan, piece.tile0), &columns);
+                dml__wgrad_on_stack(plan, &piece);
+                if (turned) dml__wgrad_turn(plan, &piece, &columns, part->dw);
+            }
 }
 
 static void dml__wgrad_task(void *argument, int task, int worker)
@@ -750,7 +775,8 @@ static void dml__wgrad_task(void *argument, int task, int worker)
     part.tile0 = row_share * plan->row_tiles / plan->row_shares;
     part.tile1 = (row_share + 1) * plan->row_tiles / plan->row_shares;
     part.dw =
-        part.chunk ? plan->partial + (part.chunk - 1) * plan->job->filters * plan->patch : plan->job->dw;
+        plan->chunks > 1 ? plan->partial + part.chunk * plan->job->filters * plan->patch : plan->job->dw;
+    part.beta = plan->chunks > 1 ? 0 : plan->job->beta;
     float *scratch = (float *)dml_pool_scratch(plan->pool, worker);
     if (scratch && plan->turned)
         dml__wgrad_turned_run(plan, &part, scratch);
@@ -760,22 +786,39 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
-/* Adds the partial sums of some of dw. */
+/* Some of dw from partial sums. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
     const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
-    const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 0; chunk < plan->chunks - 1; chunk++)
-        dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + chunk * all + first,
-                         plan->job->dw + first);
+    dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + first,
+                     plan->job->dw + first);
+}
+
+/* The same of sums that are turned: some elements of each filter's patch. */
+static void dml__wgrad_add_turned_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
+    const dml__wgrad *j = plan->job;
+    const dml_isa isa = dml__pool_machine(plan->pool).isa;
+    const ptrdiff_t filters = j->filters, most = DML__WGRAD_ADDED / filters, first = task * most;
+    const ptrdiff_t rows = dml__smaller(most, plan->patch - first);
+    const dml__finish add = { (int)plan->chunks, filters * plan->patch, 1, 0, NULL, false };
+    const dml__finish end = { 1, 0, 1, j->beta, NULL, false };
+    float sums[DML__WGRAD_ADDED], across[DML__WGRAD_ADDED];
+    (void)worker;
+    dml__finish_line(isa, (size_t)(rows * filters), &add, plan->partial + first * filters, sums);
+    dml__pack_transposed(sums, filters, (int)rows, (int)filters, (int)rows, across);
+    for (ptrdiff_t f = 0; f < filters; f++)
+        dml__finish_line(isa, (size_t)rows, &end, across + f * rows, j->dw + f * plan->patch + first);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)
 {
-    return (size_t)((plan->chunks - 1) * plan->job->filters * plan->patch) * sizeof(float);
+    return plan->chunks == 1 ? 0 : (size_t)(plan->chunks * plan->job->filters * plan->patch) * sizeof(float);
 }
 
 DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
@@ -808,8 +851,11 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
-    const int shares = (int)dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED);
-    if (plan.chunks > 1) dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_task, &plan);
+    if (plan.chunks == 1) return;
+    const int shares = (int)(plan.turned ? dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters)
+                                         : dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED));
+    dml_pool_run(shares > 1 ? pool : NULL, shares,
+                 plan.turned ? dml__wgrad_add_turned_task : dml__wgrad_add_task, &plan);
 }
 
 #endif
