@@ -138,7 +138,8 @@ typedef enum dml__conv_direction {
 static bool dml__conv_is_ring(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
+    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 &&
+                          (s->kernel_w <= 3 || (s->kernel_w == 5 && s->stride_w == 1));
     return !unrolled && dml__conv2d_ring_fits(s);
 }
 

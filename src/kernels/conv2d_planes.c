@@ -12,7 +12,8 @@
    the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
    its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
    source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
-   image are left out. Results are transposed on their way to the target. Chunks are whole lines of taps. */
+   image are left out. Short lines of several images lie beside each other, with the zeros between them.
+   Results are transposed on their way to the target. Chunks are whole lines of taps. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
@@ -21,8 +22,10 @@ typedef struct dml__planes_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
     const dml__microkernel *kernel;
-    ptrdiff_t width;        /* pixels of a line of a plane */
-    ptrdiff_t chunks;       /* of the lines of taps */
+    ptrdiff_t images,
+        apart;        /* lines beside each other, of which each begins so many pixels after the one before */
+    ptrdiff_t width;  /* pixels of a line of a plane */
+    ptrdiff_t chunks; /* of the lines of taps */
     ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
 } dml__planes_plan;
 
@@ -56,11 +59,15 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.pass = pass;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    plan.width = dml__round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    const ptrdiff_t zeros = dml__larger(0, p->taps_w - 1) * p->dilation_w,
+                    full = plan.kernel->lanes * plan.kernel->vectors;
+    plan.apart = dml__larger(1, p->grid_w) + zeros;
+    plan.images = dml__larger(1, dml__smaller(p->batch, (full + zeros) / plan.apart));
+    plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
     plan.chunks =
         dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
-        bands = dml__quotient_up(2 * threads, dml__larger(1, p->batch));
+        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(p->batch, plan.images)));
     plan.lines = dml__quotient_up(p->grid_h, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
@@ -85,15 +92,16 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
     const ptrdiff_t pass =
         dml__quotient_up(p->grid_h * p->grid_w, kernel->rows) * dml__planes_tile_cost(kernel->rows * along);
-    const ptrdiff_t rest = dml__quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
-    const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
+    const ptrdiff_t pixels = plan.width - (plan.apart - p->grid_w);
+    const ptrdiff_t rest = pixels % full / kernel->lanes * p->columns;
+    const ptrdiff_t line = pixels / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
-    return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
+    return p->grid_h * line / plan.images < pass / 4 * 3; /* transposing is not free */
 }
 
 /* The part of a batch that a task computes. */
 typedef struct dml__planes_band {
-    ptrdiff_t n, y0, y1, line0;
+    ptrdiff_t n0, images, y0, y1, line0;
     const float
         *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
 } dml__planes_band;
@@ -102,21 +110,22 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->width);
-    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->width, p->source_w - p->origin_x));
-    for (ptrdiff_t line = 0; line < lines; line++) {
-        const float *from =
-            p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
-                            p->source_pixel;
-        for (ptrdiff_t d = 0; d < p->depth; d++) {
-            dml__conv_zero(planes + d * plan->width, before);
-            dml__conv_zero(planes + d * plan->width + end, plan->width - end);
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->apart);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - p->origin_x));
+    dml__conv_zero(planes, lines * p->depth * plan->width);
+    if (end == before) return;
+    for (ptrdiff_t line = 0; line < lines; line++, planes += p->depth * plan->width)
+        for (ptrdiff_t i = 0; i < band->images; i++) {
+            const ptrdiff_t of_source = (band->n0 + i) * p->source_h + band->line0 + line;
+            const float *from =
+                p->source + (of_source * p->source_w + p->origin_x + before) * p->source_pixel;
+            float *to = planes + i * plan->apart + before;
+            if (p->source_pixel == 1)
+                dml__conv_copy(to, from, end - before);
+            else
+                dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth,
+                                     (int)plan->width, to);
         }
-        if (end > before)
-            dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth, (int)plan->width,
-                                 planes + before);
-        planes += p->depth * plan->width;
-    }
 }
 
 /* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
@@ -126,7 +135,7 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
     const dml__conv_pass *p = plan->pass;
     for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
         const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
-        const float *from = p->source + (band->n * p->source_h + line) * p->source_w * p->source_pixel;
+        const float *from = p->source + (band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
         for (ptrdiff_t d = 0; d < p->depth; d++)
             for (ptrdiff_t i = 0; i < width; i++) {
                 const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
@@ -135,22 +144,34 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
     }
 }
 
+/* Lines of taps before those of a chunk. (Divisions take as long as a line of a small image.) */
+static ptrdiff_t dml__planes_chunk(const dml__planes_plan *plan, ptrdiff_t c)
+{
+    if (c == 0 || c == plan->chunks) return c ? plan->pass->taps_h : 0;
+    return c * plan->pass->taps_h / plan->chunks;
+}
+
+/* Lines of taps that reach over so many lines of the image. */
+static ptrdiff_t dml__planes_taps(const dml__conv_pass *p, ptrdiff_t lines)
+{
+    return lines <= 0 ? 0 : p->dilation_h == 1 ? lines : dml__quotient_up(lines, p->dilation_h);
+}
+
 /* A tile's sums over the lines of taps that line y meets. */
 static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
                              ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
-                    clip1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
+    const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
     tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
-        const ptrdiff_t tap1 = dml__smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(plan, c), clip0);
+        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(plan, c + 1), clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -165,7 +186,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         tile->b = band->planes ? band->planes + x0 : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && (c + 1) * p->taps_h / plan->chunks >= dml__smaller(clip1, p->taps_h);
+        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= dml__smaller(clip1, p->taps_h);
         plan->kernel->run(tile);
         tile->beta = 1;
     }
@@ -189,25 +210,32 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     tile.k = (int)(p->depth == 1 ? p->taps_w : p->depth);
     tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
+    const ptrdiff_t pixels = (band->images - 1) * plan->apart + p->grid_w; /* several images take one tile */
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
-        for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
-            const ptrdiff_t count = dml__smaller(full, p->grid_w - x);
-            float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
-            tile.columns = (int)dml__round_up(count, plan->kernel->lanes);
+        for (ptrdiff_t x = 0; x < pixels; x += full) {
+            const int count = (int)dml__smaller(full, p->grid_w - x);
+            float *to = p->target + band->n0 * p->target_image + y * p->target_line + x * p->target_pixel;
+            tile.columns = (int)dml__round_up(dml__smaller(full, pixels - x), plan->kernel->lanes);
             if (p->beta != 0) {
                 dml__conv_zero(sums, tile.rows * tile.columns);
-                dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
+                for (ptrdiff_t i = 0; i < band->images; i++)
+                    dml__pack_transposed(to + i * p->target_image, p->target_pixel, count, tile.rows,
+                                         tile.columns, sums + i * plan->apart);
             }
             if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
             dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
-            dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
+            for (ptrdiff_t i = 0; i < band->images; i++)
+                dml__pack_transposed(sums + i * plan->apart, tile.columns, tile.rows, count,
+                                     (int)p->target_pixel, to + i * p->target_image);
         }
 }
 
 DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
 {
     float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
-    dml__planes_lines_run(plan, band, gathered);
+    dml__planes_band image = *band;
+    image.images = 1;
+    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_lines_run(plan, &image, gathered);
 }
 
 static void dml__planes_task(void *argument, int task, int worker)
@@ -216,7 +244,8 @@ static void dml__planes_task(void *argument, int task, int worker)
     const dml__conv_pass *p = plan->pass;
     float *planes = (float *)dml_pool_scratch(plan->pool, worker);
     dml__planes_band band;
-    band.n = task / plan->bands;
+    band.n0 = task / plan->bands * plan->images;
+    band.images = dml__smaller(plan->images, p->batch - band.n0);
     band.y0 = task % plan->bands * p->grid_h / plan->bands;
     band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
     band.line0 = dml__planes_first_line(p, band.y0);
@@ -242,7 +271,7 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
 DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
 {
     const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
-    const ptrdiff_t tasks = pass->batch * plan.bands;
+    const ptrdiff_t tasks = dml__quotient_up(pass->batch, plan.images) * plan.bands;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
 }
 

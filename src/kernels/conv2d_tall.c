@@ -48,9 +48,13 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         for (int g = 0; g < groups; g++) a[g] = (const char *)(tile->a[g] + tile->a_at[t]);
         for (int p = tile->k; p > 0; p--, b += b_step) {
             DML__UNROLL
-            for (int s = 0; s < 5; s++) DML__IN_ORDER(step[s])
+            for (int s = 0; s < 5; s++) {
+                DML__IN_ORDER(step[s])
+            }
             DML__UNROLL
-            for (int g = 0; g < groups; g++) DML__IN_ORDER(a[g])
+            for (int g = 0; g < groups; g++) {
+                DML__IN_ORDER(a[g])
+            }
             const __m512 line = narrow ? dml__avx512_load_some(b, mask) : dml__avx512_load(b);
             DML__UNROLL
             for (int g = 0; g < groups; g++) {
@@ -87,8 +91,6 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         dml__tall_compute(tile, groups, size, narrow);                                                       \
     }
 DML__DEFINE_TALL(5, 5, 0)
-DML__DEFINE_TALL(5, 6, 0)
-DML__DEFINE_TALL(4, 7, 0)
 DML__DEFINE_TALL(3, 8, 0)
 DML__DEFINE_TALL(3, 9, 0)
 DML__DEFINE_TALL(3, 10, 0)
@@ -96,13 +98,12 @@ DML__DEFINE_TALL(5, 5, 1)
 
 static void dml__tall_run(const dml__tall_tile *tile)
 {
-    static void (*const functions[])(const dml__tall_tile *) = { dml__tall_5x5_0, dml__tall_5x6_0,
-                                                                 dml__tall_4x7_0, dml__tall_3x8_0,
+    static void (*const functions[])(const dml__tall_tile *) = { dml__tall_5x5_0, dml__tall_3x8_0,
                                                                  dml__tall_3x9_0, dml__tall_3x10_0 };
     if (tile->b_narrow)
         dml__tall_5x5_1(tile);
     else
-        functions[tile->size - DML__TALL_LEAST](tile);
+        functions[tile->size == DML__TALL_LEAST ? 0 : tile->size - 7](tile);
 }
 
 #else
@@ -123,17 +124,19 @@ DML__LOCAL bool dml__tall_is_there(dml_isa isa)
 #endif
 }
 
-/* Groups of a tile by their size, from DML__TALL_LEAST on. */
-static const int dml__tall_groups[] = { 5, 5, 4, 3, 3, 3 };
+/* There are groups of 5, 8, 9 and 10 rows, to be compiled: of few rows a tile has more of them. */
+static int dml__tall_groups(int size)
+{
+    return size == DML__TALL_LEAST ? 5 : 3;
+}
 
 DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
 {
-    const int most = b_narrow ? DML__TALL_LEAST : 10;
     int best = DML__TALL_LEAST;
-    ptrdiff_t least = 0;
-    for (int size = DML__TALL_LEAST; size <= most && size <= rows; size++) {
-        const ptrdiff_t computed = dml__quotient_up(rows, size) * size;
-        if (least && computed > least) continue;
+    ptrdiff_t least = dml__round_up(rows, best);
+    for (int size = 8; size <= 10 && size <= rows && !b_narrow; size++) {
+        const ptrdiff_t computed = dml__round_up(rows, size);
+        if (computed > least) continue;
         least = computed;
         best = size;
     }
@@ -153,7 +156,7 @@ DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, pt
         tile->a[tile->groups] = a + at * tile->row_step;
         tile->c[tile->groups] = c + at * tile->c_step;
         tile->left_out[tile->groups++] = (int)(i - at);
-        if (tile->groups < dml__tall_groups[size - DML__TALL_LEAST]) continue;
+        if (tile->groups < dml__tall_groups(size)) continue;
         dml__tall_run(tile);
         tile->groups = 0;
     }
