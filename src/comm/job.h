@@ -125,7 +125,8 @@ typedef struct dml__link {
     dml__flow *receiving, *sending; /* lists, of active operations */
     /* Frames that came before they were asked for, one behind the other, headers as they came. */
     uint8_t *store;             /* (dml__comm_job.store_bytes) */
-    size_t store_used, storing; /* bytes; of these whole, and of one behind them that is coming in */
+    size_t store_begin;         /* of what is in it, */
+    size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
     uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
     /* Going out: the frame that is being sent. */
     uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */

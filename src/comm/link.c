@@ -604,17 +604,20 @@ DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank)
     bool more = true; /* may have come */
     dml_status status = DML_OK;
     if (link->gone) return link->receiving ? dml__link_gone(job, rank) : DML_OK;
-    /* Not for ever, so that the other links have their turns. */
-    for (int i = 0; i < 16 && more && !status && !link->gone; i++)
+    /* Not for ever, so that the other links have their turns, nor what nobody has asked for yet: it would
+       have to be kept and copied. */
+    for (int i = 0; i < 16 && more && !status && !link->gone; i++) {
         status = dml__receive_some(job, rank, &more);
+        more = more && dml__link_is_awaited(job, rank);
+    }
     return status;
 }
 
 DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
-    return link->receiving || link->sending || link->payload_left || link->header_bytes || job->unmatched ||
-           job->look_around;
+    return link->receiving || link->sending || link->payload_left || link->padding_left ||
+           link->header_bytes || job->unmatched || job->look_around;
 }
 
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)

@@ -17,7 +17,7 @@
 /* ---- memory ---- */
 
 /* Bytes of early messages that a rank keeps of each other, in a small world. */
-#define DML__EAGER_ROOM 65536
+#define DML__EAGER_ROOM 524288
 #define DML__SCRATCH_BYTES 16384
 
 /* What is kept for a rank: half of it short messages, and behind that an announcement and a grant for each
