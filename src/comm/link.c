@@ -64,7 +64,8 @@ static bool dml__next_grant(dml__comm_job *job, dml__flow *flow, dml__frame *fra
         flow->granted_message++;
         flow->granted_bytes = 0;
     }
-    if (flow->granting >= 0) {
+    /* (Of what wasn't announced yet, all or nothing: what it lacks might never be granted.) */
+    if (flow->granting >= 0 && (flow->large || flow->granted_message == flow->message)) {
         const uint64_t allowed = dml__allowed(request, flow->granting);
         const size_t element = dml_dtype_size(request->reduction.dtype);
         flow->granted_bytes = allowed * element / job->segment_bytes * job->segment_bytes;
@@ -114,6 +115,8 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
     const size_t bytes = dml__step_bytes(request, flow->step);
     const bool pair = dml__is_pair(request->call.signature.operation), small = bytes <= job->eager_bytes;
     if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
+    if (request->states[flow->step].done)
+        return false; /* a part was granted and has gone: so will the rest */
     const uint64_t out = link->charged - link->credited;
     if (small && out + dml__eager_charge(bytes) <= job->store_bytes / 2) {
         frame->kind = DML__FRAME_EAGER;

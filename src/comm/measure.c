@@ -215,7 +215,7 @@ typedef struct dml__survey {
 #define DML__CHANGE 1e-6
 
 /* One for all processes on one kernel, in whatever namespaces they are. */
-static int64_t dml__machine(void)
+static int64_t dml__machine_number(void)
 {
     char text[256];
     memset(text, 0, sizeof text);
@@ -233,7 +233,7 @@ static int64_t dml__machine(void)
 static dml__survey dml__own_survey(const dml__comm_job *job)
 {
     dml__survey survey;
-    survey.machine = dml__machine();
+    survey.machine = dml__machine_number();
     survey.processors = dml_cpu_count();
     survey.measures = job->measures;
     survey.first = 0;
