@@ -298,6 +298,11 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
     const dml__signature *mine = &request->call.signature;
     if (dml__is_pair(mine->operation)) return DML_OK;
     if (!dml__same_call(mine, &frame->signature)) return dml__mismatch(job, rank, &frame->signature, mine);
+    if (request->on_device)
+        return dml__job_fail(
+            job, rank, DML_ERROR_MISMATCH,
+            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
+            dml__signature_text(mine, text), job->rank);
     if (frame->algorithm == request->algorithm) return DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
