@@ -70,8 +70,9 @@ static const char usage[] =
     "Prints a row for each operation, algorithm, number of ranks and size: the seconds until the last rank "
     "has "
     "ended.\n"
-    "Within a host messages take 1 us and 5 GB/s; sums make 5 GB/s and copies 8. Up to 16 KiB a\n"
-    "message needs no grant, and what needs more than 16 KiB of scratch is run in rounds.\n";
+    "Within a host messages take 1 us and 5 GB/s; sums make 5 GB/s and copies 8. Up to 128 KiB a\n"
+    "message needs no grant (less from 9 ranks on), and what needs more than 16 KiB of scratch is run in "
+    "rounds.\n";
 
 static void die(const char *format, const char *what)
 {
@@ -104,7 +105,7 @@ static dml__price_model model_of(const settings *s)
     model.reduce = 5e9;
     model.copy = 8e9;
     model.segment = (uint64_t)s->segment;
-    model.eager = 16 << 10; /* as the engine has them */
+    model.eager = 128 << 10; /* as the engine has them */
     model.scratch = 16 << 10;
     model.most_segments = UINT64_C(1) << 22;
     if (strcmp(s->topology, "racks") == 0) {

@@ -90,6 +90,7 @@ DML__DRIVERS_END
 #include "comm/link.c"
 #include "comm/operation.c"
 #include "comm/turn.c"
+#include "comm/nccl_engine.c"
 #include "comm/mpi_engine_calls.c"
 #include "comm/mpi_engine.c"
 DML__DRIVERS_BEGIN

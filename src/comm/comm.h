@@ -101,7 +101,14 @@ typedef struct dml_comm_options {
        launcher started the program without RANK and WORLD_SIZE being set. MPI is initialised if the program
        hasn't done so, and then finalised when the communicator closes (not after an error: its launcher ends
        the job), so who opens several initialises it first. Everything above but rank, world_size, timeout_s
-       and max_requests is of no interest to MPI. */
+       and max_requests is of no interest to MPI.
+       "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
+       memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
+       default stream has, and their result is there when they have been waited for; all ranks start those of
+       all communicators in one order, and give arrays of one kind. The job fails with a sentence for what
+       NCCL has not: sends and receives, all_to_all in place, functions of yours, means of integers,
+       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
+       NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */

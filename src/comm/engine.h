@@ -6,11 +6,8 @@
    and failing together, for which an engine brings a transport of which only the control channel is used. So
    a rank that is missing has a name there too.
 
-   A second one for GPUs (NCCL) would be opened over a job that has met already, which spreads its id by a
-   broadcast, and differ in three places only: `call.in` and `call.out` are device pointers, told from others
-   when the call is made; `start` enqueues on a stream of its own behind an event that the caller's stream has
-   recorded, and `progress` asks the event behind the operation whether it has passed. What it doesn't have
-   (prod of bf16, functions of the user's, receives from any rank) it refuses in `start` with a sentence. */
+   What takes ours' place for some calls only, as NCCL does for a GPU's memory (nccl_engine.h), is no engine
+   of this kind but stands beside ours. */
 #ifndef DML_COMM_ENGINE_H
 #define DML_COMM_ENGINE_H
 

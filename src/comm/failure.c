@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "comm/job.h"
+#include "comm/nccl_engine.h"
 #include "net/net.h"
 
 /* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
@@ -62,6 +63,7 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     dml__set_control_text(&control, text);
     dml__tell_all(job, &control);
     if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
+    dml__nccl_abort(job);
     return status;
 }
 
@@ -81,7 +83,7 @@ static int dml__waits_without_flow(const dml_request *request)
     const dml__comm_job *job = comm->job;
     const int root = request->call.signature.root;
     if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
-    if (!job->engine) return -1;
+    if (!job->engine && !request->on_device) return -1;
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];
         if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];

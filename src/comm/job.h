@@ -76,6 +76,7 @@ struct dml_request {
     dml__request_state state;
     dml_status status;
     dml_message message; /* of a receive: what came */
+    bool on_device;      /* NCCL has it */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -125,7 +126,8 @@ typedef struct dml__link {
     dml__flow *receiving, *sending; /* lists, of active operations */
     /* Frames that came before they were asked for, one behind the other, headers as they came. */
     uint8_t *store;             /* (dml__comm_job.store_bytes) */
-    size_t store_used, storing; /* bytes; of these whole, and of one behind them that is coming in */
+    size_t store_begin;         /* of what is in it, */
+    size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
     uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
     /* Going out: the frame that is being sent. */
     uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
@@ -179,6 +181,7 @@ struct dml_comm {
     int hosts;
     bool measured;                        /* the model's links were */
     void *beneath;                        /* the engine's own */
+    struct dml__nccl_group *nccl;         /* NULL: there is none */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -192,6 +195,7 @@ typedef struct dml__comm_job {
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;
     const dml__engine *engine;    /* NULL: ours */
+    struct dml__nccl *nccl;       /* beside ours, for arrays in a GPU's memory; NULL: there is none */
     bool alone;                   /* the engine may be called by one thread only */
     dml__transport *transport;    /* NULL in a world of one */
     struct dml__local_job *local; /* of ranks of one process: what they share; NULL: others */

@@ -64,7 +64,8 @@ static bool dml__next_grant(dml__comm_job *job, dml__flow *flow, dml__frame *fra
         flow->granted_message++;
         flow->granted_bytes = 0;
     }
-    if (flow->granting >= 0) {
+    /* (Of what wasn't announced yet, all or nothing: what it lacks might never be granted.) */
+    if (flow->granting >= 0 && (flow->large || flow->granted_message == flow->message)) {
         const uint64_t allowed = dml__allowed(request, flow->granting);
         const size_t element = dml_dtype_size(request->reduction.dtype);
         flow->granted_bytes = allowed * element / job->segment_bytes * job->segment_bytes;
@@ -114,6 +115,8 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
     const size_t bytes = dml__step_bytes(request, flow->step);
     const bool pair = dml__is_pair(request->call.signature.operation), small = bytes <= job->eager_bytes;
     if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
+    if (request->states[flow->step].done)
+        return false; /* a part was granted and has gone: so will the rest */
     const uint64_t out = link->charged - link->credited;
     if (small && out + dml__eager_charge(bytes) <= job->store_bytes / 2) {
         frame->kind = DML__FRAME_EAGER;
@@ -295,6 +298,11 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
     const dml__signature *mine = &request->call.signature;
     if (dml__is_pair(mine->operation)) return DML_OK;
     if (!dml__same_call(mine, &frame->signature)) return dml__mismatch(job, rank, &frame->signature, mine);
+    if (request->on_device)
+        return dml__job_fail(
+            job, rank, DML_ERROR_MISMATCH,
+            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
+            dml__signature_text(mine, text), job->rank);
     if (frame->algorithm == request->algorithm) return DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
@@ -604,17 +612,20 @@ DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank)
     bool more = true; /* may have come */
     dml_status status = DML_OK;
     if (link->gone) return link->receiving ? dml__link_gone(job, rank) : DML_OK;
-    /* Not for ever, so that the other links have their turns. */
-    for (int i = 0; i < 16 && more && !status && !link->gone; i++)
+    /* Not for ever, so that the other links have their turns, nor what nobody has asked for yet: it would
+       have to be kept and copied. */
+    for (int i = 0; i < 16 && more && !status && !link->gone; i++) {
         status = dml__receive_some(job, rank, &more);
+        more = more && dml__link_is_awaited(job, rank);
+    }
     return status;
 }
 
 DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
-    return link->receiving || link->sending || link->payload_left || link->header_bytes || job->unmatched ||
-           job->look_around;
+    return link->receiving || link->sending || link->payload_left || link->padding_left ||
+           link->header_bytes || job->unmatched || job->look_around;
 }
 
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)

@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "comm/choice.h"
 #include "comm/job.h"
+#include "comm/nccl_engine.h"
 #include "comm/trace.h"
 #include "net/local.h"
 #include "net/shm.h"
@@ -17,7 +18,7 @@
 /* ---- memory ---- */
 
 /* Bytes of early messages that a rank keeps of each other, in a small world. */
-#define DML__EAGER_ROOM 65536
+#define DML__EAGER_ROOM 524288
 #define DML__SCRATCH_BYTES 16384
 
 /* What is kept for a rank: half of it short messages, and behind that an announcement and a grant for each
@@ -113,6 +114,7 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
     if (comm->beneath) job->engine->leave(job, comm);
+    dml__nccl_leave(job, comm);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);
@@ -161,6 +163,7 @@ static void dml__release_job(dml__comm_job *job)
     dml__memory memory = job->memory;
     dml__release_trace(job);
     while (job->comms) dml__free_comm(job, job->comms);
+    dml__nccl_close(job);
     for (int rank = 0; job->links && rank < job->world; rank++) {
         dml__release(&memory, job->links[rank].swapped);
         dml__release(&memory, job->links[rank].store);
@@ -319,6 +322,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
         return NULL;
     }
     if (job->transport && !job->engine && !job->error.status) dml__agree_in_world(comm);
+    if (settings.nccl && !job->error.status) dml__nccl_open(comm);
     memset(&job->stats, 0, sizeof job->stats); /* of what is called from now on */
     if (job->rank == 0 && !job->engine && !job->error.status) dml__log_description(comm);
     dml__open_trace(comm, &settings.trace);
@@ -509,6 +513,7 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
         }
         dml__leave_job(job);
         if (group && !job->engine) dml__agree_in_group(group, comm);
+        if (group) dml__nccl_join(group);
     }
     dml__release(&job->memory, all);
     return group;

@@ -7,6 +7,7 @@
 #include "comm/algorithms.h"
 #include "comm/choice.h"
 #include "comm/job.h"
+#include "comm/nccl_engine.h"
 #include "comm/trace.h"
 
 /* Operations as state machines: a schedule, how far each of its steps is, and the flows of messages that they
@@ -455,6 +456,12 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
+    request->on_device = dml__nccl_takes(job, &request->call, comm);
+    if (request->on_device) {
+        dml__check_stored(job, request);
+        dml__nccl_start(job, request);
+        return;
+    }
     if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
         dml__begin_owners(job, request);
         dml__check_stored(job, request);
@@ -478,7 +485,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;
     request->status = DML_OK;
-    request->dirty = false;
+    request->dirty = request->on_device = false;
     request->moved = job->started = true;
     if (job->trace) dml__trace_start(job, request, dml_seconds());
     request->next = NULL;
@@ -491,6 +498,9 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         if (!dml__is_pair(call->signature.operation)) request->sequence = comm->sequence++;
         dml__enlist(&job->active, request);
         job->engine->start(job, request);
+    } else if (dml__is_pair(call->signature.operation) && dml__nccl_takes(job, call, comm)) {
+        dml__enlist(&job->active, request);
+        dml__nccl_start(job, request);
     } else if (call->signature.operation == DML__CALL_SEND) {
         const int rank = comm->world_ranks[call->signature.root];
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);

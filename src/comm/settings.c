@@ -76,13 +76,21 @@ static bool dml__read_engine(const dml_comm_options *options, dml__comm_settings
     const char *text = options->engine ? options->engine : dml__environment("DML_COMM_ENGINE");
     const char *name = options->engine ? "engine" : "DML_COMM_ENGINE";
     const bool mpi = text ? strcmp(text, "mpi") == 0 : settings->launched;
-    if (text && !mpi && strcmp(text, "dml") != 0) {
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"dml\" or \"mpi\"", name,
-                  text);
+    settings->nccl = text && strcmp(text, "nccl") == 0;
+    if (text && !mpi && !settings->nccl && strcmp(text, "dml") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"dml\", \"mpi\" or \"nccl\"",
+                  name, text);
         return false;
     }
+#ifndef DML_NCCL
+    if (settings->nccl) {
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "dml_comm_open: %s is \"nccl\", but dml_comm.h was compiled without -DDML_NCCL", name);
+        return false;
+    }
+#endif
 #ifdef DML_MPI
-    if (mpi) settings->engine = dml__mpi_engine();
+    if (mpi && !settings->nccl) settings->engine = dml__mpi_engine();
 #else
     if (text && mpi) {
         dml__fail(error, DML_ERROR_ARGUMENT,

@@ -23,6 +23,7 @@ typedef struct dml__comm_settings {
     dml__trace_settings trace;
     bool launched;                    /* rank and world are what a launcher said */
     const struct dml__engine *engine; /* NULL: ours */
+    bool nccl;                        /* beside it */
 } dml__comm_settings;
 
 DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__comm_settings *settings,

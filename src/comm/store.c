@@ -6,28 +6,49 @@
 #include "comm/job.h"
 
 /* What came before anybody asked for it, for each link: entries of a header and a padded payload, in the
-   order in which they came. Its size bounds it: see dml__store_bytes_for. Most of the time it is empty, so
-   that taking an entry out may move those behind it. */
+   order in which they came. Its size bounds it. Mostly the first is taken out first, which moves nothing;
+   what is taken from between others moves those behind it. */
 
 static size_t dml__entry_bytes(const dml__frame *frame)
 {
     return DML__FRAME_BYTES + dml__padded(frame->bytes);
 }
 
+/* Where the entry `at` bytes behind the first one is. */
+static uint8_t *dml__store_place(const dml__link *link, size_t at)
+{
+    return link->store + link->store_begin + at;
+}
+
 static uint8_t *dml__stored_entry(const dml__link *link, size_t at, dml__frame *frame)
 {
-    const bool ours = dml__decode_frame(link->store + at, frame);
+    const bool ours = dml__decode_frame(dml__store_place(link, at), frame);
     DML_ASSERT(ours);
     (void)ours;
-    return link->store + at + DML__FRAME_BYTES;
+    return dml__store_place(link, at) + DML__FRAME_BYTES;
 }
 
 static void dml__drop_entry(dml__link *link, size_t at, size_t bytes)
 {
     const size_t end = link->store_used + link->storing;
-    memmove(link->store + at, link->store + at + bytes, end - at - bytes);
     link->store_used -= bytes;
+    if (at == 0) {
+        link->store_begin += bytes;
+        return;
+    }
+    memmove(dml__store_place(link, at), dml__store_place(link, at + bytes), end - at - bytes);
     if (link->storing && link->mode == DML__TAKE_STORE) link->target -= bytes;
+}
+
+/* The place of a new entry behind the last. */
+static uint8_t *dml__store_end(const dml__comm_job *job, dml__link *link, size_t bytes)
+{
+    if (link->store_used == 0) link->store_begin = 0;
+    if (link->store_begin + link->store_used + bytes > job->store_bytes) {
+        memmove(link->store, dml__store_place(link, 0), link->store_used);
+        link->store_begin = 0;
+    }
+    return dml__store_place(link, link->store_used);
 }
 
 /* A later grant says all that an earlier one did. */
@@ -39,7 +60,7 @@ static bool dml__replace_grant(dml__link *link, const dml__frame *grant)
         if (frame.kind != DML__FRAME_GRANT || frame.communicator != grant->communicator ||
             frame.sequence != grant->sequence)
             continue;
-        dml__encode_frame(grant, link->store + at);
+        dml__encode_frame(grant, dml__store_place(link, at));
         return true;
     }
     return false;
@@ -58,9 +79,10 @@ DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml
             "%s: give all ranks the same max_requests, and a larger one",
             rank, job->rank, dml__signature_text(&frame->signature, text));
     }
-    dml__encode_frame(frame, link->store + link->store_used);
+    uint8_t *entry = dml__store_end(job, link, bytes);
+    dml__encode_frame(frame, entry);
     link->storing = bytes;
-    link->target = (char *)link->store + link->store_used + DML__FRAME_BYTES;
+    link->target = (char *)entry + DML__FRAME_BYTES;
     link->taking = NULL;
     link->mode = DML__TAKE_STORE;
     job->stats.early++;

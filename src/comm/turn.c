@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "comm/job.h"
+#include "comm/nccl_engine.h"
 
 /* Who makes progress. Everything of a job is under its mutex, which whoever waits gives up only while it
    sleeps in the transport; who wants in then wakes it. The gate is passed before the mutex is asked for, so
@@ -35,6 +36,9 @@ static void dml__give_way(dml__comm_job *job)
     dml__mutex_unlock(&job->gate);
 }
 
+/* Seconds between two looks at what a GPU does, after as long in which it looks all the time. */
+#define DML__NCCL_NAP 1e-3
+
 static void dml__advance_all(dml__comm_job *job)
 {
     bool again = true;
@@ -54,6 +58,7 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     const uint64_t before = job->progress;
     dml__advance_all(job);
     if (job->engine) job->engine->progress(job);
+    dml__nccl_progress(job);
     for (int rank = 0; !job->engine && rank < job->world && !job->error.status; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
@@ -138,6 +143,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
 static double dml__next_deadline(const dml__comm_job *job, double until)
 {
     double first = until < 0 ? dml_seconds() + 3600 : until;
+    if (dml__nccl_is_busy(job)) return dml_seconds() + DML__NCCL_NAP; /* whose events wake nobody */
     if (job->answer_until > 0) return job->answer_until < first ? job->answer_until : first;
     /* Not much longer than a deadline is, so that a longer sleep shows that the process was stopped. */
     if (first > dml_seconds() + job->timeout) first = dml_seconds() + job->timeout;
@@ -223,7 +229,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             result = false;
             break;
         }
-        if (spin_until < 0) spin_until = now + job->spin;
+        if (spin_until < 0) spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
         if (now < spin_until) {
             if (job->yields) dml__thread_yield();
             continue;

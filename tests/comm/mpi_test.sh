@@ -76,7 +76,7 @@ check "all calls, with checks" env DML_COMM_CHECK=1 timeout 120 $run -n 3 "$WORK
 check "sockets that MPI's launcher placed" job 3 "$WORK/sockets"
 check "sockets where there is MPI" env DML_COMM_ENGINE=dml timeout 120 $run -n 2 "$WORK/mpi"
 check_fails "MPI where there is none" "without -DDML_MPI" env DML_COMM_ENGINE=mpi "$WORK/sockets"
-check_fails "an engine that there isn't" 'not "dml" or "mpi"' env DML_COMM_ENGINE=smoke "$WORK/sockets"
+check_fails "an engine that there isn't" 'not "dml", "mpi" or "nccl"' env DML_COMM_ENGINE=smoke "$WORK/sockets"
 check_fails "hosts of which none is said to be rank 0's" "MASTER_ADDR must say" env SLURM_PROCID=1 \
     SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 "$WORK/sockets"
 
