@@ -15,15 +15,24 @@ enum { ALL_REDUCE, REDUCE, BROADCAST, SCATTER, GATHER, ALL_GATHER, REDUCE_SCATTE
 static float *in, *out; /* (count) */
 static int operation, count, rank, ranks;
 
+/* As in bench/allreduce.c: pages that nobody has written are all one page of zeros. */
+static float *new_array(int floats)
+{
+    float *array = (float *)malloc((size_t)floats * sizeof *array);
+    int i;
+    if (!array) MPI_Abort(MPI_COMM_WORLD, 1);
+    for (i = 0; i < floats; i++) array[i] = 1;
+    return array;
+}
+
 static void prepare(int what, int floats)
 {
     free(in);
     free(out);
     operation = what;
     count = floats;
-    in = (float *)calloc((size_t)count, sizeof *in);
-    out = (float *)calloc((size_t)count, sizeof *out);
-    if (!in || !out) MPI_Abort(MPI_COMM_WORLD, 1);
+    in = new_array(count);
+    out = new_array(count);
 }
 
 /* As run_once() in bench/allreduce.c. */

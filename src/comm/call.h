@@ -41,6 +41,15 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
+static inline bool dml__takes_reduce(dml__comm_operation operation)
+{
+#define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
+    if (operation == DML__CALL_##NAME) return reduce;
+    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_REDUCES)
+#undef DML__COMM_OPERATION_REDUCES
+    return false;
+}
+
 /* What all ranks must agree on. */
 typedef struct dml__signature {
     dml__comm_operation operation;

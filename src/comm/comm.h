@@ -85,7 +85,9 @@ typedef struct dml_comm_options {
        "all_reduce=ring,broadcast=chain", the same on all ranks. NULL: DML_COMM_ALGO, else the cheapest. */
     const char *algorithm;
     /* What lies between ranks of one host: "tcp", or "shm" for memory that they share. NULL:
-       DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. */
+       DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. Over "shm" what is large and
+       only moved is read straight from the sender's memory (Linux's process_vm_readv) where the system lets
+       ranks do that; DML_COMM_CMA=0 has it copied instead. */
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and

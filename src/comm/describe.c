@@ -51,6 +51,9 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
                 strcmp(job->transport->calls->medium(job->transport, comm->world_ranks[r]), media[m]) == 0;
         if (count) dml__say(words, ", %d by %s", count, media[m]);
     }
+    int readers = 0;
+    for (int r = 0; r < comm->size && job->links; r++) readers += job->links[comm->world_ranks[r]].reads;
+    if (readers) dml__say(words, ", %d of them reading this one's memory", readers);
     dml__say(words, "\n");
 }
 

@@ -136,6 +136,8 @@ typedef struct dml__link {
     size_t out_done, out_total;  /* of both and the padding together */
     size_t out_counted;          /* bytes of payload, wherever they are */
     dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
+    bool out_offered;            /* the other rank reads the payload where it lies */
+    bool reads;                  /* it can */
     uint64_t out_elements;
     uint8_t
         *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
@@ -249,6 +251,8 @@ typedef struct dml__comm_job {
 } dml__comm_job;
 
 #define DML__STAGE_BYTES 65536
+#define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
+#define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__ROUND_BYTES ((size_t)2 << 20)
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 #define DML__SWAP_BYTES 4096

@@ -40,6 +40,7 @@ static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
     link->out_done = 0;
     link->out_total = DML__FRAME_BYTES + dml__padded(frame->bytes);
     link->out_flow = NULL;
+    link->out_offered = false;
 }
 
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
@@ -90,18 +91,38 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
     return flow->granted_bytes < bytes ? (size_t)flow->granted_bytes : bytes;
 }
 
-/* The next part of a granted message: a whole segment, or its end. */
+/* Whether the other rank had better read this message's payload where it lies: it can, and only copies it.
+   What is reduced it takes in smaller pieces, while they are in a cache of its sender's. What is larger than
+   the caches comes sooner if both ends copy, unless both receive at the same time. Where ranks share
+   processors only what nobody forwards is worth the wait until it was read. All of it was measured. */
+static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
+{
+    const dml__comm_operation operation = flow->request->call.signature.operation;
+    const bool exchange =
+        operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
+    if (!job->links[flow->rank].reads || dml__takes_reduce(operation)) return false;
+    if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
+    return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
+}
+
+/* The next part of a granted message: a whole segment, or its end; of what is offered, several: each is
+   waited for. */
 static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame *frame)
 {
     dml_request *request = flow->request;
     const size_t element = dml_dtype_size(request->reduction.dtype);
     const size_t bytes = dml__step_bytes(request, flow->step);
     const size_t done = (size_t)request->states[flow->step].done * element;
-    const size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
+    const size_t granted = dml__granted(flow, bytes);
     const uint64_t allowed = dml__allowed(request, flow->step);
-    if (bytes ? dml__granted(flow, bytes) < done + part : flow->message >= flow->granted_message)
-        return false;
+    size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
+    if (bytes ? granted < done + part : flow->message >= flow->granted_message) return false;
     if (allowed < (bytes ? (done + part) / element : 1)) return false;
+    for (int i = 1; i < DML__OFFERED_SEGMENTS && part && dml__is_offered(job, flow); i++) {
+        const size_t left = bytes - done - part, more = left < job->segment_bytes ? left : job->segment_bytes;
+        if (granted < done + part + more || allowed < (done + part + more) / element) break;
+        part += more;
+    }
     frame->kind = DML__FRAME_DATA;
     frame->offset = done;
     frame->bytes = (uint32_t)part;
@@ -150,6 +171,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
     if (job->trace) dml__trace_step_begins(job, flow);
     link->out_flow = flow;
+    link->out_offered = frame.kind == DML__FRAME_DATA && dml__is_offered(job, flow);
     link->out_elements = (frame.offset + frame.bytes) / element;
     return true;
 }
@@ -217,7 +239,10 @@ static dml_status dml__push_frame(dml__comm_job *job, int rank, bool *whole)
     dml__span spans[3];
     *whole = false;
     const int count = dml__out_spans(link, spans);
-    const ptrdiff_t sent = job->transport->calls->send(job->transport, rank, DML__CHANNEL_DATA, spans, count);
+    const ptrdiff_t sent =
+        link->out_offered
+            ? job->transport->calls->offer(job->transport, rank, spans, count)
+            : job->transport->calls->send(job->transport, rank, DML__CHANNEL_DATA, spans, count);
     if (sent == DML__GONE) return dml__link_gone(job, rank);
     if (sent) job->progress++;
     link->out_done += (size_t)sent;
@@ -450,7 +475,7 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     uint64_t done = state->done;
     if (mode == DML__TAKE_WRITE) {
         const dml__step *step = &request->schedule.steps[flow->step];
-        done += link->frame.bytes / dml_dtype_size(request->reduction.dtype);
+        done = (link->frame.offset + link->frame.bytes) / dml_dtype_size(request->reduction.dtype);
         if (step->completes && request->reduction.op == DML_MEAN)
             dml__apply(request, flow->step, dml__step_data(request, flow->step) + link->frame.offset,
                        done - state->done);
@@ -517,9 +542,23 @@ static void dml__reduce_some(dml__comm_job *job, dml__link *link, const char *da
     }
 }
 
+/* Who forwards a frame of several segments needn't wait for its end. */
+static void dml__part_written(const dml__comm_job *job, const dml__link *link)
+{
+    dml_request *request = link->taking->request;
+    dml__step_state *state = &request->states[link->taking->step];
+    const size_t come = link->frame.bytes - link->payload_left;
+    if (link->frame.bytes <= job->segment_bytes || !link->payload_left ||
+        request->schedule.steps[link->taking->step].completes)
+        return;
+    state->done = (link->frame.offset + come) / dml_dtype_size(request->reduction.dtype);
+    request->dirty = true;
+}
+
 static void dml__payload_came(dml__comm_job *job, dml__link *link, size_t bytes)
 {
     link->payload_left -= bytes;
+    if (link->mode == DML__TAKE_WRITE) dml__part_written(job, link);
     if (link->mode != DML__TAKE_REDUCE) link->target += bytes;
     if (link->taking) link->taking->request->moved = true;
     job->progress++;
@@ -567,6 +606,8 @@ static dml_status dml__receive_copied(dml__comm_job *job, int rank, bool *more)
     size_t asked = link->payload_left, room;
     if (reduce && asked > DML__STAGE_BYTES - sizeof link->partial)
         asked = DML__STAGE_BYTES - sizeof link->partial;
+    else if (asked > job->segment_bytes)
+        asked = job->segment_bytes;
     if (asked) {
         spans[count].data = reduce ? job->stage + link->partial_bytes : link->target;
         spans[count++].bytes = asked;
@@ -590,13 +631,16 @@ static dml_status dml__receive_copied(dml__comm_job *job, int rank, bool *more)
     return dml__take_bytes(job, rank, (const char *)link->ahead, (size_t)got - payload);
 }
 
-/* From a transport that lends straight from where it lies. */
+/* From a transport that lends straight from where it lies; what has a place to be copied to goes there, since
+   a transport may read it from the sender's memory in one piece. */
 static dml_status dml__receive_some(dml__comm_job *job, int rank, bool *more)
 {
     const dml__transport_calls *calls = job->transport->calls;
+    const dml__link *link = &job->links[rank];
+    const bool in_place = link->payload_left && link->mode != DML__TAKE_REDUCE;
     const void *data;
     const ptrdiff_t lent =
-        calls->lend ? calls->lend(job->transport, rank, &data) : (ptrdiff_t)DML__LENDS_NOTHING;
+        calls->lend && !in_place ? calls->lend(job->transport, rank, &data) : (ptrdiff_t)DML__LENDS_NOTHING;
     if (lent == DML__LENDS_NOTHING) return dml__receive_copied(job, rank, more);
     if (lent == DML__GONE) return dml__link_gone(job, rank);
     *more = lent > 0;

@@ -122,12 +122,15 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 
 /* ---- jobs ---- */
 
-static void dml__count_traffic(dml__comm_job *job)
+/* What there is to know of each link. */
+static void dml__look_at_links(dml__comm_job *job)
 {
+    const dml__transport_calls *calls = job->transport->calls;
     for (int rank = 0; rank < job->world; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
-        const char *medium = job->transport->calls->medium(job->transport, rank);
+        const char *medium = calls->medium(job->transport, rank);
+        link->reads = calls->reads && calls->reads(job->transport, rank) && !link->swapped;
         link->traffic = strcmp(medium, "tcp") == 0   ? &job->stats.tcp
                         : strcmp(medium, "shm") == 0 ? &job->stats.shm
                                                      : &job->stats.local;
@@ -246,6 +249,7 @@ static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *sett
     shm.rank = job->rank;
     shm.world = job->world;
     shm.off = settings->only_tcp;
+    shm.no_reads = settings->no_reads;
     shm.spin = -1;
     shm.seconds = job->timeout;
     shm.control = dml__sharing_control;
@@ -314,7 +318,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
         else if (dml__equip_job(job, &settings) && job->world > 1)
             dml__meet_others(job, &settings, sockets);
     }
-    if (job->transport && !job->engine && !job->error.status) dml__count_traffic(job);
+    if (job->transport && !job->engine && !job->error.status) dml__look_at_links(job);
     dml_comm *comm = dml__new_comm(job, job->next_id++, job->rank, job->world);
     if (!comm) {
         if (job->transport) job->transport->calls->close(job->transport);
@@ -385,7 +389,7 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     job->local = local;
     job->transport = dml__local_open(local->world, job->rank);
     if (job->transport) dml__plan_waits(job);
-    dml__count_traffic(job);
+    dml__look_at_links(job);
     dml__mutex_lock(&local->mutex);
     local->open++;
     dml__mutex_unlock(&local->mutex);

@@ -250,7 +250,13 @@ static bool dml__read_transport(const dml_comm_options *options, dml__comm_setti
                                 dml__error *error)
 {
     const char *text = options->transport ? options->transport : dml__environment("DML_COMM_TRANSPORT");
+    const char *reads = dml__environment("DML_COMM_CMA");
     settings->only_tcp = text && strcmp(text, "tcp") == 0;
+    settings->no_reads = reads && strcmp(reads, "0") == 0;
+    if (reads && !settings->no_reads && strcmp(reads, "1") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_COMM_CMA is \"%s\", not 0 or 1", reads);
+        return false;
+    }
     if (!text || settings->only_tcp || strcmp(text, "shm") == 0) return true;
     dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"tcp\" or \"shm\"",
               options->transport ? "transport" : "DML_COMM_TRANSPORT", text);

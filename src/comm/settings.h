@@ -19,6 +19,7 @@ typedef struct dml__comm_settings {
     int max_requests;
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
+    bool no_reads;             /* ranks of one host don't read each other's memory */
     double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
     dml__trace_settings trace;
     bool launched;                    /* rank and world are what a launcher said */

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #endif
 
@@ -111,6 +112,24 @@ static void dml__host_close(int fd)
     close(fd);
 }
 
+#if defined(SYS_process_vm_readv)
+static bool dml__host_read_process(long process, const dml__span *into, const uint64_t *from, int count)
+{
+    struct iovec here[DML__HOST_RANGES], there[DML__HOST_RANGES];
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        if (from[i] > UINTPTR_MAX) return false;
+        here[i].iov_base = into[i].data;
+        there[i].iov_base = (void *)(uintptr_t)from[i];
+        here[i].iov_len = there[i].iov_len = into[i].bytes;
+        bytes += into[i].bytes;
+    }
+    return syscall(SYS_process_vm_readv, process, here, (unsigned long)count, there, (unsigned long)count,
+                   0ul) == (long)bytes;
+}
+#define DML__HOST_READS
+#endif
+
 #else
 
 static bool dml__host_identity(uint64_t *identity)
@@ -155,11 +174,19 @@ static void dml__host_close(int fd)
 
 #endif
 
+#if !defined(DML__HOST_READS)
+static bool dml__host_read_process(long process, const dml__span *into, const uint64_t *from, int count)
+{
+    (void)process, (void)into, (void)from, (void)count;
+    return false;
+}
+#endif
+
 DML__LOCAL const dml__host_calls *dml__system_host(void)
 {
-    static const dml__host_calls calls = { dml__host_identity, dml__process_id, dml__host_create,
-                                           dml__host_open,     dml__host_map,   dml__host_unmap,
-                                           dml__host_close,    dml__host_random };
+    static const dml__host_calls calls = { dml__host_identity, dml__process_id,  dml__host_create,
+                                           dml__host_open,     dml__host_map,    dml__host_unmap,
+                                           dml__host_close,    dml__host_random, dml__host_read_process };
     return &calls;
 }
 

@@ -3,6 +3,7 @@
 #define DML_NET_HOST_MEMORY_H
 
 #include "base/platform.h"
+#include "net/transport.h"
 
 /* What is asked of the system, as a table, so that a test can make each of them fail. */
 typedef struct dml__host_calls {
@@ -19,9 +20,14 @@ typedef struct dml__host_calls {
     void (*unmap)(void *memory, size_t bytes);
     void (*close)(int fd);
     bool (*random)(void *out, size_t bytes);
+    /* Copies ranges of another process's memory, one after the other in their order: into[i] from address
+       from[i] there. False: not all of it could be read. */
+    bool (*read)(long process, const dml__span *into, const uint64_t *from, int count);
 } dml__host_calls;
 
-/* Linux's memfd_create and /proc. Elsewhere every one fails. */
+#define DML__HOST_RANGES 2 /* of a read, at most */
+
+/* Linux's memfd_create, process_vm_readv and /proc. Elsewhere every one fails. */
 DML__LOCAL const dml__host_calls *dml__system_host(void);
 
 #endif

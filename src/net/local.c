@@ -382,10 +382,19 @@ DML__LOCAL dml__transport *dml__local_open(dml__local_world *world, int rank)
 static bool dml__local_make_rank(dml__local_world *world, int rank)
 {
     static const dml__transport_calls calls = {
-        "local",          dml__local_send,    dml__local_receive,
-        dml__local_lend,  dml__local_consume, dml__local_withdraw,
-        dml__local_wait,  dml__local_wake,    dml__local_medium,
-        dml__local_close, dml__local_abandon,
+        "local",
+        dml__local_send,
+        dml__local_receive,
+        dml__local_lend,
+        dml__local_consume,
+        dml__local_withdraw,
+        dml__local_wait,
+        dml__local_wake,
+        dml__local_medium,
+        dml__local_close,
+        dml__local_abandon,
+        NULL,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
-#include "net/lent.h"
 #include "net/shm_internal.h"
 
 #define DML__SHM_SPIN 50         /* microseconds: about what it costs to sleep and be rung */
@@ -43,26 +42,46 @@ static void dml__shm_take_bells(dml__shm *shm, int rank)
 
 /* ---- data ---- */
 
-static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *spans, int count)
+/* Of the spans without their first `sent` bytes as much as goes now: `sent` and that. */
+static ptrdiff_t dml__shm_send_spans(dml__shm *shm, int rank, const dml__span *spans, int count, size_t sent,
+                                     bool offered)
 {
-    dml__shm_pair *pair = &shm->pairs[rank];
-    size_t sent = 0;
-    if (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)) &&
-        !dml__shm_learn(&pair->out))
-        pair->gone = true;
-    if (pair->gone) return DML__GONE;
+    dml__shm_sender *out = &shm->pairs[rank].out;
+    const bool offers = offered && dml__shm_is_read(out);
+    size_t skip = sent;
     for (int i = 0; i < count; i++) {
-        const uint8_t *data = (const uint8_t *)spans[i].data;
-        for (size_t left = spans[i].bytes; left > 0;) {
-            const uint32_t piece = dml__shm_send_piece(&pair->out, data, left);
+        const size_t skipped = skip < spans[i].bytes ? skip : spans[i].bytes;
+        const uint8_t *data = (const uint8_t *)spans[i].data + skipped;
+        skip -= skipped;
+        const bool remote = offers && spans[i].bytes - skipped >= DML__SHM_REMOTE;
+        for (size_t left = spans[i].bytes - skipped; left > 0;) {
+            const uint32_t piece =
+                remote ? dml__shm_send_remote(out, data, left) : dml__shm_send_piece(out, data, left);
             if (piece == 0) return (ptrdiff_t)sent;
-            if (dml__shm_receiver_to_ring(&pair->out)) dml__shm_bell(shm, rank);
+            if (dml__shm_receiver_to_ring(out)) dml__shm_bell(shm, rank);
             data += piece;
             left -= piece;
-            sent += piece;
+            if (!remote) sent += piece;
         }
+        if (remote) return (ptrdiff_t)sent;
     }
     return (ptrdiff_t)sent;
+}
+
+static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *spans, int count, bool offered)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    size_t gone = 0;
+    if (pair->out.remote ||
+        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        if (dml__shm_learn(&pair->out))
+            gone = dml__shm_remote_gone(&pair->out);
+        else
+            pair->gone = true;
+    }
+    if (gone == 0 && pair->gone) return DML__GONE; /* who is gone may have taken the piece before */
+    if (pair->gone || pair->out.remote) return (ptrdiff_t)gone;
+    return dml__shm_send_spans(shm, rank, spans, count, gone, offered);
 }
 
 /* As dml__shm_look; who is gone is so once all that it had sent is taken. */
@@ -73,15 +92,76 @@ static ptrdiff_t dml__shm_look_at(dml__shm_pair *pair)
     return bytes <= 0 && pair->gone ? DML__GONE : bytes;
 }
 
+/* The next bytes of the remote piece that was looked at; false: it is no more. The seal is read last: if it
+   is there, the sender had not withdrawn the piece, and is no other process of the same number. */
+static bool dml__shm_read(dml__shm *shm, dml__shm_pair *pair, void *to, size_t bytes)
+{
+    uint8_t seal[DML__SHM_TOKEN];
+    const uint64_t from[2] = { pair->in.remote + pair->in.done, pair->reach.address };
+    dml__span into[2];
+    into[0].data = to;
+    into[0].bytes = bytes;
+    into[1].data = seal;
+    into[1].bytes = sizeof seal;
+    if (shm->host->read((long)pair->reach.process, into, from, 2) &&
+        memcmp(seal, pair->reach.seal, sizeof seal) == 0)
+        return true;
+    pair->gone = true;
+    return false;
+}
+
+static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
+{
+    dml__shm_consume_piece(&shm->pairs[rank].in, bytes);
+    if (dml__shm_sender_to_ring(&shm->pairs[rank].in)) dml__shm_bell(shm, rank);
+}
+
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
 {
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_pair *pair = &shm->pairs[rank];
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
-    const ptrdiff_t bytes = dml__shm_look_at(pair);
-    if (bytes > 0) *data = pair->in.data + pair->in.done;
+    ptrdiff_t bytes = dml__shm_look_at(pair);
+    if (bytes <= 0) return bytes;
+    if (pair->in.data) {
+        *data = pair->in.data + pair->in.done;
+        return bytes;
+    }
+    uint8_t *stage = shm->stage + ((pair->in.remote + pair->in.done - (uint64_t)(uintptr_t)shm->stage) & 63);
+    if (bytes > (ptrdiff_t)DML__SHM_STAGE) bytes = DML__SHM_STAGE;
+    if (!dml__shm_read(shm, pair, stage, (size_t)bytes)) return DML__GONE;
+    *data = stage;
     return bytes;
+}
+
+/* Takes what has come to where there is room for it: as many bytes as lie in one piece. */
+static ptrdiff_t dml__shm_take(dml__shm *shm, int rank, void *to, size_t room)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    const ptrdiff_t come = dml__shm_look_at(pair);
+    if (come <= 0) return come;
+    const size_t bytes = (size_t)come < room ? (size_t)come : room;
+    if (pair->in.data)
+        memcpy(to, pair->in.data + pair->in.done, bytes);
+    else if (!dml__shm_read(shm, pair, to, bytes))
+        return DML__GONE;
+    dml__shm_consume_from(shm, rank, bytes);
+    return (ptrdiff_t)bytes;
+}
+
+static ptrdiff_t dml__shm_receive_data(dml__shm *shm, int rank, const dml__span *spans, int count)
+{
+    size_t got = 0;
+    for (int i = 0; i < count; i++)
+        for (size_t filled = 0; filled < spans[i].bytes;) {
+            const ptrdiff_t taken =
+                dml__shm_take(shm, rank, (uint8_t *)spans[i].data + filled, spans[i].bytes - filled);
+            if (taken <= 0) return got ? (ptrdiff_t)got : taken;
+            filled += (size_t)taken;
+            got += (size_t)taken;
+        }
+    return (ptrdiff_t)got;
 }
 
 static void dml__shm_consume(dml__transport *transport, int rank, size_t bytes)
@@ -92,8 +172,7 @@ static void dml__shm_consume(dml__transport *transport, int rank, size_t bytes)
         shm->below->calls->consume(shm->below, rank, bytes);
         return;
     }
-    dml__shm_consume_piece(&pair->in, bytes);
-    if (dml__shm_sender_to_ring(&pair->in)) dml__shm_bell(shm, rank);
+    dml__shm_consume_from(shm, rank, bytes);
 }
 
 static ptrdiff_t dml__shm_send(dml__transport *transport, int rank, dml__channel channel,
@@ -101,8 +180,15 @@ static ptrdiff_t dml__shm_send(dml__transport *transport, int rank, dml__channel
 {
     dml__shm *shm = dml__shm_of(transport);
     if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
-        return dml__shm_send_data(shm, rank, spans, count);
+        return dml__shm_send_data(shm, rank, spans, count, false);
     return shm->below->calls->send(shm->below, rank, channel, spans, count);
+}
+
+static ptrdiff_t dml__shm_offer_data(dml__transport *transport, int rank, const dml__span *spans, int count)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    if (!shm->pairs[rank].memory) return dml__shm_send(transport, rank, DML__CHANNEL_DATA, spans, count);
+    return dml__shm_send_data(shm, rank, spans, count, true);
 }
 
 static ptrdiff_t dml__shm_receive(dml__transport *transport, int rank, dml__channel channel,
@@ -110,7 +196,7 @@ static ptrdiff_t dml__shm_receive(dml__transport *transport, int rank, dml__chan
 {
     dml__shm *shm = dml__shm_of(transport);
     if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
-        return dml__receive_lent(transport, rank, spans, count);
+        return dml__shm_receive_data(shm, rank, spans, count);
     return shm->below->calls->receive(shm->below, rank, channel, spans, count);
 }
 
@@ -243,9 +329,23 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+/* From now on nobody takes what was read here for something that was on offer. */
+static void dml__shm_break_seal(dml__shm *shm)
+{
+    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_store_n(&shm->seal[i], 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static bool dml__shm_reads(const dml__transport *transport, int rank)
+{
+    const dml__shm_pair *pair = &dml__shm_of(transport)->pairs[rank];
+    return pair->memory && dml__shm_is_read(&pair->out);
+}
+
 static void dml__shm_withdraw(dml__transport *transport)
 {
-    const dml__shm *shm = dml__shm_of(transport);
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_break_seal(shm);
     if (shm->below->calls->withdraw) shm->below->calls->withdraw(shm->below);
 }
 
@@ -253,10 +353,12 @@ static void dml__shm_withdraw(dml__transport *transport)
 static void dml__shm_release(dml__shm *shm)
 {
     dml__memory *memory = shm->memory;
+    dml__shm_break_seal(shm);
     for (int rank = 0; shm->pairs && rank < shm->world; rank++)
         if (shm->pairs[rank].memory) shm->host->unmap(shm->pairs[rank].memory, shm->pairs[rank].bytes);
     dml__release(memory, shm->pairs);
     dml__release(memory, shm->wishes);
+    dml__release(memory, shm->stage);
     dml__release(memory, shm);
 }
 
@@ -291,12 +393,48 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
     pair->out.size = pair->in.size = ring;
 }
 
+/* ---- whose memory can be read ---- */
+
+DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory)
+{
+    dml__shm_reach *reach = &((dml__shm_head *)(void *)memory)->reach[shm->rank > rank];
+    if (!shm->sealed) return;
+    reach->process = (uint64_t)shm->host->process();
+    reach->address = (uint64_t)(uintptr_t)shm->seal;
+    memcpy(reach->seal, shm->seal, sizeof reach->seal);
+}
+
+DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    uint8_t seal[DML__SHM_TOKEN];
+    dml__span into;
+    into.data = seal;
+    into.bytes = sizeof seal;
+    pair->reach = ((const dml__shm_head *)(const void *)pair->memory)->reach[shm->rank < rank];
+    pair->in.reads = shm->sealed && pair->reach.address && pair->reach.process <= INT32_MAX &&
+                     shm->host->read((long)pair->reach.process, &into, &pair->reach.address, 1) &&
+                     memcmp(seal, pair->reach.seal, sizeof seal) == 0;
+    if (pair->in.reads) __atomic_store_n(&pair->in.way->receiver_reads, 1, __ATOMIC_RELEASE);
+}
+
 static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
                                  const dml__host_calls *host, dml__memory *memory)
 {
     static const dml__transport_calls calls = {
-        "shm",         dml__shm_send, dml__shm_receive, dml__shm_lend,  dml__shm_consume, dml__shm_withdraw,
-        dml__shm_wait, dml__shm_wake, dml__shm_medium,  dml__shm_close, dml__shm_abandon,
+        "shm",
+        dml__shm_send,
+        dml__shm_receive,
+        dml__shm_lend,
+        dml__shm_consume,
+        dml__shm_withdraw,
+        dml__shm_wait,
+        dml__shm_wake,
+        dml__shm_medium,
+        dml__shm_close,
+        dml__shm_abandon,
+        dml__shm_reads,
+        dml__shm_offer_data,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -308,7 +446,9 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
     shm->world = settings->world;
     shm->pairs = (dml__shm_pair *)dml__allocate_array(memory, (size_t)shm->world, sizeof *shm->pairs);
     shm->wishes = (uint8_t *)dml__allocate(memory, (size_t)shm->world);
-    if (shm->pairs && shm->wishes) return shm;
+    shm->stage = (uint8_t *)dml__allocate(memory, DML__SHM_STAGE + 64);
+    shm->sealed = !settings->off && !settings->no_reads && host->random(shm->seal, sizeof shm->seal);
+    if (shm->pairs && shm->wishes && shm->stage) return shm;
     dml__shm_release(shm);
     return NULL;
 }

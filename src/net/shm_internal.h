@@ -7,9 +7,17 @@
 
 #define DML__SHM_TOKEN 16 /* bytes by which both ends know that they have the same memory */
 
+/* Where a process's own memory can be read: by the seal at this address there one knows that it is the right
+   process still, and that what was read before the seal was still on offer. */
+typedef struct dml__shm_reach {
+    uint64_t process, address; /* 0: nobody reads it */
+    uint8_t seal[DML__SHM_TOKEN];
+} dml__shm_reach;
+
 /* What is shared begins with this; then, for each direction, the lower rank's first, a way and its ring. */
 typedef struct dml__shm_head {
     uint8_t token[DML__SHM_TOKEN] DML__OWN_LINE;
+    dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
 typedef struct dml__shm_pair {
@@ -18,6 +26,7 @@ typedef struct dml__shm_pair {
     bool gone; /* its connection below has ended, or what it wrote makes no sense */
     dml__shm_sender out;
     dml__shm_receiver in;
+    dml__shm_reach reach; /* the other rank's, while in.reads */
 } dml__shm_pair;
 
 typedef struct dml__shm {
@@ -30,7 +39,12 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool sealed;          /* others may read this rank's memory, as long as this is here: */
+    uint8_t seal[DML__SHM_TOKEN];
+    uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */
 } dml__shm;
+
+#define DML__SHM_STAGE (32u * 1024)
 
 static inline size_t dml__shm_bytes(uint32_t ring)
 {
@@ -39,6 +53,11 @@ static inline size_t dml__shm_bytes(uint32_t ring)
 
 /* The pair has this memory, with rings of that size, from now on. */
 DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint32_t ring);
+
+/* Says in the pair's memory where this rank's own can be read; at the end of the way that comes in, whether
+   the other's can, which has said so. */
+DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
+DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
 
 /* Fills in the pairs; false: as dml__shm_open says NULL. */
 DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, int *culprit);

@@ -12,7 +12,8 @@
      lower rank   OFFER   where its memory is; only if they are on one host. No process: it has none
      upper rank   ANSWER  whether it has got it; only if there was some
 
-   so that both know the same at the end, whatever has failed. */
+   so that both know the same at the end, whatever has failed. In the memory itself each says where its own
+   can be read, and each finds out by itself whether it can read the other's. */
 enum { DML__SHM_HELLO = 1, DML__SHM_OFFER, DML__SHM_ANSWER, DML__SHM_DONE };
 
 #define DML__SHM_MESSAGE 64
@@ -53,7 +54,7 @@ static void dml__shm_close_talk(const dml__shm *shm, dml__shm_talk *talk, size_t
 }
 
 /* Makes the memory of a pair and says where it is, or that there is none. */
-static void dml__shm_offer(const dml__shm_meeting *meeting, dml__shm_talk *talk)
+static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_talk *talk)
 {
     const dml__host_calls *host = meeting->shm->host;
     const size_t bytes = dml__shm_bytes(meeting->ring);
@@ -69,6 +70,7 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, dml__shm_talk *talk)
         return;
     }
     memcpy(talk->memory, token, sizeof token);
+    dml__shm_tell_reach(meeting->shm, rank, talk->memory);
     dml__store64(talk->out + 8, (uint64_t)host->process());
     dml__store32(talk->out + 16, (uint32_t)talk->fd);
     dml__store32(talk->out + 20, meeting->ring);
@@ -114,6 +116,8 @@ static void dml__shm_answer(dml__shm *shm, int rank, dml__shm_talk *talk)
     if (!memory) return;
     dml__store32(talk->out + 8, 1);
     dml__shm_connect(shm, rank, memory, dml__load32(talk->in + 20));
+    dml__shm_tell_reach(shm, rank, memory);
+    dml__shm_try_reach(shm, rank);
 }
 
 /* The lower rank hears whether the other has the memory. */
@@ -123,6 +127,7 @@ static void dml__shm_conclude(const dml__shm_meeting *meeting, int rank, dml__sh
     talk->expects = DML__SHM_DONE;
     if (dml__load32(talk->in + 8) == 1) {
         dml__shm_connect(shm, rank, talk->memory, meeting->ring);
+        dml__shm_try_reach(shm, rank);
         talk->memory = NULL;
     }
     dml__shm_close_talk(shm, talk, dml__shm_bytes(meeting->ring));
@@ -141,7 +146,7 @@ static bool dml__shm_hear(const dml__shm_meeting *meeting, int rank)
         talk->expects = DML__SHM_DONE;
         if (identity == 0 || identity != meeting->identity) return true;
         if (lower)
-            dml__shm_offer(meeting, talk);
+            dml__shm_offer(meeting, rank, talk);
         else
             talk->expects = DML__SHM_OFFER;
     } else if (talk->expects == DML__SHM_OFFER) {

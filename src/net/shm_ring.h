@@ -11,17 +11,20 @@
 
 #include <string.h>
 
-#define DML__SHM_PIECES 128u        /* that may be on their way; a power of two */
-#define DML__SHM_PIECE (64u * 1024) /* bytes of a piece at most: the other end begins to read after it */
-#define DML__SHM_SHORT 104u         /* bytes of a piece that lies in the row */
-#define DML__SHM_RING_LEAST 4096u   /* bytes of a ring */
+#define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
+#define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
+#define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
+#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is */
+#define DML__SHM_REMOTE_MOST (128u * 1024) /* at most: the sender sees that it moves before it would sleep   \
+                                            */
+#define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
 typedef struct dml__shm_piece {
     uint32_t number; /* 1 + that of the piece, once it is there */
     uint32_t bytes;
-    uint32_t at; /* where it begins: in the ring, or, of a short one, in `data` */
-    uint32_t unused;
+    uint32_t at;     /* where it begins: in the ring, or, of a short one, in `data` */
+    uint32_t remote; /* 1: it lies in the sender's own memory, at the address in `data` */
     uint8_t data[DML__SHM_SHORT + 8];
 } dml__shm_piece;
 
@@ -30,6 +33,7 @@ typedef struct dml__shm_way {
     uint32_t tail DML__OWN_LINE;            /* the receiver's: pieces consumed */
     uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
     uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
+    uint32_t receiver_reads;                /* 1: it can read the sender's own memory */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 
@@ -38,15 +42,18 @@ typedef struct dml__shm_sender {
     dml__shm_way *way;
     uint8_t *ring; /* (size) */
     uint32_t size, head, tail;
-    uint32_t at, freed;             /* the end of what was written; the end of what was consumed of it */
-    uint32_t ends[DML__SHM_PIECES]; /* of the pieces that are on their way */
+    uint32_t at, freed; /* the end of what was written; the end of what was consumed of it */
+    uint32_t remote;    /* how many of the pieces that are on their way are remote: the last */
+    uint32_t ends[DML__SHM_PIECES], sizes[DML__SHM_PIECES]; /* of these pieces; bytes of the remote ones */
 } dml__shm_sender;
 
 typedef struct dml__shm_receiver {
     dml__shm_way *way;
     const uint8_t *ring; /* (size) */
     uint32_t size, tail;
-    const uint8_t *data; /* of the piece at tail, which was checked */
+    bool reads;          /* the sender's own memory may be read */
+    const uint8_t *data; /* of the piece at tail, which was checked; NULL: it is a remote one, */
+    uint64_t remote;     /* at this address */
     uint32_t bytes;      /* of it; 0: not looked at yet */
     uint32_t done;       /* of these, consumed */
     uint32_t quiet;      /* bytes consumed since the sender was told of room */
@@ -71,18 +78,21 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
     return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
 }
 
-/* Whether something can be sent: as much as a piece of any alignment needs. */
+/* Whether something can be sent, as much as a piece of any alignment needs, or remote pieces have gone:
+   behind them nothing goes before. */
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
+    if (s->remote) return s->head - s->tail < s->remote;
     return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
 }
 
-static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes)
+static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes, uint32_t remote)
 {
     dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     s->ends[s->head % DML__SHM_PIECES] = s->at;
     __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
 }
 
@@ -93,7 +103,7 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     if (dml__shm_knows_room(s, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
         memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
-        dml__shm_publish(s, at, (uint32_t)left);
+        dml__shm_publish(s, at, (uint32_t)left, 0);
         return (uint32_t)left;
     }
     const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
@@ -113,8 +123,37 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     }
     memcpy(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    dml__shm_publish(s, begin, bytes);
+    dml__shm_publish(s, begin, bytes, 0);
     return bytes;
+}
+
+/* Whether the receiver can read what it is told the place of. */
+static inline bool dml__shm_is_read(const dml__shm_sender *s)
+{
+    return __atomic_load_n(&s->way->receiver_reads, __ATOMIC_RELAXED) == 1;
+}
+
+/* Tells the receiver where the first bytes of `left` are; how many. They have gone when it has consumed the
+   piece. 0: there are too many. */
+static inline uint32_t dml__shm_send_remote(dml__shm_sender *s, const uint8_t *data, size_t left)
+{
+    const uint64_t address = (uint64_t)(uintptr_t)data;
+    const uint32_t bytes = left < DML__SHM_REMOTE_MOST ? (uint32_t)left : DML__SHM_REMOTE_MOST;
+    if (s->head - s->tail >= DML__SHM_PIECES) return 0;
+    memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data, &address, sizeof address);
+    s->sizes[s->head % DML__SHM_PIECES] = bytes;
+    s->remote++;
+    dml__shm_publish(s, 0, bytes, 1);
+    return bytes;
+}
+
+/* After dml__shm_learn: bytes of remote pieces that have gone since. */
+static inline size_t dml__shm_remote_gone(dml__shm_sender *s)
+{
+    size_t gone = 0;
+    for (; s->remote > s->head - s->tail; s->remote--)
+        gone += s->sizes[(s->head - s->remote) % DML__SHM_PIECES];
+    return gone;
 }
 
 /* ---- receiving ---- */
@@ -130,10 +169,17 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
     const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    r->done = 0;
+    if (__atomic_load_n(&piece->remote, __ATOMIC_RELAXED)) {
+        if (!r->reads || bytes == 0 || bytes > DML__SHM_REMOTE_MOST) return -1;
+        memcpy(&r->remote, piece->data, sizeof r->remote);
+        r->data = NULL;
+        r->bytes = bytes;
+        return (ptrdiff_t)bytes;
+    }
     if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
     r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
     r->bytes = bytes;
-    r->done = 0;
     return (ptrdiff_t)bytes;
 }
 

@@ -61,6 +61,11 @@ typedef struct dml__transport_calls {
     /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
        are the parent's. */
     void (*abandon)(dml__transport *transport);
+    /* Whether that rank reads what `offer` offers it where it lies. NULL, both: no rank does, use send. */
+    bool (*reads)(const dml__transport *transport, int rank);
+    /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
+       large from this rank's memory, once and in one piece, and until then it hasn't gone. */
+    ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
 } dml__transport_calls;
 
 struct dml__transport {

@@ -132,6 +132,11 @@ static void bad_settings(void)
     unsetenv("DML_COMM_LATENCY");
     unsetenv("DML_COMM_BANDWIDTH");
     unsetenv("DML_COMM_DETERMINISTIC");
+    setenv("DML_COMM_CMA", "no", 1);
+    memset(&error, 0, sizeof error);
+    CHECK(!dml__read_comm_settings(&options, &settings, &error));
+    CHECK_CONTAINS(error.text, "DML_COMM_CMA is \"no\", not 0 or 1");
+    unsetenv("DML_COMM_CMA");
 }
 
 /* ---- groups ---- */

@@ -17,8 +17,10 @@
 
 static struct {
     int identity, create, open, map, random; /* 1: fails from now on */
-    bool other_token;
+    int read;                                /* the same, and counts what didn't */
+    bool other_token, other_seal;
 } fails;
+static size_t bytes_read;         /* by process_vm_readv, in all but seals */
 static __thread uint64_t my_host; /* added to the identity */
 
 static bool host_identity(uint64_t *identity)
@@ -51,6 +53,14 @@ static bool host_random(void *out, size_t bytes)
     return !fails.random && dml__system_host()->random(out, bytes);
 }
 
+static bool host_read(long process, const dml__span *into, const uint64_t *from, int count)
+{
+    if (fails.read || !dml__system_host()->read(process, into, from, count)) return false;
+    if (count > 1) __atomic_fetch_add(&bytes_read, into[0].bytes, __ATOMIC_RELAXED);
+    if (fails.other_seal) ((uint8_t *)into[count - 1].data)[0] ^= 1;
+    return true;
+}
+
 static dml__host_calls calls; /* filled in before a thread runs */
 
 static const dml__host_calls *host_calls(void)
@@ -66,6 +76,7 @@ static void prepare_calls(void)
     calls.open = host_open;
     calls.map = host_map;
     calls.random = host_random;
+    calls.read = host_read;
 }
 
 static bool can_share(void)
@@ -151,6 +162,40 @@ static traffic traffic_of(size_t most, int world)
     return t;
 }
 
+/* Whether this system lets a process read another's memory, or at least its own. */
+static bool can_read(void)
+{
+    uint64_t here = 7, there = 0;
+    const uint64_t from = (uint64_t)(uintptr_t)&here;
+    dml__span into = { &there, sizeof there };
+    return can_share() && dml__system_host()->read((long)getpid(), &into, &from, 1) && there == 7;
+}
+
+static void what_is_large_is_read_where_it_is(void)
+{
+    if (!can_read()) {
+        SKIP("no memory can be read");
+        return;
+    }
+    /* 0: read; the others find out that it can't be, and send it all the same. */
+    for (int how = 0; how < 4; how++)
+        for (int world = 2; world <= 5; world++) {
+            rank ranks[TRAFFIC_RANKS];
+            const traffic t = traffic_of(how ? 50000 : 400000, world);
+            memset(&fails, 0, sizeof fails);
+            bytes_read = 0;
+            rank_prepare(ranks, world, world % 2 ? 4096 : 0, world % 2 ? 1000 : -1);
+            for (int i = 0; i < world; i++) ranks[i].settings.no_reads = how == 1;
+            fails.read = how == 2;
+            fails.other_seal = how == 3;
+            run_threads(ranks, world, &t, rank_main);
+            check_ranks(ranks, world, "reads");
+            CHECK_STRING(ranks[0].media[1], "shm");
+            CHECK(how ? bytes_read == 0 : bytes_read > t.data);
+        }
+    memset(&fails, 0, sizeof fails);
+}
+
 static void threads_send_each_other_all(void)
 {
     static const size_t most[] = { 8, 700, 9000, 300000 }, rings[] = { 4096, 65536, 0 };
@@ -231,7 +276,7 @@ static void *chatter(void *argument)
     dml__transport *t = me->transport;
     wishes[other] = DML__WISH_RECEIVE | DML__WISH_SEND;
     for (;;) {
-        const ptrdiff_t sent = t->calls->send(t, other, DML__CHANNEL_DATA, &span, 1);
+        const ptrdiff_t sent = t->calls->offer(t, other, &span, 1);
         const ptrdiff_t got = t->calls->lend(t, other, &lent);
         if (got == DML__LENDS_NOTHING) break;
         for (ptrdiff_t i = 0; i < got; i++)
@@ -405,6 +450,80 @@ static ptrdiff_t send_bytes(dml__transport *t, int to, dml__channel channel, con
 {
     const dml__span span = { (void *)(uintptr_t)data, bytes };
     return t->calls->send(t, to, channel, &span, 1);
+}
+
+static ptrdiff_t offer_bytes(dml__transport *t, int to, void *data, size_t bytes)
+{
+    const dml__span span = { data, bytes };
+    return t->calls->offer(t, to, &span, 1);
+}
+
+static ptrdiff_t receive_bytes(dml__transport *t, int from, void *data, size_t bytes)
+{
+    const dml__span span = { data, bytes };
+    return t->calls->receive(t, from, DML__CHANNEL_DATA, &span, 1);
+}
+
+/* 300,000 bytes of x are on offer, of which the receiver has what it read when `what` happens to them. */
+static void check_taken_back(int what)
+{
+    static uint8_t x[300000], got[300000];
+    uint8_t wishes[2] = { 0, DML__WISH_SEND };
+    const void *lent;
+    if (!two_open(0)) return;
+    memset(x, 1, sizeof x);
+    CHECK_INT(offer_bytes(a, 1, x, sizeof x), 0);
+    CHECK_INT(a->calls->wait(a, wishes, 0.01), 0);
+    CHECK_INT(receive_bytes(b, 0, got, 1000), 1000);
+    CHECK_INT(offer_bytes(a, 1, x, sizeof x), 0); /* none of its pieces is read in full */
+    CHECK_INT(b->calls->lend(b, 0, &lent), 32768);
+    b->calls->consume(b, 0, 32768);
+    CHECK(got[999] == 1 && ((const uint8_t *)lent)[32767] == 1);
+    if (what == 0) { /* nothing */
+        CHECK_INT(receive_bytes(b, 0, got, sizeof got), sizeof x - 33768);
+        CHECK_INT(a->calls->wait(a, wishes, 10), DML__READY_DATA);
+        CHECK_INT(offer_bytes(a, 1, x, sizeof x), sizeof x);
+        CHECK_INT(receive_bytes(b, 0, got, 1), 0);
+        for (size_t i = 0; i < sizeof x - 33768; i++) CHECK(got[i] == 1);
+        two_close();
+        return;
+    }
+    if (what == 1) a->calls->withdraw(a);
+    if (what == 2) fails.read = 1;          /* as when the process is gone */
+    if (what == 3) fails.other_seal = true; /* or is another one of the same number */
+    memset(x, 2, sizeof x);
+    CHECK_INT(receive_bytes(b, 0, got, 5000), DML__GONE);
+    CHECK_INT(b->calls->lend(b, 0, &lent), DML__GONE);
+    memset(&fails, 0, sizeof fails);
+    two_close();
+}
+
+static void what_is_taken_back_is_not_received(void)
+{
+    if (!can_read()) {
+        SKIP("no memory can be read");
+        return;
+    }
+    for (int what = 0; what < 4; what++) check_taken_back(what);
+}
+
+/* What the receiver had read has gone, even if it left at once. */
+static void who_leaves_has_taken_what_it_read(void)
+{
+    static uint8_t x[100000], got[100000];
+    if (!can_read()) {
+        SKIP("no memory can be read");
+        return;
+    }
+    if (!two_open(0)) return;
+    CHECK_INT(offer_bytes(a, 1, x, sizeof x), 0);
+    CHECK_INT(receive_bytes(b, 0, got, sizeof got), sizeof got);
+    b->calls->close(b);
+    uint8_t wishes[2] = { 0, DML__WISH_RECEIVE };
+    a->calls->wait(a, wishes, 10);
+    CHECK_INT(offer_bytes(a, 1, x, sizeof x), sizeof x);
+    CHECK_INT(offer_bytes(a, 1, x, sizeof x), DML__GONE);
+    a->calls->close(a);
 }
 
 static void pieces_lie_at_every_offset(void)
@@ -621,6 +740,9 @@ int main(void)
     RUN(who_has_closed_is_gone);
     RUN(a_spoiled_ring_is_survived);
     RUN(indices_that_make_no_sense_end_it);
+    RUN(what_is_taken_back_is_not_received);
+    RUN(who_leaves_has_taken_what_it_read);
+    RUN(what_is_large_is_read_where_it_is);
     RUN(who_sleeps_is_rung);
     RUN(namespaces_are_hosts);
     RUN(hosts_are_told_apart);

@@ -31,6 +31,7 @@ typedef struct traffic_peer {
     uint8_t *memory; /* (TRAFFIC_SPANS, most + 128) */
     dml__span spans[TRAFFIC_SPANS];
     int count, offered; /* spans made; of them offered so far */
+    bool offer;         /* by `offer` rather than `send` */
     size_t sent, got, control_sent, control_got;
 } traffic_peer;
 
@@ -81,11 +82,14 @@ TEST__UNUSED static bool traffic_send(dml__transport *transport, int me, int pee
             p->spans[p->count++].bytes = p->out.end - p->out.at;
         }
         p->offered = 0;
+        p->offer = transport->calls->offer && test_random(random) % 2;
     }
     if (p->count == 0) return true;
     if (p->offered < p->count)
         p->offered += 1 + (int)(test_random(random) % (unsigned)(p->count - p->offered));
-    const ptrdiff_t gone = transport->calls->send(transport, peer, DML__CHANNEL_DATA, p->spans, p->offered);
+    const ptrdiff_t gone =
+        p->offer ? transport->calls->offer(transport, peer, p->spans, p->offered)
+                 : transport->calls->send(transport, peer, DML__CHANNEL_DATA, p->spans, p->offered);
     if (gone < 0) return false;
     *progress |= gone > 0 || p->offered < p->count;
     p->sent += (size_t)gone;
