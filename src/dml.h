@@ -103,6 +103,7 @@
 
 #ifdef DML_IMPLEMENTATION
 
+DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
 #include "base/dtype.c"
@@ -111,14 +112,17 @@
 #include "base/clock.c"
 #include "base/cpu.c"
 #include "base/cpu_bf16.c"
+DML__DRIVERS_END
 #include "base/float16.c"
 #include "base/philox.c"
 #include "base/os_thread.c"
 #include "base/checksum.c"
+DML__DRIVERS_BEGIN
 #include "base/file.c"
 #include "base/json.c"
 #include "base/safetensors.c"
 #include "base/safetensors_write.c"
+DML__DRIVERS_END
 #include "thread/pool.c"
 #include "kernels/microkernel.c"
 #include "kernels/microkernel_bf16.c"

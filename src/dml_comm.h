@@ -39,6 +39,7 @@
 
 #ifdef DML_IMPLEMENTATION
 
+DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
 #include "base/dtype.c"
@@ -46,6 +47,7 @@
 #include "base/logger.c"
 #include "base/clock.c"
 #include "base/cpu.c"
+DML__DRIVERS_END
 #include "base/float16.c"
 #include "base/os_thread.c"
 #include "net/sha256.c"
