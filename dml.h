@@ -3443,6 +3443,8 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx);
 
 #ifdef DML_IMPLEMENTATION
 
+DML__DRIVERS_BEGIN
+
 /* ---- base/status.c ---- */
 
 #ifndef DML_BASE_STATUS_C
@@ -4437,6 +4439,7 @@ DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
 }
 
 #endif
+DML__DRIVERS_END
 
 /* ---- base/float16.c ---- */
 
@@ -5425,6 +5428,7 @@ DML__LOCAL uint32_t dml__crc32c(uint32_t crc, const void *data, size_t bytes)
 }
 
 #endif
+DML__DRIVERS_BEGIN
 
 /* ---- base/file.c ---- */
 
@@ -7436,6 +7440,7 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #endif
 
 #endif
+DML__DRIVERS_END
 
 /* ---- thread/pool.c ---- */
 
@@ -8777,6 +8782,13 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
 #define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
 #define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* Asks for what lies so many floats on, since what the processor asks for by itself ends with a page. Whole
+   numbers, since there may be no array there. */
+DML__BODY void dml__ask(const float *from, size_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + ahead * sizeof(float)));
+}
 
 /* A store past the caches, to a multiple of 16 bytes, and what makes such stores seen before any later one.
  */
@@ -10955,10 +10967,17 @@ DML__DRIVERS_END
 
 #endif
 
-/* ---- kernels/conv2d_pass.c ---- */
+/* ---- kernels/conv2d_pass_plan.c ---- */
 
-#ifndef DML_KERNELS_CONV2D_PASS_C
-#define DML_KERNELS_CONV2D_PASS_C
+#ifndef DML_KERNELS_CONV2D_PASS_PLAN_C
+#define DML_KERNELS_CONV2D_PASS_PLAN_C
+
+/* ---- kernels/conv2d_pass_plan.h ---- */
+
+/* conv2d_pass_plan.h: how a pass (conv2d_pass.h) is cut into bands and chunks, and which taps its pixels
+ * meet. */
+#ifndef DML_KERNELS_CONV2D_PASS_PLAN_H
+#define DML_KERNELS_CONV2D_PASS_PLAN_H
 
 /* ---- kernels/conv2d_pass.h ---- */
 
@@ -11021,111 +11040,12 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 
 #endif
 
-/* ---- kernels/conv2d_tall.h ---- */
-
-/* conv2d_tall.h: tall tiles: one vector of columns under up to 30 rows, which convolutions of few filters are
- * made of. */
-#ifndef DML_KERNELS_CONV2D_TALL_H
-#define DML_KERNELS_CONV2D_TALL_H
-
-#define DML__TALL_GROUPS 5
-#define DML__TALL_LEAST 5 /* rows of a group */
-
-/* As a dml__tile (microkernel.h), but that its rows are groups, in each of which they lie a step apart:
-       C[g][i][j] = relu(beta C[g][i][j] + bias[j] + sum of A * B over t < blocks and p < k), where
-       A = a[g][a_at[t] + p a_step + i row_step],  B = b[b_at[t] + p b_step + j],  C = c[g][i c_step + j]. */
-typedef struct dml__tall_tile {
-    int columns; /* 1 .. 16 */
-    int size;    /* rows of a group: dml__tall_size */
-    int blocks, k;
-    const ptrdiff_t *a_at, *b_at; /* (blocks) */
-    ptrdiff_t a_step, row_step, c_step;
-    const float *b;
-    ptrdiff_t b_step;
-    bool b_narrow; /* lines of B end with the last column, and not with a vector */
-    float beta;
-    const float *bias; /* (columns), or NULL */
-    bool relu;
-    int groups; /* that are there already; 0 to begin with */
-    const float *a[DML__TALL_GROUPS];
-    float *c[DML__TALL_GROUPS];
-    int left_out[DML__TALL_GROUPS]; /* so many first rows of a group belong to the group before it */
-} dml__tall_tile;
-
-DML__LOCAL bool dml__tall_is_there(dml_isa isa);
-
-/* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
-DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
-
-/* How many are then computed of them. */
-DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow);
-
-/* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
-DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
-DML__LOCAL void dml__tall_end(dml__tall_tile *tile);
-
-#endif
-
-#include <string.h>
-
-/* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
-   its blocks are taps, or lines of taps where those lie side by side. Where taps reach outside of the image,
-   pixels that meet the same taps are taken together, and the taps outside are left out: the middle of all
-   images of a band, their corners, the rest of their edges. Where that would be single pixels, a band of
-   lines, or of whole images, is copied into the worker's scratch with zeros around it. The weights are packed
-   into panels (k, lanes * vectors) with k in the order of the taps; once for all bands in the shared scratch,
-   or block by block where they are used.
-
-   What an element's bits depend on is how k is cut into chunks, each of which is one chain of multiply-adds.
+/* What an element's bits depend on is how k is cut into chunks, each of which is one chain of multiply-adds.
    It is cut by the shape alone, so that one chunk of a panel always fits the stack. */
 #define DML__CONV_KC 256
 
-/* A copied band's floats, about half of a level-2 cache; one line may take more, but where it takes more than
-   the most, the patches are gathered tile by tile. */
+/* A copied band's floats, about half of a level-2 cache. */
 #define DML__CONV_BAND 65536
-#define DML__CONV_BAND_MOST 262144
-#define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
-#define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
-
-DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
-{
-    if (count >= 128) {
-        memcpy(to, from, (size_t)count * sizeof *to);
-        return;
-    }
-    for (; count >= 8; count -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
-    for (; count > 0; count--) *to++ = *from++;
-}
-
-DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count)
-{
-    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
-}
-
-DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns)
-{
-    if (columns == tile->columns) {
-        kernel->run(tile);
-        return;
-    }
-    if (columns >= kernel->least_columns) {
-        dml__tile some = *tile;
-        some.columns = columns;
-        kernel->run(&some);
-        return;
-    }
-    float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
-    dml__tile whole = *tile;
-    for (int i = 0; i < tile->rows; i++) {
-        whole.c[i] = side + i * tile->columns;
-        if (tile->beta != 0) {
-            dml__conv_zero(whole.c[i], tile->columns);
-            dml__conv_copy(whole.c[i], tile->c[i], columns);
-        }
-    }
-    kernel->run(&whole);
-    for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
-}
 
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
@@ -11145,14 +11065,50 @@ typedef struct dml__conv_pass_plan {
     float *packed;           /* (panels, k, full), or NULL */
 } dml__conv_pass_plan;
 
-/* Lines of the source under some lines of the grid. */
-static ptrdiff_t dml__conv_pass_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
+DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass,
+                                                      int threads);
+
+/* Lines of the source under some lines of the grid, and floats of their copy. */
+DML__LOCAL ptrdiff_t dml__conv_pass_source_lines(const dml__conv_pass *p, ptrdiff_t lines);
+DML__LOCAL ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptrdiff_t images,
+                                                ptrdiff_t lines);
+
+/* Which taps a pixel of the grid meets inside of the image, along an axis: t0 <= t < t1. */
+typedef struct dml__conv_pass_taps {
+    ptrdiff_t t0, t1;
+} dml__conv_pass_taps;
+
+DML__LOCAL dml__conv_pass_taps dml__conv_pass_taps_of_line(const dml__conv_pass *p, ptrdiff_t y);
+DML__LOCAL dml__conv_pass_taps dml__conv_pass_taps_of_column(const dml__conv_pass *p, ptrdiff_t x);
+
+/* Some of a pass' k, which the micro-kernel goes through at once. */
+typedef struct dml__conv_pass_chunk {
+    ptrdiff_t run0, offset; /* begins with that element of that run */
+    int runs, length;       /* so many runs, or, of one run, so many elements */
+    ptrdiff_t k0, k1;
+} dml__conv_pass_chunk;
+
+DML__LOCAL dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *plan, ptrdiff_t c);
+
+/* The runs of a chunk that a line of the grid meets inside of the image; the others are zeros, and left out.
+ */
+DML__LOCAL dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_plan *plan,
+                                                             const dml__conv_pass_chunk *chunk,
+                                                             ptrdiff_t line);
+
+#endif
+
+#include <string.h>
+
+#define DML__CONV_BAND_PIXELS 96 /* of a band, no fewer: the weights are read again for each */
+
+DML__LOCAL ptrdiff_t dml__conv_pass_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
 {
     return lines < 1 || p->taps_h < 1 ? 0 : (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
 }
 
-static ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptrdiff_t images,
-                                            ptrdiff_t lines)
+DML__LOCAL ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptrdiff_t images,
+                                                ptrdiff_t lines)
 {
     return images * dml__conv_pass_source_lines(plan->pass, lines) * plan->copy_w * plan->pass->depth;
 }
@@ -11202,11 +11158,6 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
 }
 
-/* Which taps a pixel of the grid meets inside of the image, along an axis: t0 <= t < t1. */
-typedef struct dml__conv_pass_taps {
-    ptrdiff_t t0, t1;
-} dml__conv_pass_taps;
-
 static dml__conv_pass_taps dml__conv_pass_taps_of(ptrdiff_t first, ptrdiff_t size, ptrdiff_t taps,
                                                   ptrdiff_t dilation)
 {
@@ -11217,12 +11168,12 @@ static dml__conv_pass_taps dml__conv_pass_taps_of(ptrdiff_t first, ptrdiff_t siz
     return meets;
 }
 
-static dml__conv_pass_taps dml__conv_pass_taps_of_line(const dml__conv_pass *p, ptrdiff_t y)
+DML__LOCAL dml__conv_pass_taps dml__conv_pass_taps_of_line(const dml__conv_pass *p, ptrdiff_t y)
 {
     return dml__conv_pass_taps_of(p->origin_y + y * p->stride_h, p->source_h, p->taps_h, p->dilation_h);
 }
 
-static dml__conv_pass_taps dml__conv_pass_taps_of_column(const dml__conv_pass *p, ptrdiff_t x)
+DML__LOCAL dml__conv_pass_taps dml__conv_pass_taps_of_column(const dml__conv_pass *p, ptrdiff_t x)
 {
     return dml__conv_pass_taps_of(p->origin_x + x * p->stride_w, p->source_w, p->taps_w, p->dilation_w);
 }
@@ -11237,7 +11188,7 @@ static bool dml__conv_pass_lacks_few(ptrdiff_t batch, ptrdiff_t origin, ptrdiff_
     return lack * (batch >= 4 ? 1 : 3) <= grid;
 }
 
-static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
 {
     dml__conv_pass_plan plan;
     const dml__conv_pass *p = pass;
@@ -11282,14 +11233,7 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     return plan;
 }
 
-/* Some of a pass' k, which the micro-kernel goes through at once. */
-typedef struct dml__conv_pass_chunk {
-    ptrdiff_t run0, offset; /* begins with that element of that run */
-    int runs, length;       /* so many runs, or, of one run, so many elements */
-    ptrdiff_t k0, k1;
-} dml__conv_pass_chunk;
-
-static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *plan, ptrdiff_t c)
+DML__LOCAL dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *plan, ptrdiff_t c)
 {
     dml__conv_pass_chunk chunk;
     if (plan->pieces > 1) {
@@ -11309,10 +11253,9 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *p
     return chunk;
 }
 
-/* The runs of a chunk that a line of the grid meets inside of the image; the others are zeros, and left out.
- */
-static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_plan *plan,
-                                                         const dml__conv_pass_chunk *chunk, ptrdiff_t line)
+DML__LOCAL dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_plan *plan,
+                                                             const dml__conv_pass_chunk *chunk,
+                                                             ptrdiff_t line)
 {
     const dml__conv_pass *p = plan->pass;
     dml__conv_pass_chunk clipped = *chunk;
@@ -11328,6 +11271,112 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_pl
     return clipped;
 }
 
+#endif
+
+/* ---- kernels/conv2d_pass.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_PASS_C
+#define DML_KERNELS_CONV2D_PASS_C
+
+/* ---- kernels/conv2d_tall.h ---- */
+
+/* conv2d_tall.h: tall tiles: one vector of columns under up to 30 rows, which convolutions of few filters are
+ * made of. */
+#ifndef DML_KERNELS_CONV2D_TALL_H
+#define DML_KERNELS_CONV2D_TALL_H
+
+#define DML__TALL_GROUPS 5
+#define DML__TALL_LEAST 5 /* rows of a group */
+
+/* As a dml__tile (microkernel.h), but that its rows are groups, in each of which they lie a step apart:
+       C[g][i][j] = relu(beta C[g][i][j] + bias[j] + sum of A * B over t < blocks and p < k), where
+       A = a[g][a_at[t] + p a_step + i row_step],  B = b[b_at[t] + p b_step + j],  C = c[g][i c_step + j]. */
+typedef struct dml__tall_tile {
+    int columns; /* 1 .. 16 */
+    int size;    /* rows of a group: dml__tall_size */
+    int blocks, k;
+    const ptrdiff_t *a_at, *b_at; /* (blocks) */
+    ptrdiff_t a_step, row_step, c_step;
+    const float *b;
+    ptrdiff_t b_step;
+    bool b_narrow; /* lines of B end with the last column, and not with a vector */
+    float beta;
+    const float *bias; /* (columns), or NULL */
+    bool relu;
+    int groups; /* that are there already; 0 to begin with */
+    const float *a[DML__TALL_GROUPS];
+    float *c[DML__TALL_GROUPS];
+    int left_out[DML__TALL_GROUPS]; /* so many first rows of a group belong to the group before it */
+} dml__tall_tile;
+
+DML__LOCAL bool dml__tall_is_there(dml_isa isa);
+
+/* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
+
+/* How many are then computed of them. */
+DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow);
+
+/* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
+DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
+DML__LOCAL void dml__tall_end(dml__tall_tile *tile);
+
+#endif
+
+#include <string.h>
+
+/* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters,
+   of which up to a vector take tall tiles (conv2d_tall.h); its blocks are taps, or lines of taps where those
+   lie side by side. Where taps reach outside of the image, pixels that meet the same taps are taken together,
+   and the taps outside are left out: the middle of all images of a band, their corners, the rest of their
+   edges. Where that would be single pixels, a band of lines, or of whole images, is copied into the worker's
+   scratch with zeros around it. The weights are packed into panels (k, lanes * vectors) with k in the order
+   of the taps; once for all bands in the shared scratch, or block by block where they are used. */
+
+/* One line of a copied band may take more than DML__CONV_BAND; where it takes more than this, the patches are
+   gathered tile by tile. */
+#define DML__CONV_BAND_MOST 262144
+#define DML__CONV_PANELS 4096 /* floats of panels, which stay in a level-1 cache */
+
+DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
+{
+    if (count >= 128) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+        return;
+    }
+    for (; count >= 8; count -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
+    for (; count > 0; count--) *to++ = *from++;
+}
+
+DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count)
+{
+    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
+}
+
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns)
+{
+    if (columns == tile->columns) {
+        kernel->run(tile);
+        return;
+    }
+    if (columns >= kernel->least_columns) {
+        dml__tile some = *tile;
+        some.columns = columns;
+        kernel->run(&some);
+        return;
+    }
+    float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
+    dml__tile whole = *tile;
+    for (int i = 0; i < tile->rows; i++) {
+        whole.c[i] = side + i * tile->columns;
+        if (tile->beta != 0) {
+            dml__conv_zero(whole.c[i], tile->columns);
+            dml__conv_copy(whole.c[i], tile->c[i], columns);
+        }
+    }
+    kernel->run(&whole);
+    for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
+}
 /* --- the weights --- */
 
 DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
@@ -11785,7 +11834,8 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
    the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
    its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
    source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
-   image are left out. Results are transposed on their way to the target. Chunks are whole lines of taps. */
+   image are left out. Short lines of several images lie beside each other, with the zeros between them.
+   Results are transposed on their way to the target. Chunks are whole lines of taps. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
@@ -11794,8 +11844,10 @@ typedef struct dml__planes_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
     const dml__microkernel *kernel;
-    ptrdiff_t width;        /* pixels of a line of a plane */
-    ptrdiff_t chunks;       /* of the lines of taps */
+    ptrdiff_t images,
+        apart;        /* lines beside each other, of which each begins so many pixels after the one before */
+    ptrdiff_t width;  /* pixels of a line of a plane */
+    ptrdiff_t chunks; /* of the lines of taps */
     ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
 } dml__planes_plan;
 
@@ -11829,11 +11881,15 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.pass = pass;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    plan.width = dml__round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    const ptrdiff_t zeros = dml__larger(0, p->taps_w - 1) * p->dilation_w,
+                    full = plan.kernel->lanes * plan.kernel->vectors;
+    plan.apart = dml__larger(1, p->grid_w) + zeros;
+    plan.images = dml__larger(1, dml__smaller(p->batch, (full + zeros) / plan.apart));
+    plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
     plan.chunks =
         dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
-        bands = dml__quotient_up(2 * threads, dml__larger(1, p->batch));
+        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(p->batch, plan.images)));
     plan.lines = dml__quotient_up(p->grid_h, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
@@ -11858,15 +11914,16 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
     const ptrdiff_t pass =
         dml__quotient_up(p->grid_h * p->grid_w, kernel->rows) * dml__planes_tile_cost(kernel->rows * along);
-    const ptrdiff_t rest = dml__quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
-    const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
+    const ptrdiff_t pixels = plan.width - (plan.apart - p->grid_w);
+    const ptrdiff_t rest = pixels % full / kernel->lanes * p->columns;
+    const ptrdiff_t line = pixels / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
-    return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
+    return p->grid_h * line / plan.images < pass / 4 * 3; /* transposing is not free */
 }
 
 /* The part of a batch that a task computes. */
 typedef struct dml__planes_band {
-    ptrdiff_t n, y0, y1, line0;
+    ptrdiff_t n0, images, y0, y1, line0;
     const float
         *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
 } dml__planes_band;
@@ -11875,21 +11932,22 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->width);
-    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->width, p->source_w - p->origin_x));
-    for (ptrdiff_t line = 0; line < lines; line++) {
-        const float *from =
-            p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
-                            p->source_pixel;
-        for (ptrdiff_t d = 0; d < p->depth; d++) {
-            dml__conv_zero(planes + d * plan->width, before);
-            dml__conv_zero(planes + d * plan->width + end, plan->width - end);
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->apart);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - p->origin_x));
+    dml__conv_zero(planes, lines * p->depth * plan->width);
+    if (end == before) return;
+    for (ptrdiff_t line = 0; line < lines; line++, planes += p->depth * plan->width)
+        for (ptrdiff_t i = 0; i < band->images; i++) {
+            const ptrdiff_t of_source = (band->n0 + i) * p->source_h + band->line0 + line;
+            const float *from =
+                p->source + (of_source * p->source_w + p->origin_x + before) * p->source_pixel;
+            float *to = planes + i * plan->apart + before;
+            if (p->source_pixel == 1)
+                dml__conv_copy(to, from, end - before);
+            else
+                dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth,
+                                     (int)plan->width, to);
         }
-        if (end > before)
-            dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth, (int)plan->width,
-                                 planes + before);
-        planes += p->depth * plan->width;
-    }
 }
 
 /* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
@@ -11899,7 +11957,7 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
     const dml__conv_pass *p = plan->pass;
     for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
         const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
-        const float *from = p->source + (band->n * p->source_h + line) * p->source_w * p->source_pixel;
+        const float *from = p->source + (band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
         for (ptrdiff_t d = 0; d < p->depth; d++)
             for (ptrdiff_t i = 0; i < width; i++) {
                 const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
@@ -11908,22 +11966,34 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
     }
 }
 
+/* Lines of taps before those of a chunk. (Divisions take as long as a line of a small image.) */
+static ptrdiff_t dml__planes_chunk(const dml__planes_plan *plan, ptrdiff_t c)
+{
+    if (c == 0 || c == plan->chunks) return c ? plan->pass->taps_h : 0;
+    return c * plan->pass->taps_h / plan->chunks;
+}
+
+/* Lines of taps that reach over so many lines of the image. */
+static ptrdiff_t dml__planes_taps(const dml__conv_pass *p, ptrdiff_t lines)
+{
+    return lines <= 0 ? 0 : p->dilation_h == 1 ? lines : dml__quotient_up(lines, p->dilation_h);
+}
+
 /* A tile's sums over the lines of taps that line y meets. */
 static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
                              ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
-                    clip1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
+    const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
     tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
-        const ptrdiff_t tap1 = dml__smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(plan, c), clip0);
+        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(plan, c + 1), clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -11938,7 +12008,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         tile->b = band->planes ? band->planes + x0 : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && (c + 1) * p->taps_h / plan->chunks >= dml__smaller(clip1, p->taps_h);
+        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= dml__smaller(clip1, p->taps_h);
         plan->kernel->run(tile);
         tile->beta = 1;
     }
@@ -11962,25 +12032,32 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     tile.k = (int)(p->depth == 1 ? p->taps_w : p->depth);
     tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
+    const ptrdiff_t pixels = (band->images - 1) * plan->apart + p->grid_w; /* several images take one tile */
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
-        for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
-            const ptrdiff_t count = dml__smaller(full, p->grid_w - x);
-            float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
-            tile.columns = (int)dml__round_up(count, plan->kernel->lanes);
+        for (ptrdiff_t x = 0; x < pixels; x += full) {
+            const int count = (int)dml__smaller(full, p->grid_w - x);
+            float *to = p->target + band->n0 * p->target_image + y * p->target_line + x * p->target_pixel;
+            tile.columns = (int)dml__round_up(dml__smaller(full, pixels - x), plan->kernel->lanes);
             if (p->beta != 0) {
                 dml__conv_zero(sums, tile.rows * tile.columns);
-                dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
+                for (ptrdiff_t i = 0; i < band->images; i++)
+                    dml__pack_transposed(to + i * p->target_image, p->target_pixel, count, tile.rows,
+                                         tile.columns, sums + i * plan->apart);
             }
             if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
             dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
-            dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
+            for (ptrdiff_t i = 0; i < band->images; i++)
+                dml__pack_transposed(sums + i * plan->apart, tile.columns, tile.rows, count,
+                                     (int)p->target_pixel, to + i * p->target_image);
         }
 }
 
 DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
 {
     float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
-    dml__planes_lines_run(plan, band, gathered);
+    dml__planes_band image = *band;
+    image.images = 1;
+    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_lines_run(plan, &image, gathered);
 }
 
 static void dml__planes_task(void *argument, int task, int worker)
@@ -11989,7 +12066,8 @@ static void dml__planes_task(void *argument, int task, int worker)
     const dml__conv_pass *p = plan->pass;
     float *planes = (float *)dml_pool_scratch(plan->pool, worker);
     dml__planes_band band;
-    band.n = task / plan->bands;
+    band.n0 = task / plan->bands * plan->images;
+    band.images = dml__smaller(plan->images, p->batch - band.n0);
     band.y0 = task % plan->bands * p->grid_h / plan->bands;
     band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
     band.line0 = dml__planes_first_line(p, band.y0);
@@ -12015,16 +12093,23 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
 DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
 {
     const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
-    const ptrdiff_t tasks = pass->batch * plan.bands;
+    const ptrdiff_t tasks = dml__quotient_up(pass->batch, plan.images) * plan.bands;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
 }
 
 #endif
 
-/* ---- kernels/conv2d_weights.c ---- */
+/* ---- kernels/conv2d_weights_plan.c ---- */
 
-#ifndef DML_KERNELS_CONV2D_WEIGHTS_C
-#define DML_KERNELS_CONV2D_WEIGHTS_C
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_PLAN_C
+#define DML_KERNELS_CONV2D_WEIGHTS_PLAN_C
+
+/* ---- kernels/conv2d_weights_plan.h ---- */
+
+/* conv2d_weights_plan.h: how the weight gradient of a convolution is cut, and the strips of x and dy that it
+ * is computed from. */
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_PLAN_H
+#define DML_KERNELS_CONV2D_WEIGHTS_PLAN_H
 
 /* ---- kernels/conv2d_weights.h ---- */
 
@@ -12053,29 +12138,8 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 
 #endif
 
-#include <string.h>
-
-/* The micro-kernel's rows are filters, its columns the channels under a tap (or, where there are few, the
-   channels under a line of taps), its k pixels of dy, and its blocks lines of them. The sum over pixels is
-   cut into strips, each of which is one chain of multiply-adds: a strip of x is copied into panels of
-   channels with the padding's zeros around it, one of dy into panels of filters. A small dw has too few tiles
-   to share among threads: the strips then are shared out in chunks, whose partial sums are added up in order.
-   Strips and chunks depend on the shape alone.
-
-   Few channels under a line of taps leave lanes empty, where filters may fill them: 9 floats take two vectors
-   of 8. Then the roles change: rows are the elements of a patch, columns filters, and the sums are turned on
-   their way to dw. Each is the same chain of multiply-adds, so the bits stay. */
-#define DML__WGRAD_STRIP 256 /* pixels of dy */
-#define DML__WGRAD_CHUNKS 16
-#define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
-#define DML__WGRAD_PARTIAL 262144 /* floats of all partial sums, about */
-#define DML__WGRAD_ADDED 2048     /* floats of dw whose partial sums a task adds */
-#define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
-#define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
-#define DML__WGRAD_COPY_MOST 262144
-#define DML__WGRAD_STACK_TILES 8
-#define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
-#define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
+#define DML__WGRAD_STRIP 256  /* pixels of dy */
+#define DML__WGRAD_ADDED 2048 /* floats of dw whose partial sums a task adds */
 
 typedef struct dml__wgrad_plan {
     const dml__wgrad *job;
@@ -12084,7 +12148,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t full, rows;       /* of a tile */
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
-    bool turned;                /* a tile's columns are filters, in whole vectors */
+    bool turned;                /* a tile's columns are filters: whole vectors, or one under a tall tile */
     ptrdiff_t
         patch_w; /* a tile's columns run through (taps_h, taps_w, channels), gathered in so many floats */
     ptrdiff_t panels;        /* of channels; of whole lines 1 */
@@ -12096,16 +12160,79 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t panels_at_once;           /* that are copied */
     ptrdiff_t filters_at_once;          /* that are packed, in whole tiles */
     ptrdiff_t panel_shares, row_shares; /* tasks: chunks times these */
-    float *partial;                     /* (chunks - 1, filters, patch), or NULL */
+    float *partial; /* (chunks, filters, patch), turned (chunks, patch, filters), of several chunks */
 } dml__wgrad_plan;
+
+/* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
+typedef struct dml__wgrad_strip {
+    ptrdiff_t line0, lines, x0, w;
+} dml__wgrad_strip;
+
+/* Some columns of dw: those from `first` on of the line `tap_h` of its taps. */
+typedef struct dml__wgrad_columns {
+    ptrdiff_t tap_h, first;
+    int count;
+} dml__wgrad_columns;
+
+/* A strip of x: where its panels lie, and where in them the first taps of the lines of dy are. */
+typedef struct dml__wgrad_view {
+    const float *base;
+    ptrdiff_t panel_step, line_step, pixel_step, dilation_step; /* dilation_step: of a tap to the right */
+    ptrdiff_t at[DML__WGRAD_STRIP];                             /* (strip.lines) */
+} dml__wgrad_view;
+
+DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads);
+
+/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
+DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan);
+
+/* Floats of a worker: of the copy of x, and with the packed dy behind it. */
+DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
+DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan);
+DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index);
+
+/* A panel's tiles, of each line of taps so many; and where they lie. */
+DML__LOCAL ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan);
+DML__LOCAL dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel,
+                                                    ptrdiff_t tile);
+
+/* Columns that the micro-kernel computes for so many of dw. */
+DML__LOCAL int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count);
+
+/* The first filter of a tile; each has an even share of them all. */
+DML__LOCAL ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile);
+
+/* Where a filter's weight at the first of the columns lies, in dw or in partial sums. */
+DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptrdiff_t filter,
+                                     const dml__wgrad_columns *columns);
+
+/* Copies panels `first` .. of a strip of x, or looks at it in place. */
+DML__LOCAL void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                      ptrdiff_t first, ptrdiff_t panels, float *copy, dml__wgrad_view *view);
+
+/* Whether dy is packed, as panels of tiles, (pixels, rows of the tile) one behind the other. */
+DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan);
+DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                   ptrdiff_t tile0, ptrdiff_t tile1, float *out);
+
+#endif
+
+#include <string.h>
+
+#define DML__WGRAD_CHUNKS 16
+#define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
+#define DML__WGRAD_PARTIAL 262144 /* floats of all partial sums, about */
+#define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
+#define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
+#define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
+#define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
     return dml__quotient_up(plan->job->out_w, plan->pieces);
 }
 
-/* Columns that the micro-kernel computes for so many of dw. */
-static int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count)
+DML__LOCAL int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count)
 {
     return plan->kernel->least_columns == 1 ? count : (int)dml__round_up(count, plan->kernel->lanes);
 }
@@ -12171,8 +12298,7 @@ static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
     return 3 * vectors + vectors % 2;
 }
 
-/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
-static bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
+DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     return j->filters <= plan->kernel->lanes && j->taps_w * j->channels >= DML__TALL_LEAST &&
@@ -12183,7 +12309,8 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
-    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters) return false;
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
+        return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
     if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
     return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
@@ -12203,7 +12330,7 @@ static ptrdiff_t dml__wgrad_gathers(const dml__wgrad_plan *plan)
                : 0;
 }
 
-static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
+DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
 {
     dml__wgrad_plan plan;
     memset(&plan, 0, sizeof plan);
@@ -12233,25 +12360,20 @@ static ptrdiff_t dml__wgrad_lines_floats(const dml__wgrad_plan *plan)
                : pixels * plan->full * plan->panels_at_once;
 }
 
-static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
+DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
 {
     const ptrdiff_t lines = dml__wgrad_lines_floats(plan);
     return plan->patch_w ? dml__round_up(lines, 16) + DML__WGRAD_STRIP * plan->patch_w : lines;
 }
 
-static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
+DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
 {
     return dml__round_up(dml__wgrad_copy_floats(plan), 16) +
            (plan->turned ? (DML__WGRAD_STRIP + plan->patch) * plan->job->filters
                          : DML__WGRAD_STRIP * plan->filters_at_once);
 }
 
-/* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
-typedef struct dml__wgrad_strip {
-    ptrdiff_t line0, lines, x0, w;
-} dml__wgrad_strip;
-
-static dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)
+DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)
 {
     const dml__wgrad *j = plan->job;
     dml__wgrad_strip strip;
@@ -12262,12 +12384,6 @@ static dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff
     strip.w = (piece + 1) * j->out_w / plan->pieces - strip.x0;
     return strip;
 }
-
-/* Some columns of dw: those from `first` on of the line `tap_h` of its taps. */
-typedef struct dml__wgrad_columns {
-    ptrdiff_t tap_h, first;
-    int count;
-} dml__wgrad_columns;
 
 /* The floats that a tile's columns run through, and how many times a panel has such: the lines of taps. */
 static ptrdiff_t dml__wgrad_line(const dml__wgrad_plan *plan)
@@ -12281,12 +12397,13 @@ static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
 }
 
 /* A panel's tiles: of each line of taps so many. */
-static ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan)
+DML__LOCAL ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan)
 {
     return (plan->patch_w ? 1 : plan->job->taps_h) * dml__wgrad_tiles_across(plan);
 }
 
-static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel, ptrdiff_t tile)
+DML__LOCAL dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel,
+                                                    ptrdiff_t tile)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t across = dml__wgrad_tiles_across(plan), at = tile % across;
@@ -12302,22 +12419,14 @@ static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptr
     return columns;
 }
 
-/* Where a filter's weight at the first of the columns lies, in dw or in partial sums. */
-static float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptrdiff_t filter,
-                                 const dml__wgrad_columns *columns)
+DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptrdiff_t filter,
+                                     const dml__wgrad_columns *columns)
 {
     return dw + filter * plan->patch + columns->tap_h * plan->job->taps_w * plan->job->channels +
            columns->first;
 }
 
 /* --- strips of x and dy --- */
-
-/* A strip of x: where its panels lie, and where in them the first taps of the lines of dy are. */
-typedef struct dml__wgrad_view {
-    const float *base;
-    ptrdiff_t panel_step, line_step, pixel_step, dilation_step; /* dilation_step: of a tap to the right */
-    ptrdiff_t at[DML__WGRAD_STRIP];                             /* (strip.lines) */
-} dml__wgrad_view;
 
 /* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
 static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
@@ -12388,9 +12497,8 @@ static void dml__wgrad_gather_patches(const dml__wgrad_plan *plan, const dml__wg
     view->pixel_step = 1;
 }
 
-/* Copies panels `first` .. of a strip of x, or looks at it in place. */
-static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t first,
-                                  ptrdiff_t panels, float *copy, dml__wgrad_view *view)
+DML__LOCAL void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                      ptrdiff_t first, ptrdiff_t panels, float *copy, dml__wgrad_view *view)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1;
@@ -12434,22 +12542,22 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
 }
 
 /* Tiles t0 .. t1 - 1 of filters, each even shares of them all. */
-static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
+DML__LOCAL ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
 {
     return tile * plan->job->filters / plan->row_tiles;
 }
 
 /* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
  */
-static bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
+DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
 {
     const ptrdiff_t uses = plan->panels_at_once * dml__wgrad_tiles(plan);
     return uses >= 3 && plan->job->dy_pixel > 32;
 }
 
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
-static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tile0,
-                               ptrdiff_t tile1, float *out)
+DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                   ptrdiff_t tile0, ptrdiff_t tile1, float *out)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t pixels = strip->lines * strip->w;
@@ -12470,11 +12578,31 @@ static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_str
     }
 }
 
-/* --- tasks --- */
+#endif
+
+/* ---- kernels/conv2d_weights.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_C
+#define DML_KERNELS_CONV2D_WEIGHTS_C
+
+/* The micro-kernel's rows are filters, its columns the channels under a tap (or, where there are few, the
+   channels under a line of taps), its k pixels of dy, and its blocks lines of them. The sum over pixels is
+   cut into strips, each of which is one chain of multiply-adds: a strip of x is copied into panels of
+   channels with the padding's zeros around it, one of dy into panels of filters. A small dw has too few tiles
+   to share among threads: the strips then are shared out in chunks, whose partial sums are added up in order.
+   Strips and chunks depend on the shape alone.
+
+   Few channels under a line of taps leave lanes empty, where filters may fill them: 9 floats take two vectors
+   of 8. Then the roles change: rows are the elements of a patch, columns filters, and the sums are turned on
+   their way to dw. Each is the same chain of multiply-adds, so the bits stay. Up to a vector of filters take
+   tall tiles (conv2d_tall.h), for which the elements of a line of taps lie side by side as they are. */
+#define DML__WGRAD_COPY_MOST 262144
+#define DML__WGRAD_STACK_TILES 8
 
 typedef struct dml__wgrad_part {
     ptrdiff_t chunk, panel0, panel1, tile0, tile1;
-    float *dw; /* (filters, patch): the caller's, or partial sums */
+    float *dw; /* the caller's, or partial sums */
+    float beta;
 } dml__wgrad_part;
 
 /* One strip's share of some panels' and tiles' dw; dy is packed, or NULL. */
@@ -12622,15 +12750,15 @@ static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__w
     }
 }
 
-/* All of a chunk. */
+/* All of a chunk; of several, its partial sums stay turned. */
 static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
-    float *sums = packed + DML__WGRAD_STRIP * j->filters;
+    float *sums = plan->chunks > 1 ? part->dw : packed + DML__WGRAD_STRIP * j->filters;
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
-    float beta = part->chunk ? 0 : j->beta;
+    float beta = part->beta;
     if (beta != 0)
         dml__pack_transposed(part->dw, plan->patch, (int)j->filters, (int)plan->patch, (int)j->filters, sums);
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
@@ -12641,18 +12769,18 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
-    dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
+    if (plan->chunks == 1)
+        dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
 }
 
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
-    const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
     const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
-    float beta = part->chunk ? 0 : j->beta;
+    float beta = part->beta;
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_part some = *part;
@@ -12701,6 +12829,7 @@ typedef struct dml__wgrad_piece {
     ptrdiff_t panel, at, tile0, tile1, chunk;
     float *c; /* (filters of the tiles, ldc), from the first column on */
     ptrdiff_t ldc;
+    float beta;
 } dml__wgrad_piece;
 
 DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
@@ -12720,7 +12849,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;
-    tile.beta = piece->chunk ? 0 : j->beta;
+    tile.beta = piece->beta;
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
@@ -12742,14 +12871,14 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     }
 }
 
-/* The same of all chunks. */
+/* The same of all chunks, whose sums are added in the order in which dml__wgrad_add_task adds them. */
 static void dml__wgrad_stack_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     const dml__wgrad *j = plan->job;
     const ptrdiff_t tiles = dml__wgrad_tiles(plan), groups = plan->row_shares;
     const ptrdiff_t group = task % groups, column_tile = task / groups;
-    float partial[DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
+    float sums[2][DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
     dml__wgrad_piece piece;
     (void)worker;
     piece.panel = column_tile / tiles, piece.at = column_tile % tiles;
@@ -12757,29 +12886,51 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
     const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece.tile0), row1 = dml__wgrad_row(plan, piece.tile1);
     float *dw = dml__wgrad_element(plan, j->dw, row0, &columns);
+    const bool direct = plan->chunks == 1;
+    piece.beta = direct ? j->beta : 0;
+    piece.ldc = direct ? plan->patch : columns.count;
     for (piece.chunk = 0; piece.chunk < plan->chunks; piece.chunk++) {
-        piece.c = piece.chunk ? partial : dw;
-        piece.ldc = piece.chunk ? columns.count : plan->patch;
+        piece.c = direct ? dw : sums[piece.chunk > 0];
         dml__wgrad_on_stack(plan, &piece);
-        for (ptrdiff_t row = 0; piece.chunk && row < row1 - row0; row++)
-            for (int c = 0; c < columns.count; c++)
-                dw[row * plan->patch + c] += partial[row * columns.count + c];
+        for (ptrdiff_t i = 0; piece.chunk && i < (row1 - row0) * columns.count; i++) sums[0][i] += sums[1][i];
     }
+    const dml__finish add = { 1, 0, 1, j->beta, NULL, false };
+    for (ptrdiff_t row = 0; !direct && row < row1 - row0; row++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)columns.count, &add,
+                         sums[0] + row * columns.count, dw + row * plan->patch);
+}
+
+/* Writes a tile's sums where those of a turned part lie. */
+static void dml__wgrad_turn(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece,
+                            const dml__wgrad_columns *columns, float *dw)
+{
+    const ptrdiff_t filters = plan->job->filters, row0 = dml__wgrad_row(plan, piece->tile0);
+    const ptrdiff_t rows = dml__wgrad_row(plan, piece->tile1) - row0;
+    const ptrdiff_t first = dml__wgrad_element(plan, dw, 0, columns) - dw;
+    dml__pack_transposed(piece->c, piece->ldc, (int)rows, columns->count, (int)filters,
+                         dw + first * filters + row0);
 }
 
 static void dml__wgrad_part_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_part *part)
 {
     const ptrdiff_t tiles = dml__wgrad_tiles(plan);
+    const bool turned = plan->turned && plan->chunks > 1;
+    float sums[DML__CONV_ROWS * DML__CONV_COLUMNS];
     dml__wgrad_piece piece;
-    piece.tile0 = part->tile0, piece.tile1 = part->tile1;
     piece.chunk = part->chunk;
-    piece.ldc = plan->patch;
+    piece.beta = part->beta;
     for (piece.panel = part->panel0; piece.panel < part->panel1; piece.panel++)
-        for (piece.at = 0; piece.at < tiles; piece.at++) {
-            const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
-            piece.c = dml__wgrad_element(plan, part->dw, dml__wgrad_row(plan, piece.tile0), &columns);
-            dml__wgrad_on_stack(plan, &piece);
-        }
+        for (piece.at = 0; piece.at < tiles; piece.at++)
+            for (piece.tile0 = part->tile0; piece.tile0 < part->tile1; piece.tile0 = piece.tile1) {
+                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+                piece.tile1 = turned ? piece.tile0 + 1 : part->tile1;
+                piece.ldc = turned ? columns.count : plan->patch;
+                piece.c =
+                    turned ? sums
+                           : dml__wgrad_element(plan, part->dw, dml__wgrad_row(plan, piece.tile0), &columns);
+                dml__wgrad_on_stack(plan, &piece);
+                if (turned) dml__wgrad_turn(plan, &piece, &columns, part->dw);
+            }
 }
 
 static void dml__wgrad_task(void *argument, int task, int worker)
@@ -12794,7 +12945,8 @@ static void dml__wgrad_task(void *argument, int task, int worker)
     part.tile0 = row_share * plan->row_tiles / plan->row_shares;
     part.tile1 = (row_share + 1) * plan->row_tiles / plan->row_shares;
     part.dw =
-        part.chunk ? plan->partial + (part.chunk - 1) * plan->job->filters * plan->patch : plan->job->dw;
+        plan->chunks > 1 ? plan->partial + part.chunk * plan->job->filters * plan->patch : plan->job->dw;
+    part.beta = plan->chunks > 1 ? 0 : plan->job->beta;
     float *scratch = (float *)dml_pool_scratch(plan->pool, worker);
     if (scratch && plan->turned)
         dml__wgrad_turned_run(plan, &part, scratch);
@@ -12804,22 +12956,39 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
-/* Adds the partial sums of some of dw. */
+/* Some of dw from partial sums. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
     const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
-    const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 0; chunk < plan->chunks - 1; chunk++)
-        dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + chunk * all + first,
-                         plan->job->dw + first);
+    dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + first,
+                     plan->job->dw + first);
+}
+
+/* The same of sums that are turned: some elements of each filter's patch. */
+static void dml__wgrad_add_turned_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
+    const dml__wgrad *j = plan->job;
+    const dml_isa isa = dml__pool_machine(plan->pool).isa;
+    const ptrdiff_t filters = j->filters, most = DML__WGRAD_ADDED / filters, first = task * most;
+    const ptrdiff_t rows = dml__smaller(most, plan->patch - first);
+    const dml__finish add = { (int)plan->chunks, filters * plan->patch, 1, 0, NULL, false };
+    const dml__finish end = { 1, 0, 1, j->beta, NULL, false };
+    float sums[DML__WGRAD_ADDED], across[DML__WGRAD_ADDED];
+    (void)worker;
+    dml__finish_line(isa, (size_t)(rows * filters), &add, plan->partial + first * filters, sums);
+    dml__pack_transposed(sums, filters, (int)rows, (int)filters, (int)rows, across);
+    for (ptrdiff_t f = 0; f < filters; f++)
+        dml__finish_line(isa, (size_t)rows, &end, across + f * rows, j->dw + f * plan->patch + first);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)
 {
-    return (size_t)((plan->chunks - 1) * plan->job->filters * plan->patch) * sizeof(float);
+    return plan->chunks == 1 ? 0 : (size_t)(plan->chunks * plan->job->filters * plan->patch) * sizeof(float);
 }
 
 DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
@@ -12852,65 +13021,27 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
-    const int shares = (int)dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED);
-    if (plan.chunks > 1) dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_task, &plan);
+    if (plan.chunks == 1) return;
+    const int shares = (int)(plan.turned ? dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters)
+                                         : dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED));
+    dml_pool_run(shares > 1 ? pool : NULL, shares,
+                 plan.turned ? dml__wgrad_add_turned_task : dml__wgrad_add_task, &plan);
 }
 
 #endif
 
-/* ---- kernels/conv2d_depthwise.c ---- */
+/* ---- kernels/conv2d_depthwise_line.c ---- */
 
-#ifndef DML_KERNELS_CONV2D_DEPTHWISE_C
-#define DML_KERNELS_CONV2D_DEPTHWISE_C
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_LINE_C
+#define DML_KERNELS_CONV2D_DEPTHWISE_LINE_C
 
-/* ---- kernels/conv2d_depthwise.h ---- */
+/* ---- kernels/conv2d_depthwise_line.h ---- */
 
-/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own, of few taps a line. */
-#ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
-#define DML_KERNELS_CONV2D_DEPTHWISE_H
+/* conv2d_depthwise_line.h: a line of a convolution in which every channel has a kernel of its own. */
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_LINE_H
+#define DML_KERNELS_CONV2D_DEPTHWISE_LINE_H
 
-#define DML__DEPTHWISE_TAPS 128 /* kernels of more are left to the loop over groups */
-
-/* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
-   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
-DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass);
-
-/* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
-DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
-
-#endif
-
-#include <string.h>
-
-/* Vectors lie along channels. Some pixels of the result beside each other are in registers, and with each
-   line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
-   taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
-   taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
-   Nothing is copied but the weights, which are transposed on the stack, and the channels behind the last
-   whole vector: those of the result always, those of the source where the array ends. */
-
-#define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
-#define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
-#define DML__DEPTHWISE_SERIAL_WORK 100000.0
-#define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
-#define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
-
-/* The channels behind the last whole vector: floats of the copy of the source, and pixels of the result that
-   come of it at once. */
-#define DML__DEPTHWISE_COPY 4096
-#define DML__DEPTHWISE_COPY_PIXELS 84
-#define DML__DEPTHWISE_LANES 8 /* the most */
-
-/* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
-   for smaller ones asking costs a sixth of the time. */
-#define DML__DEPTHWISE_NEAR 16
-
-/* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
-   channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
-   arrays come from beyond the second cache. */
-#define DML__DEPTHWISE_L1 0.6
-#define DML__DEPTHWISE_RUN 64
-#define DML__DEPTHWISE_RUN_NEAR 32
+#define DML__DEPTHWISE_LINE 16 /* floats of a line of the caches */
 
 typedef enum dml__depthwise_role {
     DML__DEPTHWISE_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
@@ -12935,6 +13066,27 @@ typedef struct dml__depthwise_row {
     float beta;
     bool relu;
 } dml__depthwise_row;
+
+DML__LOCAL void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role);
+
+#endif
+
+#include <string.h>
+
+/* Vectors lie along channels. Some pixels of the result beside each other are in registers, and with each
+   line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
+   taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
+   taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
+   Nothing is copied but the weights, which are transposed on the stack, and the channels behind the last
+   whole vector: those of the result always, those of the source where the array ends. */
+
+#define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
+
+/* The channels behind the last whole vector: floats of the copy of the source, and pixels of the result that
+   come of it at once. */
+#define DML__DEPTHWISE_COPY 4096
+#define DML__DEPTHWISE_COPY_PIXELS 84
+#define DML__DEPTHWISE_LANES 8 /* the most */
 
 /* Asks for `count` pixels of `lines` lines, for the channels of a line of the caches. A macro, since gcc
    drops calls of functions that do nothing else. */
@@ -13153,7 +13305,6 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_RESULT); break;              \
         case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_RESULT); break;              \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_RESULT); break;              \
-        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_RESULT); break;              \
         case 1 * 4 + 1: dml__depthwise_tiles_##isa(row, 1, 1, 7, DML__DEPTHWISE_RESULT); break;              \
         case 2 * 4 + 1: dml__depthwise_tiles_##isa(row, 2, 1, 7, DML__DEPTHWISE_RESULT); break;              \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_RESULT); break;                          \
@@ -13170,7 +13321,6 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
                 dml__depthwise_strided_##isa(row);                                                           \
             break;                                                                                           \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
-        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_GRADIENT); break;            \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
         }                                                                                                    \
     }
@@ -13327,7 +13477,7 @@ static void dml__depthwise_phase(dml_isa isa, const dml__depthwise_row *row, dml
 
 /* Without strides every dilation-th pixel meets every dilation-th pixel of the source: lines that have no
    dilation. */
-static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+DML__LOCAL void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
     const ptrdiff_t step = row->stride == 1 ? row->dilation : 1;
     if (step == 1) dml__depthwise_phase(isa, row, role);
@@ -13345,6 +13495,47 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
         dml__depthwise_phase(isa, &phase, role);
     }
 }
+
+#endif
+
+/* ---- kernels/conv2d_depthwise.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_C
+#define DML_KERNELS_CONV2D_DEPTHWISE_C
+
+/* ---- kernels/conv2d_depthwise.h ---- */
+
+/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own, of few taps a line. */
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
+#define DML_KERNELS_CONV2D_DEPTHWISE_H
+
+#define DML__DEPTHWISE_TAPS 128 /* kernels of more are left to the loop over groups */
+
+/* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
+   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
+DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass);
+
+/* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
+DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
+
+#endif
+
+#include <string.h>
+
+#define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
+#define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
+#define DML__DEPTHWISE_SERIAL_WORK 100000.0
+
+/* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
+   for smaller ones asking costs a sixth of the time. */
+#define DML__DEPTHWISE_NEAR 16
+
+/* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
+   channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
+   arrays come from beyond the second cache. */
+#define DML__DEPTHWISE_L1 0.6
+#define DML__DEPTHWISE_RUN 64
+#define DML__DEPTHWISE_RUN_NEAR 32
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
 typedef struct dml__depthwise_lines {
@@ -14259,9 +14450,13 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         for (int g = 0; g < groups; g++) a[g] = (const char *)(tile->a[g] + tile->a_at[t]);
         for (int p = tile->k; p > 0; p--, b += b_step) {
             DML__UNROLL
-            for (int s = 0; s < 5; s++) DML__IN_ORDER(step[s])
+            for (int s = 0; s < 5; s++) {
+                DML__IN_ORDER(step[s])
+            }
             DML__UNROLL
-            for (int g = 0; g < groups; g++) DML__IN_ORDER(a[g])
+            for (int g = 0; g < groups; g++) {
+                DML__IN_ORDER(a[g])
+            }
             const __m512 line = narrow ? dml__avx512_load_some(b, mask) : dml__avx512_load(b);
             DML__UNROLL
             for (int g = 0; g < groups; g++) {
@@ -14298,8 +14493,6 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         dml__tall_compute(tile, groups, size, narrow);                                                       \
     }
 DML__DEFINE_TALL(5, 5, 0)
-DML__DEFINE_TALL(5, 6, 0)
-DML__DEFINE_TALL(4, 7, 0)
 DML__DEFINE_TALL(3, 8, 0)
 DML__DEFINE_TALL(3, 9, 0)
 DML__DEFINE_TALL(3, 10, 0)
@@ -14307,13 +14500,12 @@ DML__DEFINE_TALL(5, 5, 1)
 
 static void dml__tall_run(const dml__tall_tile *tile)
 {
-    static void (*const functions[])(const dml__tall_tile *) = { dml__tall_5x5_0, dml__tall_5x6_0,
-                                                                 dml__tall_4x7_0, dml__tall_3x8_0,
+    static void (*const functions[])(const dml__tall_tile *) = { dml__tall_5x5_0, dml__tall_3x8_0,
                                                                  dml__tall_3x9_0, dml__tall_3x10_0 };
     if (tile->b_narrow)
         dml__tall_5x5_1(tile);
     else
-        functions[tile->size - DML__TALL_LEAST](tile);
+        functions[tile->size == DML__TALL_LEAST ? 0 : tile->size - 7](tile);
 }
 
 #else
@@ -14334,17 +14526,19 @@ DML__LOCAL bool dml__tall_is_there(dml_isa isa)
 #endif
 }
 
-/* Groups of a tile by their size, from DML__TALL_LEAST on. */
-static const int dml__tall_groups[] = { 5, 5, 4, 3, 3, 3 };
+/* There are groups of 5, 8, 9 and 10 rows, to be compiled: of few rows a tile has more of them. */
+static int dml__tall_groups(int size)
+{
+    return size == DML__TALL_LEAST ? 5 : 3;
+}
 
 DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
 {
-    const int most = b_narrow ? DML__TALL_LEAST : 10;
     int best = DML__TALL_LEAST;
-    ptrdiff_t least = 0;
-    for (int size = DML__TALL_LEAST; size <= most && size <= rows; size++) {
-        const ptrdiff_t computed = dml__quotient_up(rows, size) * size;
-        if (least && computed > least) continue;
+    ptrdiff_t least = dml__round_up(rows, best);
+    for (int size = 8; size <= 10 && size <= rows && !b_narrow; size++) {
+        const ptrdiff_t computed = dml__round_up(rows, size);
+        if (computed > least) continue;
         least = computed;
         best = size;
     }
@@ -14364,7 +14558,7 @@ DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, pt
         tile->a[tile->groups] = a + at * tile->row_step;
         tile->c[tile->groups] = c + at * tile->c_step;
         tile->left_out[tile->groups++] = (int)(i - at);
-        if (tile->groups < dml__tall_groups[size - DML__TALL_LEAST]) continue;
+        if (tile->groups < dml__tall_groups(size)) continue;
         dml__tall_run(tile);
         tile->groups = 0;
     }
@@ -14906,7 +15100,8 @@ typedef enum dml__conv_direction {
 static bool dml__conv_is_ring(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
+    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 &&
+                          (s->kernel_w <= 3 || (s->kernel_w == 5 && s->stride_w == 1));
     return !unrolled && dml__conv2d_ring_fits(s);
 }
 
@@ -16087,15 +16282,66 @@ DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t ch
 
 #endif
 
+/* ---- kernels/norm_loops.h ---- */
+
+/* norm_loops.h: the loops of batch normalization over elements. */
+#ifndef DML_KERNELS_NORM_LOOPS_H
+#define DML_KERNELS_NORM_LOOPS_H
+
+#define DML__NORM_MOST ((size_t)512) /* columns that are done at once */
+
+/* Backward through a relu: which elements dy counts for, by y = factor (x - mean) + shift, computed as
+   forward computes it, bit for bit. */
+typedef struct dml__norm_gate {
+    const float *factor, *shift; /* of each column */
+    int32_t open;                /* -1: there is no relu, and all count; else 0 */
+} dml__norm_gate;
+
+/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
+typedef struct dml__norm_matrix {
+    size_t rows, stride, width;
+    const float *x, *dy;
+    const float *center; /* (width) */
+    dml__norm_gate gate;
+    double *first, *second;
+} dml__norm_matrix;
+
+/* The sums of x - center and of (x - center)^2; or of dy, where it counts, and of dy (x - center). */
+DML__LOCAL void dml__norm_sum(dml_isa isa, const dml__norm_matrix *m);
+
+typedef struct dml__norm_map {
+    dml_isa isa;
+    size_t rows, channels, columns, fold, rows_per_task;
+    const float *x, *dy; /* from the group's first column on; dy NULL: forward */
+    float *out;
+    float beta;
+    int32_t open; /* -1: there is no relu; else 0 */
+    /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
+       distance (x - mean) + base, for dy that counts. */
+    float mean[DML__NORM_MOST] __attribute__((aligned(64))); /* the others follow on lines of their own */
+    float factor[DML__NORM_MOST], shift[DML__NORM_MOST], distance[DML__NORM_MOST], base[DML__NORM_MOST];
+} dml__norm_map;
+
+/* Elements [at, at + rows * stride) in rows of `width`. */
+DML__LOCAL void dml__norm_map_part(dml_isa isa, const dml__norm_map *map, size_t at, size_t rows,
+                                   size_t stride, size_t width);
+
+/* How many columns these take at a time. */
+DML__LOCAL size_t dml__norm_strip_width(dml_isa isa);
+
+#endif
+
 #include <math.h>
 #include <string.h>
 
+DML__DRIVERS_BEGIN
+
 /* Few channels fill no vectors, so several rows are taken as one wide row: how many, for whole vectors and at
-   least `width` columns. 1 where there are channels enough. */
-static size_t dml__norm_fold(size_t channels, size_t width)
+   least `width` columns. 1 where the channels fill the vectors that are computed side by side. */
+static size_t dml__norm_fold(dml_isa isa, size_t channels, size_t width)
 {
     size_t fold = 1;
-    if (channels >= width || channels >= 32) return 1;
+    if (channels >= dml__norm_strip_width(isa)) return 1;
     while (fold < DML__LANES && channels * fold % DML__LANES) fold *= 2;
     while (channels * fold < width) fold *= 2;
     return fold;
@@ -16105,17 +16351,522 @@ static size_t dml__norm_fold(size_t channels, size_t width)
 
 #define DML__NORM_BLOCKS ((size_t)16)     /* of rows, at most, each a task, */
 #define DML__NORM_PARTIALS ((size_t)2048) /* and of blocks times columns */
-#define DML__NORM_MOST ((size_t)512)      /* columns that are done at once */
-#define DML__NORM_NEAR ((size_t)128)   /* columns of rows that are short enough to go down them in strips */
-#define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
-#define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
+#define DML__NORM_SAMPLES ((size_t)32)    /* rows whose mean is what distances are taken from */
 
-/* Backward through a relu: which elements dy counts for, by y = factor (x - mean) + shift, computed as
-   forward computes it, bit for bit. */
-typedef struct dml__norm_gate {
-    const float *factor, *shift; /* of each column */
-    int32_t open;                /* -1: there is no relu, and all count; else 0 */
-} dml__norm_gate;
+/* The sums of a group of columns. */
+typedef struct dml__norm_job {
+    dml_isa isa;
+    size_t rows, channels, columns, fold, rows_per_block;
+    const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
+    const float *center; /* (columns) */
+    dml__norm_gate gate; /* of the group's columns */
+    double *partial;     /* (blocks, 2, columns) */
+} dml__norm_job;
+
+static void dml__norm_task(void *argument, int task, int worker)
+{
+    const dml__norm_job *job = (const dml__norm_job *)argument;
+    const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
+    const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
+    const size_t wide_rows = rows / job->fold, width = columns * job->fold;
+    float center[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
+    double first[DML__NORM_MOST], second[DML__NORM_MOST];
+    (void)worker;
+    for (size_t i = 0; i < width; i++) {
+        const size_t c = i < columns ? i : i - columns; /* those of the row before */
+        center[i] = i < columns ? job->center[i] : center[c];
+        factor[i] = !job->dy ? 0 : i < columns ? job->gate.factor[i] : factor[c];
+        shift[i] = !job->dy ? 0 : i < columns ? job->gate.shift[i] : shift[c];
+        first[i] = second[i] = 0;
+    }
+    const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
+    dml__norm_matrix m = {
+        wide_rows, job->channels * job->fold,         width, job->x + at, job->dy ? job->dy + at : NULL,
+        center,    { factor, shift, job->gate.open }, first, second
+    };
+    dml__norm_sum(job->isa, &m);
+    m.rows = rows % job->fold;
+    m.stride = job->channels;
+    m.width = columns;
+    m.x = job->x + rest;
+    if (job->dy) m.dy = job->dy + rest;
+    dml__norm_sum(job->isa, &m);
+    double *partial = job->partial + (size_t)task * 2 * columns;
+    for (size_t c = 0; c < columns; c++) {
+        partial[c] = partial[columns + c] = 0;
+        for (size_t i = c; i < width; i += columns) {
+            partial[c] += first[i];
+            partial[columns + c] += second[i];
+        }
+    }
+}
+
+/* first[c] and second[c] of a group of columns. */
+DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, double *first, double *second)
+{
+    double partial[DML__NORM_PARTIALS * 2];
+    const size_t columns = job->columns;
+    const size_t most = dml__minimum(DML__NORM_BLOCKS, DML__NORM_PARTIALS / columns);
+    job->fold =
+        columns == job->channels ? dml__norm_fold(job->isa, columns, dml__norm_strip_width(job->isa)) : 1;
+    job->rows_per_block = dml__divide_up(job->rows, most);
+    if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
+    job->rows_per_block = dml__divide_up(job->rows_per_block, job->fold) * job->fold;
+    job->partial = partial;
+    const size_t blocks = dml__divide_up(job->rows, job->rows_per_block);
+    dml_pool_run(blocks > 1 ? pool : NULL, (int)blocks, dml__norm_task, job);
+    for (size_t c = 0; c < columns; c++) {
+        first[c] = second[c] = 0;
+        for (size_t b = 0; b < blocks; b++) {
+            first[c] += partial[2 * b * columns + c];
+            second[c] += partial[(2 * b + 1) * columns + c];
+        }
+    }
+}
+
+/* What the distances are taken from: near enough to the mean that their squares lose no digits to it. Rows
+   from all over x are taken, so a strange beginning doesn't decide. */
+static void dml__norm_center(const dml__norm_job *job, float *center, double *first, double *second)
+{
+    const size_t samples = dml__minimum(DML__NORM_SAMPLES, job->rows);
+    const size_t stride = samples ? job->rows / samples * job->channels : 0;
+    const dml__norm_matrix m = { samples,           stride, job->columns, job->x, NULL, center,
+                                 { NULL, NULL, 0 }, first,  second };
+    for (size_t c = 0; c < job->columns; c++) center[c] = 0, first[c] = second[c] = 0;
+    dml__norm_sum(job->isa, &m);
+    for (size_t c = 0; c < job->columns && samples; c++) center[c] = (float)(first[c] / (double)samples);
+}
+
+static dml__norm_job dml__norm_group(dml_pool *pool, size_t rows, size_t channels, size_t column,
+                                     const float *x, const float *dy, const float *center)
+{
+    dml__norm_job job;
+    memset(&job, 0, sizeof job);
+    job.isa = dml__pool_machine(pool).isa;
+    job.rows = rows;
+    job.channels = channels;
+    job.columns = dml__minimum(DML__NORM_MOST, channels - column);
+    job.x = x + column;
+    job.dy = dy ? dy + column : NULL;
+    job.center = center;
+    return job;
+}
+
+DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
+                                  float *variance)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float center[DML__NORM_MOST];
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
+        dml__norm_job job = dml__norm_group(pool, rows, channels, column, x, NULL, center);
+        dml__norm_center(&job, center, first, second);
+        dml__norm_sums(pool, &job, first, second);
+        const double count = rows ? (double)rows : 1;
+        for (size_t c = 0; c < job.columns; c++) {
+            const double distance = first[c] / count, square = second[c] / count - distance * distance;
+            mean[column + c] = (float)((double)center[c] + distance);
+            variance[column + c] = square < 0 ? 0.0f : (float)square;
+        }
+    }
+}
+
+/* 1 / sqrt(variance + epsilon) */
+static double dml__norm_inverse(const dml_normalization *by, size_t c)
+{
+    return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
+}
+
+static double dml__norm_scale(const dml_normalization *by, size_t c)
+{
+    return by->scale ? (double)by->scale[c] : 1;
+}
+
+static float dml__norm_shift(const dml_normalization *by, size_t c)
+{
+    return by->shift ? by->shift[c] : 0;
+}
+
+static float dml__norm_factor(const dml_normalization *by, size_t c)
+{
+    return (float)(dml__norm_scale(by, c) * dml__norm_inverse(by, c));
+}
+
+static int32_t dml__norm_open(const dml_normalization *by)
+{
+    return by->activation == DML_ACTIVATION_RELU ? 0 : -1;
+}
+
+DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                                const dml_normalization *by, const float *dy, float *dscale,
+                                                float *dshift)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float factor[DML__NORM_MOST], shift[DML__NORM_MOST];
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
+        dml__norm_job job = dml__norm_group(pool, rows, channels, column, x, dy, by->mean + column);
+        for (size_t c = 0; c < job.columns; c++) {
+            factor[c] = dml__norm_factor(by, column + c);
+            shift[c] = dml__norm_shift(by, column + c);
+        }
+        job.gate.factor = factor;
+        job.gate.shift = shift;
+        job.gate.open = dml__norm_open(by);
+        dml__norm_sums(pool, &job, first, second);
+        for (size_t c = 0; c < job.columns; c++) {
+            dshift[column + c] = (float)first[c];
+            dscale[column + c] = (float)(second[c] * dml__norm_inverse(by, column + c));
+        }
+    }
+}
+
+/* ---- each element ---- */
+
+static void dml__norm_map_task(void *argument, int task, int worker)
+{
+    const dml__norm_map *map = (const dml__norm_map *)argument;
+    const size_t row = (size_t)task * map->rows_per_task;
+    const size_t rows = dml__minimum(map->rows_per_task, map->rows - row), wide_rows = rows / map->fold;
+    const size_t at = row * map->channels, wide = map->fold * map->channels;
+    (void)worker;
+    dml__norm_map_part(map->isa, map, at, wide_rows, wide, map->fold * map->columns);
+    dml__norm_map_part(map->isa, map, at + wide_rows * wide, rows % map->fold, map->channels, map->columns);
+}
+
+static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
+{
+    map->isa = dml__pool_machine(pool).isa;
+    map->fold = map->columns == map->channels ? dml__norm_fold(map->isa, map->columns, 128) : 1;
+    for (size_t i = map->columns; i < map->fold * map->columns; i++) {
+        map->mean[i] = map->mean[i - map->columns];
+        map->factor[i] = map->factor[i - map->columns];
+        map->shift[i] = map->shift[i - map->columns];
+        map->distance[i] = map->distance[i - map->columns];
+        map->base[i] = map->base[i - map->columns];
+    }
+    map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
+    const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
+}
+
+/* Of the channels from `column` on; what backward adds is left out. */
+static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels, size_t column,
+                                const float *x, const dml_normalization *by, float *out)
+{
+    map->rows = rows;
+    map->channels = channels;
+    map->columns = dml__minimum(DML__NORM_MOST, channels - column);
+    map->x = x + column;
+    map->dy = NULL;
+    map->out = out + column;
+    map->beta = 0;
+    map->open = dml__norm_open(by);
+    for (size_t c = 0; c < map->columns; c++) {
+        map->mean[c] = by->mean[column + c];
+        map->factor[c] = dml__norm_factor(by, column + c);
+        map->shift[c] = dml__norm_shift(by, column + c);
+        map->distance[c] = map->base[c] = 0;
+    }
+}
+
+DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                    const dml_normalization *by, float *y)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        dml__norm_map_group(&map, rows, channels, column, x, by, y);
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+/* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
+   where the statistics are constants. */
+DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                           const dml_normalization *by, const float *dy, const float *dscale,
+                                           const float *dshift, float beta, float *dx)
+{
+    const double count = rows ? (double)rows : 1;
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
+        map.dy = dy + column;
+        map.beta = beta;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c;
+            const double inverse = dml__norm_inverse(by, at), factor = dml__norm_scale(by, at) * inverse;
+            if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
+            if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) for g = scale dy, the means being
+   those over the group. */
+DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t channels, size_t groups,
+                                          const float *x, const dml_normalization *by, const float *dy,
+                                          const float *dscale, const float *dshift, float beta, float *dx)
+{
+    const size_t width = channels / groups;
+    const double count = (double)rows * (double)width;
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        double sum = 0, product = 0;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
+        map.dy = dy + column;
+        map.beta = beta;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c, first = at / width * width;
+            const double inverse = dml__norm_inverse(by, at);
+            if (c == 0 || at == first) {
+                sum = product = 0;
+                for (size_t k = first; k < first + width; k++) {
+                    sum += dml__norm_scale(by, k) * (double)dshift[k];
+                    product += dml__norm_scale(by, k) * (double)dscale[k];
+                }
+            }
+            map.distance[c] = (float)(-inverse * inverse * (product / count));
+            map.base[c] = (float)(-inverse * (sum / count));
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+DML__DRIVERS_END
+
+#endif
+
+/* ---- kernels/norm_loops.c ---- */
+
+#ifndef DML_KERNELS_NORM_LOOPS_C
+#define DML_KERNELS_NORM_LOOPS_C
+
+/* ---- kernels/vector_math_wide.h ---- */
+
+/* vector_math_wide.h: the functions of vector_math.h for 16 lanes of AVX-512, whose instructions take
+   exponents and scales in one step: these functions are bound by arithmetic, and take half of the time and
+   less.
+
+   Bounds, special values and the constants not named here are vector_math.h's. */
+#ifndef DML_KERNELS_VECTOR_MATH_WIDE_H
+#define DML_KERNELS_VECTOR_MATH_WIDE_H
+
+#if defined(DML__HAS_AVX512)
+
+#define DML__WIDE_LANES 16
+#define DML__WIDE DML__AVX512 DML__INLINE __m512
+
+typedef int32_t dml__wi __attribute__((vector_size(64)));
+
+#define DML__WIDE_BITS(vector) ((dml__wi)(vector))
+#define DML__WIDE_SELECT(mask, a, b) ((__m512)(((mask)&DML__WIDE_BITS(a)) | (~(mask)&DML__WIDE_BITS(b))))
+#define DML__WIDE_SIGN ((int32_t)-0x7fffffff - 1)
+/* A kernel of such vectors. */
+#define DML__WIDE_KERNEL DML__CONTRACTS DML__AVX512 static
+
+/* The first `count` lanes, or all if that is more. */
+DML__INLINE unsigned dml__wide_first(size_t count)
+{
+    return count < DML__WIDE_LANES ? (1u << count) - 1 : 0xffffu;
+}
+
+DML__WIDE dml__wide_abs(__m512 v)
+{
+    return (__m512)(DML__WIDE_BITS(v) & ~DML__WIDE_SIGN);
+}
+
+/* The size of the one, the sign of the other. */
+DML__WIDE dml__wide_sign(__m512 size, __m512 v)
+{
+    return (__m512)(DML__WIDE_BITS(size) | (DML__WIDE_BITS(v) & DML__WIDE_SIGN));
+}
+
+/* e^v, for v from -104 to 89. */
+DML__WIDE dml__wide_exp_inside(__m512 v)
+{
+    const float shift = 12582912.0f;
+    const __m512 k = (v * 1.44269504f + shift) - shift;
+    const __m512 r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    __m512 q = r * 0.00138144672f + 0.00836878084f;
+    q = q * r + 0.0416683927f;
+    q = q * r + 0.166665196f;
+    q = q * r + 0.49999994f;
+    return _mm512_scalef_ps((q * (r * r) + r) + 1.0f, k);
+}
+
+/* Of the smaller and of the larger of two numbers the second is taken where one is a NaN. */
+DML__WIDE dml__wide_exp_down(__m512 v)
+{
+    return dml__wide_exp_inside(_mm512_max_ps(_mm512_set1_ps(-104.0f), v));
+}
+
+DML__WIDE dml__wide_exp(__m512 v)
+{
+    return dml__wide_exp_down(_mm512_min_ps(_mm512_set1_ps(89.0f), v));
+}
+
+/* ln 2 is cut into two parts of one sign, so that infinite exponents, those of 0 and infinity, stay; a number
+   below 0 has no mantissa. */
+DML__WIDE dml__wide_log(__m512 v)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), half = _mm512_set1_ps(0.5f);
+    const __m512 mantissa = _mm512_getmant_ps(v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan);
+    const __m512 exponent = _mm512_getexp_ps(v);
+    const __mmask16 high = _mm512_cmp_ps_mask(mantissa, _mm512_set1_ps(1.41421356f), _CMP_GT_OQ);
+    const __m512 f = _mm512_mask_mul_ps(mantissa, high, mantissa, half) - one;
+    const __m512 k = _mm512_mask_add_ps(exponent, high, exponent, one), square = f * f;
+    __m512 q = f * -0.0763450265f + 0.12761578f;
+    q = q * f - 0.13160181f;
+    q = q * f + 0.142017573f;
+    q = q * f - 0.166233569f;
+    q = q * f + 0.200012267f;
+    q = q * f - 0.250008196f;
+    q = q * f + 0.333333313f;
+    const __m512 y = q * (f * square) + k * 1.42860677e-6f;
+    return (f + (y - square * 0.5f)) + k * 0.693145752f;
+}
+
+/* tanh m for m = |v| in 32 parts up to 10, each of a quarter of a power of two (but the first, which is from
+   0 to 1.5/32), in the order of the bits that tell them apart: the part's middle, and the coefficients of a
+   polynomial of the distance to it (error 1e-9 beside the first one's rounding). */
+static const float dml__wide_tanh_parts[7][2 * DML__WIDE_LANES] = {
+    { 2.25f,     2.75f,     3.25f,       3.75f,       4.5f,       5.5f,       6.5f,       7.5f,
+      9,         0,         0.05078125f, 0.05859375f, 0.0703125f, 0.0859375f, 0.1015625f, 0.1171875f,
+      0.140625f, 0.171875f, 0.203125f,   0.234375f,   0.28125f,   0.34375f,   0.40625f,   0.46875f,
+      0.5625f,   0.6875f,   0.8125f,     0.9375f,     1.125f,     1.375f,     1.625f,     1.875f },
+    { 0.978026109f,
+      0.99185972f,
+      0.996997634f,
+      0.998894442f,
+      0.9997532f,
+      0.999966596f,
+      0.999995479f,
+      0.999999388f,
+      1,
+      0,
+      0.0507376445f,
+      0.0585267867f,
+      0.0701968573f,
+      0.0857265663f,
+      0.101214731f,
+      0.116653989f,
+      0.139705303f,
+      0.170202308f,
+      0.200376719f,
+      0.230175711f,
+      0.274061589f,
+      0.330821117f,
+      0.385283966f,
+      0.437188785f,
+      0.509829974f,
+      0.596373555f,
+      0.670967074f,
+      0.73407152f,
+      0.809301072f,
+      0.879826701f,
+      0.925346226f,
+      0.95404526f },
+    { 0.0434649181f,   0.0162142876f,   0.00599571531f,  0.00220989249f,  0.000493520472f,
+      6.68049936e-05f, 9.04133398e-06f, 1.22361628e-06f, 6.09461908e-08f, 1,
+      0.997425691f,    0.996574615f,    0.995072401f,    0.992650956f,    0.989755578f,
+      0.986391847f,    0.980482428f,    0.971031174f,    0.959849171f,    0.947019142f,
+      0.924890245f,    0.890557388f,    0.851556265f,    0.808865966f,    0.740073398f,
+      0.644338582f,    0.549803185f,    0.461139004f,    0.345031777f,    0.225904978f,
+      0.143734363f,    0.0897976414f },
+    { -0.0425082362f,   -0.0160810996f,   -0.0059771794f,   -0.00220723948f,  -0.000492610892f,
+      -6.66953522e-05f, -9.02674217e-06f, -1.22164601e-06f, -5.92317856e-08f, 0,
+      -0.0506070302f,   -0.05832631f,     -0.0698509553f,   -0.085096558f,    -0.100177845f,
+      -0.115066543f,    -0.136978595f,    -0.165271747f,    -0.192331427f,    -0.217980804f,
+      -0.25347689f,     -0.294615152f,    -0.32809094f,     -0.353627099f,    -0.377311281f,
+      -0.384266392f,    -0.368899897f,    -0.338509155f,    -0.279237128f,    -0.198758738f,
+      -0.133004615f,    -0.0856711028f },
+    { 0.027087645f,   0.01054639f,    0.0039610581f,  0.0014683203f, 0.00032854696f, 4.4501558e-05f,
+      6.0233193e-06f, 8.1518022e-07f, 4.0141767e-08f, -0.33333333f,  -0.32990755f,   -0.32877789f,
+      -0.32678748f,   -0.32358862f,   -0.31977905f,   -0.31537431f,  -0.30769084f,   -0.29554743f,
+      -0.28141098f,   -0.26549916f,   -0.23882847f,   -0.19938754f,  -0.15744391f,   -0.11502019f,
+      -0.054326633f,  0.01438662f,    0.064251774f,   0.094776767f,  0.11097461f,    0.099570913f,
+      0.075163741f,   0.051801641f },
+    { -0.01239038f,   -0.005151129f, -0.001979497f,  -0.0007398719f, -0.0001725459f,
+      -2.339776e-05f, -3.16739e-06f, -4.286752e-07f, -2.470953e-08f, 0,
+      0.03360774f,    0.03868442f,   0.04622311f,    0.05610566f,    0.06575897f,
+      0.07514519f,    0.08864557f,   0.1053934f,     0.1204987f,     0.1337717f,
+      0.149946f,      0.1640615f,    0.1699273f,     0.1680787f,     0.1532494f,
+      0.119441f,      0.07989823f,   0.04336298f,    0.003700617f,   -0.02109516f,
+      -0.02512124f,   -0.02084891f },
+    { 0.00397853f,  0.00191317f,  0.00076952f, 0.000292236f, 6.79072e-05f, 9.22523e-06f, 1.24914e-06f,
+      1.69065e-07f, 9.35831e-09f, 0.133333f,   0.130429f,    0.129475f,    0.127797f,    0.125112f,
+      0.121932f,    0.118279f,    0.111968f,   0.102156f,    0.0909885f,   0.0787536f,   0.0590682f,
+      0.0319528f,   0.00592385f,  -0.0171651f, -0.0435075f,  -0.0615942f,  -0.0626845f,  -0.053066f,
+      -0.0320285f,  -0.00949542f, 0.00140635f, 0.00460565f },
+};
+
+DML__WIDE dml__wide_tanh(__m512 v)
+{
+    __m512 part[7];
+    const __m512 m = _mm512_min_ps(_mm512_set1_ps(9.99f), dml__wide_abs(v));
+    const dml__wi which = DML__WIDE_BITS(_mm512_max_ps(_mm512_set1_ps(0.04f), m)) >> 21;
+    DML__UNROLL
+    for (int i = 0; i < 7; i++) {
+        const float *of = dml__wide_tanh_parts[i];
+        part[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(of), (__m512i)which,
+                                         _mm512_loadu_ps(of + DML__WIDE_LANES));
+    }
+    const __m512 t = m - part[0];
+    __m512 q = part[6] * t + part[5];
+    q = q * t + part[4];
+    q = q * t + part[3];
+    q = q * t + part[2];
+    return dml__wide_sign(q * t + part[1], v);
+}
+
+DML__WIDE dml__wide_sigmoid(__m512 v)
+{
+    const __m512 one = _mm512_set1_ps(1.0f),
+                 e = dml__wide_exp_down((__m512)(DML__WIDE_BITS(v) | DML__WIDE_SIGN));
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)v), one, e) / (e + one);
+}
+
+DML__WIDE dml__wide_erf(__m512 v)
+{
+    const __m512 m = dml__wide_abs(v), square = v * v, t = _mm512_min_ps(_mm512_set1_ps(3.95f), m);
+    __m512 q = square * 8.51310397e-05f - 0.000817563909f;
+    q = q * square + 0.00520385895f;
+    q = q * square - 0.0268605091f;
+    q = q * square + 0.112837151f;
+    q = q * square - 0.376126349f;
+    q = q * square + 0.128379166f;
+    __m512 e = t * 0.000198218928f - 0.00306548341f;
+    e = e * t + 0.0223151855f;
+    e = e * t - 0.104113623f;
+    e = e * t - 0.636976123f;
+    e = e * t - 1.12779725f;
+    e = e * t - 0.00016645588f;
+    e = 1.0f - dml__wide_exp_inside(e);
+    const __mmask16 outer = _mm512_cmp_ps_mask(m, _mm512_set1_ps(0.9f), _CMP_GT_OQ);
+    return dml__wide_sign(_mm512_mask_blend_ps(outer, q * m + m, e), v);
+}
+
+DML__WIDE dml__wide_expm1(__m512 v)
+{
+    const __m512 t = dml__wide_tanh(v * 0.5f);
+    return (t + t) / (1.0f - t);
+}
+
+DML__WIDE dml__wide_log1p(__m512 v)
+{
+    const __m512 u = v + 1.0f, rounded = u - 1.0f;
+    return DML__WIDE_SELECT(rounded == 0.0f, v, dml__wide_log(u) * (v / rounded));
+}
+
+#endif
+
+#endif
+
+#define DML__NORM_NEAR ((size_t)128)  /* columns of rows that are short enough to go down them in strips */
+#define DML__NORM_CHUNK ((size_t)128) /* rows summed in float */
+#define DML__NORM_FEW ((size_t)16)    /* and those of long rows that are read together */
+#define DML__NORM_VECTORS 4           /* of AVX-512 side by side */
+
+/* ---- two sums of each column ---- */
 
 DML__BODY void dml__norm_pass(const dml__norm_gate *gate, size_t c, const dml__vf *distance, dml__vf *dy)
 {
@@ -16129,15 +16880,6 @@ DML__BODY float dml__norm_pass_one(const dml__norm_gate *gate, size_t c, float d
     const float y = gate->shift[c] + gate->factor[c] * distance;
     return y > 0 || gate->open ? dy : 0;
 }
-
-/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
-typedef struct dml__norm_matrix {
-    size_t rows, stride, width;
-    const float *x, *dy;
-    const float *center; /* (width) */
-    dml__norm_gate gate;
-    double *first, *second;
-} dml__norm_matrix;
 
 /* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center), the vectors
    of column c. */
@@ -16267,207 +17009,120 @@ DML__BODY void dml__norm_any(bool backward, const dml__norm_matrix *m)
     }
 }
 
-DML__BODY void dml__norm_moments_body(const dml__norm_matrix *m)
+DML__BODY void dml__norm_moments_narrow_body(const dml__norm_matrix *m)
 {
     dml__norm_any(false, m);
 }
-DML__PER_ISA(dml__norm_moments, (const dml__norm_matrix *m), (m))
 
-DML__BODY void dml__norm_products_body(const dml__norm_matrix *m)
+DML__BODY void dml__norm_products_narrow_body(const dml__norm_matrix *m)
 {
     dml__norm_any(true, m);
 }
-DML__PER_ISA(dml__norm_products, (const dml__norm_matrix *m), (m))
 
-/* The sums of a group of columns. */
-typedef struct dml__norm_job {
-    dml_isa isa;
-    size_t rows, channels, columns, fold, rows_per_block;
-    const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
-    const float *center; /* (columns) */
-    dml__norm_gate gate; /* of the group's columns */
-    double *partial;     /* (blocks, 2, columns) */
-} dml__norm_job;
+#if defined(DML__HAS_AVX512)
 
-DML__DRIVERS_BEGIN
-
-static void dml__norm_sum_matrix(const dml__norm_job *job, const dml__norm_matrix *m)
+/* Of `count` vectors of columns over a part of a chunk, `inside` of the last ones; a and b are added to. */
+DML__AVX512 DML__INLINE void dml__norm_strip_wide(bool backward, int count, unsigned inside,
+                                                  const dml__norm_matrix *m, size_t c, size_t begin,
+                                                  size_t rows, float *a, float *b)
 {
-    if (job->dy)
-        dml__norm_products(job->isa, m);
+    const float *x = m->x + begin * m->stride + c, *dy = backward ? m->dy + begin * m->stride + c : x;
+    const unsigned open = m->gate.open ? inside : 0;
+    const size_t stride = m->stride;
+    __m512 center[DML__NORM_VECTORS], factor[DML__NORM_VECTORS], shift[DML__NORM_VECTORS];
+    __m512 first[DML__NORM_VECTORS], second[DML__NORM_VECTORS];
+    DML__UNROLL
+    for (int v = 0; v < count; v++) {
+        center[v] = dml__avx512_load_some(m->center + c + v * DML__WIDE_LANES, inside);
+        if (backward) factor[v] = dml__avx512_load_some(m->gate.factor + c + v * DML__WIDE_LANES, inside);
+        if (backward) shift[v] = dml__avx512_load_some(m->gate.shift + c + v * DML__WIDE_LANES, inside);
+        first[v] = _mm512_loadu_ps(a + v * DML__WIDE_LANES);
+        second[v] = _mm512_loadu_ps(b + v * DML__WIDE_LANES);
+    }
+    for (size_t r = 0; r < rows; r++, x += stride, dy += stride) {
+        DML__UNROLL
+        for (int v = 0; v < count; v++) {
+            const __m512 distance = dml__avx512_load_some(x + v * DML__WIDE_LANES, inside) - center[v];
+            __m512 value = distance;
+            if (backward) {
+                const __m512 y = _mm512_fmadd_ps(factor[v], distance, shift[v]);
+                const unsigned counts = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_GT_OQ) | open;
+                value = dml__avx512_load_some(dy + v * DML__WIDE_LANES, counts & inside);
+            }
+            first[v] = first[v] + value;
+            second[v] = _mm512_fmadd_ps(value, distance, second[v]);
+        }
+    }
+    DML__UNROLL
+    for (int v = 0; v < count; v++) {
+        _mm512_storeu_ps(a + v * DML__WIDE_LANES, first[v]);
+        _mm512_storeu_ps(b + v * DML__WIDE_LANES, second[v]);
+    }
+}
+
+DML__AVX512 DML__INLINE void dml__norm_add_sums(size_t width, const float *from, double *sum)
+{
+    size_t c = 0;
+    for (; c + DML__WIDE_LANES <= width; c += DML__WIDE_LANES)
+        for (size_t lane = c; lane < c + DML__WIDE_LANES; lane++) sum[lane] += (double)from[lane];
+    for (; c < width; c++) sum[c] += (double)from[c];
+}
+
+/* Long rows are read a few at a time, which memory does best. */
+DML__AVX512 DML__INLINE void dml__norm_sum_wide(bool backward, const dml__norm_matrix *m)
+{
+    const size_t strip = DML__NORM_VECTORS * DML__WIDE_LANES;
+    const size_t part = m->stride <= DML__NORM_NEAR ? DML__NORM_CHUNK : DML__NORM_FEW;
+    float a[DML__NORM_MOST], b[DML__NORM_MOST];
+    for (size_t begin = 0, end; begin < m->rows; begin = end) {
+        end = dml__minimum(begin + DML__NORM_CHUNK, m->rows);
+        for (size_t c = 0; c < m->width; c += DML__WIDE_LANES) {
+            _mm512_storeu_ps(a + c, _mm512_setzero_ps());
+            _mm512_storeu_ps(b + c, _mm512_setzero_ps());
+        }
+        for (size_t row = begin; row < end; row += part) {
+            const size_t rows = dml__minimum(part, end - row);
+            size_t c = 0;
+            for (; c + strip <= m->width; c += strip)
+                dml__norm_strip_wide(backward, DML__NORM_VECTORS, 0xffff, m, c, row, rows, a + c, b + c);
+            for (; c < m->width; c += DML__WIDE_LANES)
+                dml__norm_strip_wide(backward, 1, dml__wide_first(m->width - c), m, c, row, rows, a + c,
+                                     b + c);
+        }
+        dml__norm_add_sums(m->width, a, m->first);
+        dml__norm_add_sums(m->width, b, m->second);
+    }
+}
+
+DML__WIDE_KERNEL void dml__norm_moments_wide(const dml__norm_matrix *m)
+{
+    dml__norm_sum_wide(false, m);
+}
+
+DML__WIDE_KERNEL void dml__norm_products_wide(const dml__norm_matrix *m)
+{
+    dml__norm_sum_wide(true, m);
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__norm_moments, (const dml__norm_matrix *m), (m))
+DML__PER_ISA_OR_WIDE(dml__norm_products, (const dml__norm_matrix *m), (m))
+
+DML__LOCAL void dml__norm_sum(dml_isa isa, const dml__norm_matrix *m)
+{
+    if (m->dy)
+        dml__norm_products(isa, m);
     else
-        dml__norm_moments(job->isa, m);
+        dml__norm_moments(isa, m);
 }
 
-static void dml__norm_task(void *argument, int task, int worker)
+DML__LOCAL size_t dml__norm_strip_width(dml_isa isa)
 {
-    const dml__norm_job *job = (const dml__norm_job *)argument;
-    const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
-    const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
-    const size_t wide_rows = rows / job->fold, width = columns * job->fold;
-    float center[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
-    double first[DML__NORM_MOST], second[DML__NORM_MOST];
-    (void)worker;
-    for (size_t i = 0; i < width; i++) {
-        center[i] = job->center[i % columns];
-        factor[i] = job->dy ? job->gate.factor[i % columns] : 0;
-        shift[i] = job->dy ? job->gate.shift[i % columns] : 0;
-        first[i] = second[i] = 0;
-    }
-    const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
-    dml__norm_matrix m = {
-        wide_rows, job->channels * job->fold,         width, job->x + at, job->dy ? job->dy + at : NULL,
-        center,    { factor, shift, job->gate.open }, first, second
-    };
-    dml__norm_sum_matrix(job, &m);
-    m.rows = rows % job->fold;
-    m.stride = job->channels;
-    m.width = columns;
-    m.x = job->x + rest;
-    if (job->dy) m.dy = job->dy + rest;
-    dml__norm_sum_matrix(job, &m);
-    double *partial = job->partial + (size_t)task * 2 * columns;
-    for (size_t c = 0; c < columns; c++) {
-        partial[c] = partial[columns + c] = 0;
-        for (size_t i = c; i < width; i += columns) {
-            partial[c] += first[i];
-            partial[columns + c] += second[i];
-        }
-    }
-}
-
-/* first[c] and second[c] of a group of columns. */
-DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, double *first, double *second)
-{
-    double partial[DML__NORM_PARTIALS * 2];
-    const size_t columns = job->columns;
-    const size_t most = dml__minimum(DML__NORM_BLOCKS, DML__NORM_PARTIALS / columns);
-    job->isa = dml__pool_machine(pool).isa;
-    job->fold = columns == job->channels ? dml__norm_fold(columns, 4 * DML__LANES) : 1;
-    job->rows_per_block = dml__divide_up(job->rows, most);
-    if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
-    job->rows_per_block = dml__divide_up(job->rows_per_block, job->fold) * job->fold;
-    job->partial = partial;
-    const size_t blocks = dml__divide_up(job->rows, job->rows_per_block);
-    dml_pool_run(blocks > 1 ? pool : NULL, (int)blocks, dml__norm_task, job);
-    for (size_t c = 0; c < columns; c++) {
-        first[c] = second[c] = 0;
-        for (size_t b = 0; b < blocks; b++) {
-            first[c] += partial[2 * b * columns + c];
-            second[c] += partial[(2 * b + 1) * columns + c];
-        }
-    }
-}
-
-/* What the distances are taken from: near enough to the mean that their squares lose no digits to it. Rows
-   from all over x are taken, so a strange beginning doesn't decide. */
-static void dml__norm_center(const dml__norm_job *job, float *center)
-{
-    const size_t samples = dml__minimum(DML__NORM_SAMPLES, job->rows);
-    for (size_t c = 0; c < job->columns; c++) center[c] = 0;
-    for (size_t i = 0; i < samples; i++) {
-        const float *row = job->x + job->rows / samples * i * job->channels;
-        for (size_t c = 0; c < job->columns; c++) center[c] += row[c] / (float)samples;
-    }
-}
-
-static dml__norm_job dml__norm_group(size_t rows, size_t channels, size_t column, const float *x,
-                                     const float *dy, const float *center)
-{
-    dml__norm_job job;
-    memset(&job, 0, sizeof job);
-    job.rows = rows;
-    job.channels = channels;
-    job.columns = dml__minimum(DML__NORM_MOST, channels - column);
-    job.x = x + column;
-    job.dy = dy ? dy + column : NULL;
-    job.center = center;
-    return job;
-}
-
-DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
-                                  float *variance)
-{
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        float center[DML__NORM_MOST];
-        double first[DML__NORM_MOST], second[DML__NORM_MOST];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, NULL, center);
-        dml__norm_center(&job, center);
-        dml__norm_sums(pool, &job, first, second);
-        const double count = rows ? (double)rows : 1;
-        for (size_t c = 0; c < job.columns; c++) {
-            const double distance = first[c] / count, square = second[c] / count - distance * distance;
-            mean[column + c] = (float)((double)center[c] + distance);
-            variance[column + c] = square < 0 ? 0.0f : (float)square;
-        }
-    }
-}
-
-/* 1 / sqrt(variance + epsilon) */
-static double dml__norm_inverse(const dml_normalization *by, size_t c)
-{
-    return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
-}
-
-static double dml__norm_scale(const dml_normalization *by, size_t c)
-{
-    return by->scale ? (double)by->scale[c] : 1;
-}
-
-static float dml__norm_shift(const dml_normalization *by, size_t c)
-{
-    return by->shift ? by->shift[c] : 0;
-}
-
-static float dml__norm_factor(const dml_normalization *by, size_t c)
-{
-    return (float)(dml__norm_scale(by, c) * dml__norm_inverse(by, c));
-}
-
-static int32_t dml__norm_open(const dml_normalization *by)
-{
-    return by->activation == DML_ACTIVATION_RELU ? 0 : -1;
-}
-
-DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const dml_normalization *by, const float *dy, float *dscale,
-                                                float *dshift)
-{
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        float factor[DML__NORM_MOST], shift[DML__NORM_MOST];
-        double first[DML__NORM_MOST], second[DML__NORM_MOST];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, by->mean + column);
-        for (size_t c = 0; c < job.columns; c++) {
-            factor[c] = dml__norm_factor(by, column + c);
-            shift[c] = dml__norm_shift(by, column + c);
-        }
-        job.gate.factor = factor;
-        job.gate.shift = shift;
-        job.gate.open = dml__norm_open(by);
-        dml__norm_sums(pool, &job, first, second);
-        for (size_t c = 0; c < job.columns; c++) {
-            dshift[column + c] = (float)first[c];
-            dscale[column + c] = (float)(second[c] * dml__norm_inverse(by, column + c));
-        }
-    }
+    return isa == DML_ISA_AVX512 ? 64 : 4 * DML__LANES;
 }
 
 /* ---- each element from those of its place and numbers of its channel ---- */
-
-typedef struct dml__norm_map {
-    dml_isa isa;
-    size_t rows, channels, columns, fold, rows_per_task;
-    const float *x, *dy; /* from the group's first column on; dy NULL: forward */
-    float *out;
-    float beta;
-    int32_t open; /* -1: there is no relu; else 0 */
-    /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
-       distance (x - mean) + base, for dy that counts. */
-    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
-    float distance[DML__NORM_MOST], base[DML__NORM_MOST];
-} dml__norm_map;
-
-DML__DRIVERS_END
 
 /* Elements [at, at + rows * stride) in rows of `width`. */
 DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
@@ -16511,8 +17166,8 @@ DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *
     }
 }
 
-DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size_t rows, size_t stride,
-                                       size_t width)
+DML__BODY void dml__norm_map_rows_narrow_body(const dml__norm_map *map, size_t at, size_t rows, size_t stride,
+                                              size_t width)
 {
     if (!map->dy)
         dml__norm_map_any(false, false, map, at, rows, stride, width);
@@ -16521,123 +17176,66 @@ DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size
     else
         dml__norm_map_any(true, true, map, at, rows, stride, width);
 }
-DML__PER_ISA(dml__norm_map_rows,
-             (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
-             (map, at, rows, stride, width))
+#if defined(DML__HAS_AVX512)
 
-DML__DRIVERS_BEGIN
-
-static void dml__norm_map_task(void *argument, int task, int worker)
+DML__AVX512 DML__INLINE void dml__norm_map_wide(bool backward, bool adds, const dml__norm_map *map, size_t c,
+                                                unsigned inside, size_t at)
 {
-    const dml__norm_map *map = (const dml__norm_map *)argument;
-    const size_t row = (size_t)task * map->rows_per_task;
-    const size_t rows = dml__minimum(map->rows_per_task, map->rows - row), wide_rows = rows / map->fold;
-    const size_t at = row * map->channels, wide = map->fold * map->channels;
-    (void)worker;
-    dml__norm_map_rows(map->isa, map, at, wide_rows, wide, map->fold * map->columns);
-    dml__norm_map_rows(map->isa, map, at + wide_rows * wide, rows % map->fold, map->channels, map->columns);
-}
-
-static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
-{
-    map->isa = dml__pool_machine(pool).isa;
-    map->fold = map->columns == map->channels ? dml__norm_fold(map->columns, 128) : 1;
-    for (size_t i = map->columns; i < map->fold * map->columns; i++) {
-        map->mean[i] = map->mean[i - map->columns];
-        map->factor[i] = map->factor[i - map->columns];
-        map->shift[i] = map->shift[i - map->columns];
-        map->distance[i] = map->distance[i - map->columns];
-        map->base[i] = map->base[i - map->columns];
+    const unsigned open = map->open ? inside : 0;
+    const __m512 factor = dml__avx512_load_some(map->factor + c, inside);
+    const __m512 distance =
+        dml__avx512_load_some(map->x + at, inside) - dml__avx512_load_some(map->mean + c, inside);
+    __m512 value = _mm512_fmadd_ps(factor, distance, dml__avx512_load_some(map->shift + c, inside));
+    if (backward) {
+        const unsigned counts = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_GT_OQ) | open;
+        const __m512 dy = dml__avx512_load_some(map->dy + at, counts & inside);
+        value = _mm512_fmadd_ps(dml__avx512_load_some(map->distance + c, inside), distance,
+                                dml__avx512_load_some(map->base + c, inside));
+        value = _mm512_fmadd_ps(factor, dy, value);
+        if (adds)
+            value = _mm512_fmadd_ps(_mm512_set1_ps(map->beta), dml__avx512_load_some(map->out + at, inside),
+                                    value);
+    } else {
+        const unsigned stays =
+            _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_NLE_UQ) | open; /* a NaN too */
+        value = _mm512_maskz_mov_ps((__mmask16)stays, value);
     }
-    map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
-    const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
-    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
+    dml__avx512_store_some(map->out + at, inside, value);
 }
 
-/* Of the channels from `column` on; what backward adds is left out. */
-static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels, size_t column,
-                                const float *x, const dml_normalization *by, float *out)
+DML__AVX512 DML__INLINE void dml__norm_map_all_wide(bool backward, bool adds, const dml__norm_map *map,
+                                                    size_t at, size_t rows, size_t stride, size_t width)
 {
-    map->rows = rows;
-    map->channels = channels;
-    map->columns = dml__minimum(DML__NORM_MOST, channels - column);
-    map->x = x + column;
-    map->dy = NULL;
-    map->out = out + column;
-    map->beta = 0;
-    map->open = dml__norm_open(by);
-    for (size_t c = 0; c < map->columns; c++) {
-        map->mean[c] = by->mean[column + c];
-        map->factor[c] = dml__norm_factor(by, column + c);
-        map->shift[c] = dml__norm_shift(by, column + c);
-        map->distance[c] = map->base[c] = 0;
+    for (size_t r = 0; r < rows; r++, at += stride) {
+        size_t c = 0;
+        for (; c + DML__WIDE_LANES <= width; c += DML__WIDE_LANES)
+            dml__norm_map_wide(backward, adds, map, c, 0xffff, at + c);
+        if (c < width) dml__norm_map_wide(backward, adds, map, c, dml__wide_first(width - c), at + c);
     }
 }
 
-DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const dml_normalization *by, float *y)
+DML__WIDE_KERNEL void dml__norm_map_rows_wide(const dml__norm_map *map, size_t at, size_t rows, size_t stride,
+                                              size_t width)
 {
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        dml__norm_map map;
-        dml__norm_map_group(&map, rows, channels, column, x, by, y);
-        dml__norm_map_run(pool, &map);
-    }
+    if (!map->dy)
+        dml__norm_map_all_wide(false, false, map, at, rows, stride, width);
+    else if (map->beta == 0)
+        dml__norm_map_all_wide(true, false, map, at, rows, stride, width);
+    else
+        dml__norm_map_all_wide(true, true, map, at, rows, stride, width);
 }
 
-/* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
-   where the statistics are constants. */
-DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const dml_normalization *by, const float *dy, const float *dscale,
-                                           const float *dshift, float beta, float *dx)
-{
-    const double count = rows ? (double)rows : 1;
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        dml__norm_map map;
-        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
-        map.dy = dy + column;
-        map.beta = beta;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c;
-            const double inverse = dml__norm_inverse(by, at), factor = dml__norm_scale(by, at) * inverse;
-            if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
-            if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
-        }
-        dml__norm_map_run(pool, &map);
-    }
-}
+#endif
 
-/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) for g = scale dy, the means being
-   those over the group. */
-DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t channels, size_t groups,
-                                          const float *x, const dml_normalization *by, const float *dy,
-                                          const float *dscale, const float *dshift, float beta, float *dx)
-{
-    const size_t width = channels / groups;
-    const double count = (double)rows * (double)width;
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        dml__norm_map map;
-        double sum = 0, product = 0;
-        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
-        map.dy = dy + column;
-        map.beta = beta;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c, first = at / width * width;
-            const double inverse = dml__norm_inverse(by, at);
-            if (c == 0 || at == first) {
-                sum = product = 0;
-                for (size_t k = first; k < first + width; k++) {
-                    sum += dml__norm_scale(by, k) * (double)dshift[k];
-                    product += dml__norm_scale(by, k) * (double)dscale[k];
-                }
-            }
-            map.distance[c] = (float)(-inverse * inverse * (product / count));
-            map.base[c] = (float)(-inverse * (sum / count));
-        }
-        dml__norm_map_run(pool, &map);
-    }
-}
+DML__PER_ISA_OR_WIDE(dml__norm_map_rows,
+                     (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
+                     (map, at, rows, stride, width))
 
-DML__DRIVERS_END
+DML__LOCAL void dml__norm_map_part(dml_isa isa, const dml__norm_map *map, size_t at, size_t rows,
+                                   size_t stride, size_t width)
+{
+    dml__norm_map_rows(isa, map, at, rows, stride, width);
+}
 
 #endif
 
@@ -16651,8 +17249,8 @@ DML__DRIVERS_END
 
 #define DML__ROW_STRIP ((size_t)4 * DML__LANES)      /* columns that are done at once, */
 #define DML__ROW_CHUNK ((size_t)16 * DML__ROW_STRIP) /* and those that are summed in float */
-#define DML__ROW_NEAR ((size_t)2048)                 /* floats of rows that are done together */
-#define DML__ROW_PART_LEAST ((size_t)32)             /* rows of a part of the parameters' gradients */
+#define DML__ROW_NEAR ((size_t)2048)     /* floats of rows that are done together, and asked for ahead */
+#define DML__ROW_PART_LEAST ((size_t)32) /* rows of a part of the parameters' gradients */
 #define DML__ROW_PART_MOST ((size_t)128)
 
 /* One row. A scale or shift that isn't there is a constant strip, to which every column is mapped. */
@@ -16752,6 +17350,7 @@ DML__BODY void dml__row_inverse(dml__row *row, float epsilon, bool by_square)
 DML__BODY void dml__row_write(const dml__row *row, size_t c, size_t count)
 {
     dml__vf x, scale, shift;
+    dml__ask(row->x + c, DML__ROW_NEAR);
     dml__load_some(&x, row->x + c, count);
     dml__load_some(&scale, row->scale + (c & row->scale_mask), count);
     dml__load_some(&shift, row->shift + (c & row->shift_mask), count);
@@ -17903,7 +18502,7 @@ DML__BODY void dml__zero_lanes(float *row, ptrdiff_t from, ptrdiff_t to)
     for (ptrdiff_t c = from; c < to; c += DML__LANES) DML__STORE(row + c, zero);
 }
 
-DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
+DML__BODY void dml__scores_soften_narrow_body(const dml__attention_rows *at)
 {
     const dml__attention_rows a = *at;
     for (ptrdiff_t r = 0; r < a.rows; r++) {
@@ -17943,7 +18542,53 @@ DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
         a.sum[r] = a.sum[r] * a.factor[r] + (float)dml__add_lanes(&sum);
     }
 }
-DML__PER_ISA(dml__scores_soften, (const dml__attention_rows *at), (at))
+#if defined(DML__HAS_AVX512)
+
+DML__AVX512 DML__INLINE void dml__zero_wide(float *row, ptrdiff_t from, ptrdiff_t to)
+{
+    for (ptrdiff_t c = from; c < to; c += DML__WIDE_LANES)
+        dml__avx512_store_some(row + c, dml__wide_first((size_t)(to - c)), _mm512_setzero_ps());
+}
+
+DML__WIDE_KERNEL void dml__scores_soften_wide(const dml__attention_rows *at)
+{
+    const dml__attention_rows a = *at;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        const ptrdiff_t first = dml__band_first(&a.band, r), end = dml__band_end(&a.band, r);
+        float *row = a.s + r * a.ld, lanes[DML__WIDE_LANES], base = a.most[r];
+        __m512 most = _mm512_set1_ps(-HUGE_VALF), sum = _mm512_setzero_ps();
+        a.factor[r] = 1;
+        if (first >= end) {
+            dml__zero_wide(row, 0, a.ld);
+            continue;
+        }
+        for (ptrdiff_t c = first; c < end; c += DML__WIDE_LANES) {
+            const unsigned seen = dml__wide_first((size_t)(end - c));
+            const __m512 x = _mm512_max_ps(dml__avx512_load_some(row + c, seen), most);
+            most = _mm512_mask_blend_ps((__mmask16)seen, most, x);
+        }
+        _mm512_storeu_ps(lanes, most);
+        const dml__vf low = DML__LOAD(lanes), high = DML__LOAD(lanes + DML__LANES);
+        base = dml__greater(base, dml__greater(dml__largest_lane(&low), dml__largest_lane(&high)));
+        if (a.most[r] > -HUGE_VALF && base > a.most[r]) a.factor[r] = expf(a.most[r] - base);
+        a.most[r] = base;
+        if (!(base > -HUGE_VALF)) base = 0;
+        dml__zero_wide(row, 0, first);
+        for (ptrdiff_t c = first; c < end; c += DML__WIDE_LANES) {
+            const unsigned seen = dml__wide_first((size_t)(end - c));
+            const __m512 x = dml__wide_exp_down(dml__avx512_load_some(row + c, seen) - base);
+            dml__avx512_store_some(row + c, seen, x);
+            sum = sum + _mm512_maskz_mov_ps((__mmask16)seen, x);
+        }
+        dml__zero_wide(row, end, a.ld);
+        const dml__vf half = (dml__vf)dml__avx512_fold(sum);
+        a.sum[r] = a.sum[r] * a.factor[r] + (float)dml__add_lanes(&half);
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__scores_soften, (const dml__attention_rows *at), (at))
 
 DML__BODY void dml__scores_slope_body(const dml__attention_rows *at)
 {
@@ -18650,227 +19295,6 @@ DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows
 
 #endif
 
-/* ---- kernels/vector_math_wide.h ---- */
-
-/* vector_math_wide.h: the functions of vector_math.h for 16 lanes of AVX-512, whose instructions take
-   exponents and scales in one step: these functions are bound by arithmetic, and take half of the time and
-   less.
-
-   Bounds, special values and the constants not named here are vector_math.h's. */
-#ifndef DML_KERNELS_VECTOR_MATH_WIDE_H
-#define DML_KERNELS_VECTOR_MATH_WIDE_H
-
-#if defined(DML__HAS_AVX512)
-
-#define DML__WIDE_LANES 16
-#define DML__WIDE DML__AVX512 DML__INLINE __m512
-
-typedef int32_t dml__wi __attribute__((vector_size(64)));
-
-#define DML__WIDE_BITS(vector) ((dml__wi)(vector))
-#define DML__WIDE_SELECT(mask, a, b) ((__m512)(((mask)&DML__WIDE_BITS(a)) | (~(mask)&DML__WIDE_BITS(b))))
-#define DML__WIDE_SIGN ((int32_t)-0x7fffffff - 1)
-/* A kernel of such vectors. */
-#define DML__WIDE_KERNEL DML__CONTRACTS DML__AVX512 static
-
-/* The first `count` lanes, or all if that is more. */
-DML__INLINE unsigned dml__wide_first(size_t count)
-{
-    return count < DML__WIDE_LANES ? (1u << count) - 1 : 0xffffu;
-}
-
-DML__WIDE dml__wide_abs(__m512 v)
-{
-    return (__m512)(DML__WIDE_BITS(v) & ~DML__WIDE_SIGN);
-}
-
-/* The size of the one, the sign of the other. */
-DML__WIDE dml__wide_sign(__m512 size, __m512 v)
-{
-    return (__m512)(DML__WIDE_BITS(size) | (DML__WIDE_BITS(v) & DML__WIDE_SIGN));
-}
-
-/* e^v, for v from -104 to 89. */
-DML__WIDE dml__wide_exp_inside(__m512 v)
-{
-    const float shift = 12582912.0f;
-    const __m512 k = (v * 1.44269504f + shift) - shift;
-    const __m512 r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    __m512 q = r * 0.00138144672f + 0.00836878084f;
-    q = q * r + 0.0416683927f;
-    q = q * r + 0.166665196f;
-    q = q * r + 0.49999994f;
-    return _mm512_scalef_ps((q * (r * r) + r) + 1.0f, k);
-}
-
-/* Of the smaller and of the larger of two numbers the second is taken where one is a NaN. */
-DML__WIDE dml__wide_exp_down(__m512 v)
-{
-    return dml__wide_exp_inside(_mm512_max_ps(_mm512_set1_ps(-104.0f), v));
-}
-
-DML__WIDE dml__wide_exp(__m512 v)
-{
-    return dml__wide_exp_down(_mm512_min_ps(_mm512_set1_ps(89.0f), v));
-}
-
-/* ln 2 is cut into two parts of one sign, so that infinite exponents, those of 0 and infinity, stay; a number
-   below 0 has no mantissa. */
-DML__WIDE dml__wide_log(__m512 v)
-{
-    const __m512 one = _mm512_set1_ps(1.0f), half = _mm512_set1_ps(0.5f);
-    const __m512 mantissa = _mm512_getmant_ps(v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan);
-    const __m512 exponent = _mm512_getexp_ps(v);
-    const __mmask16 high = _mm512_cmp_ps_mask(mantissa, _mm512_set1_ps(1.41421356f), _CMP_GT_OQ);
-    const __m512 f = _mm512_mask_mul_ps(mantissa, high, mantissa, half) - one;
-    const __m512 k = _mm512_mask_add_ps(exponent, high, exponent, one), square = f * f;
-    __m512 q = f * -0.0763450265f + 0.12761578f;
-    q = q * f - 0.13160181f;
-    q = q * f + 0.142017573f;
-    q = q * f - 0.166233569f;
-    q = q * f + 0.200012267f;
-    q = q * f - 0.250008196f;
-    q = q * f + 0.333333313f;
-    const __m512 y = q * (f * square) + k * 1.42860677e-6f;
-    return (f + (y - square * 0.5f)) + k * 0.693145752f;
-}
-
-/* tanh m for m = |v| in 32 parts up to 10, each of a quarter of a power of two (but the first, which is from
-   0 to 1.5/32), in the order of the bits that tell them apart: the part's middle, and the coefficients of a
-   polynomial of the distance to it (error 1e-9 beside the first one's rounding). */
-static const float dml__wide_tanh_parts[7][2 * DML__WIDE_LANES] = {
-    { 2.25f,     2.75f,     3.25f,       3.75f,       4.5f,       5.5f,       6.5f,       7.5f,
-      9,         0,         0.05078125f, 0.05859375f, 0.0703125f, 0.0859375f, 0.1015625f, 0.1171875f,
-      0.140625f, 0.171875f, 0.203125f,   0.234375f,   0.28125f,   0.34375f,   0.40625f,   0.46875f,
-      0.5625f,   0.6875f,   0.8125f,     0.9375f,     1.125f,     1.375f,     1.625f,     1.875f },
-    { 0.978026109f,
-      0.99185972f,
-      0.996997634f,
-      0.998894442f,
-      0.9997532f,
-      0.999966596f,
-      0.999995479f,
-      0.999999388f,
-      1,
-      0,
-      0.0507376445f,
-      0.0585267867f,
-      0.0701968573f,
-      0.0857265663f,
-      0.101214731f,
-      0.116653989f,
-      0.139705303f,
-      0.170202308f,
-      0.200376719f,
-      0.230175711f,
-      0.274061589f,
-      0.330821117f,
-      0.385283966f,
-      0.437188785f,
-      0.509829974f,
-      0.596373555f,
-      0.670967074f,
-      0.73407152f,
-      0.809301072f,
-      0.879826701f,
-      0.925346226f,
-      0.95404526f },
-    { 0.0434649181f,   0.0162142876f,   0.00599571531f,  0.00220989249f,  0.000493520472f,
-      6.68049936e-05f, 9.04133398e-06f, 1.22361628e-06f, 6.09461908e-08f, 1,
-      0.997425691f,    0.996574615f,    0.995072401f,    0.992650956f,    0.989755578f,
-      0.986391847f,    0.980482428f,    0.971031174f,    0.959849171f,    0.947019142f,
-      0.924890245f,    0.890557388f,    0.851556265f,    0.808865966f,    0.740073398f,
-      0.644338582f,    0.549803185f,    0.461139004f,    0.345031777f,    0.225904978f,
-      0.143734363f,    0.0897976414f },
-    { -0.0425082362f,   -0.0160810996f,   -0.0059771794f,   -0.00220723948f,  -0.000492610892f,
-      -6.66953522e-05f, -9.02674217e-06f, -1.22164601e-06f, -5.92317856e-08f, 0,
-      -0.0506070302f,   -0.05832631f,     -0.0698509553f,   -0.085096558f,    -0.100177845f,
-      -0.115066543f,    -0.136978595f,    -0.165271747f,    -0.192331427f,    -0.217980804f,
-      -0.25347689f,     -0.294615152f,    -0.32809094f,     -0.353627099f,    -0.377311281f,
-      -0.384266392f,    -0.368899897f,    -0.338509155f,    -0.279237128f,    -0.198758738f,
-      -0.133004615f,    -0.0856711028f },
-    { 0.027087645f,   0.01054639f,    0.0039610581f,  0.0014683203f, 0.00032854696f, 4.4501558e-05f,
-      6.0233193e-06f, 8.1518022e-07f, 4.0141767e-08f, -0.33333333f,  -0.32990755f,   -0.32877789f,
-      -0.32678748f,   -0.32358862f,   -0.31977905f,   -0.31537431f,  -0.30769084f,   -0.29554743f,
-      -0.28141098f,   -0.26549916f,   -0.23882847f,   -0.19938754f,  -0.15744391f,   -0.11502019f,
-      -0.054326633f,  0.01438662f,    0.064251774f,   0.094776767f,  0.11097461f,    0.099570913f,
-      0.075163741f,   0.051801641f },
-    { -0.01239038f,   -0.005151129f, -0.001979497f,  -0.0007398719f, -0.0001725459f,
-      -2.339776e-05f, -3.16739e-06f, -4.286752e-07f, -2.470953e-08f, 0,
-      0.03360774f,    0.03868442f,   0.04622311f,    0.05610566f,    0.06575897f,
-      0.07514519f,    0.08864557f,   0.1053934f,     0.1204987f,     0.1337717f,
-      0.149946f,      0.1640615f,    0.1699273f,     0.1680787f,     0.1532494f,
-      0.119441f,      0.07989823f,   0.04336298f,    0.003700617f,   -0.02109516f,
-      -0.02512124f,   -0.02084891f },
-    { 0.00397853f,  0.00191317f,  0.00076952f, 0.000292236f, 6.79072e-05f, 9.22523e-06f, 1.24914e-06f,
-      1.69065e-07f, 9.35831e-09f, 0.133333f,   0.130429f,    0.129475f,    0.127797f,    0.125112f,
-      0.121932f,    0.118279f,    0.111968f,   0.102156f,    0.0909885f,   0.0787536f,   0.0590682f,
-      0.0319528f,   0.00592385f,  -0.0171651f, -0.0435075f,  -0.0615942f,  -0.0626845f,  -0.053066f,
-      -0.0320285f,  -0.00949542f, 0.00140635f, 0.00460565f },
-};
-
-DML__WIDE dml__wide_tanh(__m512 v)
-{
-    __m512 part[7];
-    const __m512 m = _mm512_min_ps(_mm512_set1_ps(9.99f), dml__wide_abs(v));
-    const dml__wi which = DML__WIDE_BITS(_mm512_max_ps(_mm512_set1_ps(0.04f), m)) >> 21;
-    DML__UNROLL
-    for (int i = 0; i < 7; i++) {
-        const float *of = dml__wide_tanh_parts[i];
-        part[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(of), (__m512i)which,
-                                         _mm512_loadu_ps(of + DML__WIDE_LANES));
-    }
-    const __m512 t = m - part[0];
-    __m512 q = part[6] * t + part[5];
-    q = q * t + part[4];
-    q = q * t + part[3];
-    q = q * t + part[2];
-    return dml__wide_sign(q * t + part[1], v);
-}
-
-DML__WIDE dml__wide_sigmoid(__m512 v)
-{
-    const __m512 one = _mm512_set1_ps(1.0f),
-                 e = dml__wide_exp_down((__m512)(DML__WIDE_BITS(v) | DML__WIDE_SIGN));
-    return _mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)v), one, e) / (e + one);
-}
-
-DML__WIDE dml__wide_erf(__m512 v)
-{
-    const __m512 m = dml__wide_abs(v), square = v * v, t = _mm512_min_ps(_mm512_set1_ps(3.95f), m);
-    __m512 q = square * 8.51310397e-05f - 0.000817563909f;
-    q = q * square + 0.00520385895f;
-    q = q * square - 0.0268605091f;
-    q = q * square + 0.112837151f;
-    q = q * square - 0.376126349f;
-    q = q * square + 0.128379166f;
-    __m512 e = t * 0.000198218928f - 0.00306548341f;
-    e = e * t + 0.0223151855f;
-    e = e * t - 0.104113623f;
-    e = e * t - 0.636976123f;
-    e = e * t - 1.12779725f;
-    e = e * t - 0.00016645588f;
-    e = 1.0f - dml__wide_exp_inside(e);
-    const __mmask16 outer = _mm512_cmp_ps_mask(m, _mm512_set1_ps(0.9f), _CMP_GT_OQ);
-    return dml__wide_sign(_mm512_mask_blend_ps(outer, q * m + m, e), v);
-}
-
-DML__WIDE dml__wide_expm1(__m512 v)
-{
-    const __m512 t = dml__wide_tanh(v * 0.5f);
-    return (t + t) / (1.0f - t);
-}
-
-DML__WIDE dml__wide_log1p(__m512 v)
-{
-    const __m512 u = v + 1.0f, rounded = u - 1.0f;
-    return DML__WIDE_SELECT(rounded == 0.0f, v, dml__wide_log(u) * (v / rounded));
-}
-
-#endif
-
-#endif
-
 #include <math.h>
 #include <string.h>
 
@@ -18878,6 +19302,8 @@ DML__WIDE dml__wide_log1p(__m512 v)
    in a few dozen float additions at most, however long the array. */
 #define DML__SUM_STRIDE (4 * DML__LANES)
 #define DML__SUM_CHUNK ((size_t)32 * DML__SUM_STRIDE)
+#define DML__SUM_AHEAD ((size_t)1024)   /* floats that are asked for ahead, */
+#define DML__SUM_ROWS_AHEAD ((size_t)8) /* and rows, where columns are taken */
 
 enum dml__sum_kind { DML__SUM_PLAIN, DML__SUM_PRODUCT, DML__SUM_SQUARED_DIFFERENCE };
 
@@ -18913,6 +19339,10 @@ DML__BODY double dml__sum_any(enum dml__sum_kind kind, size_t n, const float *x,
         dml__splat(&a, 0);
         b = a, c = a, d = a;
         for (; i < end; i += DML__SUM_STRIDE) {
+            for (size_t line = 0; line < DML__SUM_STRIDE; line += 16) {
+                dml__ask(x + i + line, DML__SUM_AHEAD);
+                if (y_step) dml__ask(y + i + line, DML__SUM_AHEAD);
+            }
             dml__sum_add(kind, &a, x + i, y + i * y_step);
             dml__sum_add(kind, &b, x + i + DML__LANES, y + (i + DML__LANES) * y_step);
             dml__sum_add(kind, &c, x + i + 2 * DML__LANES, y + (i + 2 * DML__LANES) * y_step);
@@ -19046,6 +19476,7 @@ DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows,
         x += stride;
         DML__UNROLLED
         for (int v = 0; v < count; v++) {
+            if (v % 2 == 0) dml__ask(x + v * DML__LANES, DML__SUM_ROWS_AHEAD * stride);
             const dml__vf next = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
             dml__raise(&most[v], &next);
         }
@@ -19087,6 +19518,7 @@ DML__AVX512 DML__INLINE void dml__extreme_wide(int count, unsigned mask, bool sm
         x += stride;
         DML__UNROLL
         for (int v = 0; v < count; v++) {
+            dml__ask(x + v * DML__WIDE_LANES, DML__SUM_ROWS_AHEAD * stride);
             const __m512 next =
                 (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
             most[v] = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(next, next, _CMP_UNORD_Q),
@@ -19156,6 +19588,7 @@ DML__BODY void dml__sum_column_vectors(int count, size_t rows, size_t stride, co
 {
     dml__vf sum[DML__SUM_ROWS_VECTORS] = { { 0 } };
     for (size_t r = 0; r < rows; r++, x += stride) {
+        for (int v = 0; v < count; v += 2) dml__ask(x + v * DML__LANES, DML__SUM_ROWS_AHEAD * stride);
         DML__UNROLLED
         for (int v = 0; v < count; v++) sum[v] += DML__LOAD(x + v * DML__LANES);
     }
@@ -19920,7 +20353,7 @@ DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, siz
 
 /* ---- over arrays, in strips that stay in the first cache ---- */
 
-#define DML__STRIP_FLOATS ((size_t)256)
+#define DML__STRIP_FLOATS ((size_t)1024)
 
 /* What has no place in an array goes through here: a rest shorter than a vector, so that every element goes
    through the same instructions, an operand that is repeated, and a result that isn't simply stored. */
@@ -19936,7 +20369,7 @@ typedef struct dml__formula_job {
     float *out[DML__FORMULA_GRADIENTS];
     float beta[DML__FORMULA_GRADIENTS];
     bool backward, relu, stream;
-    bool whole;  /* nothing but a rest needs strips */
+    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
     bool one_dy; /* the same for all elements, in every strip from the first on */
 } dml__formula_job;
 
@@ -20000,6 +20433,21 @@ static const float *dml__strip_operand(const dml__formula_call *call, int i, siz
     return strip;
 }
 
+/* While a strip goes past the caches few loads are under way, so those of the next are asked for. */
+static void dml__strip_ask(const float *x, size_t begin)
+{
+    for (size_t i = 0; x && i < DML__STRIP_FLOATS; i += 16) dml__ask(x, begin + i);
+}
+
+static void dml__formula_ask(const dml__formula_job *job, size_t begin)
+{
+    const dml__formula_call *call = job->call;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        if (dml__broadcast_is_plain(&call->layout[i])) dml__strip_ask(call->in[i], begin);
+    dml__strip_ask(job->y, begin);
+    if (!call->repeated_dy) dml__strip_ask(job->dy, begin);
+}
+
 /* `count` is a multiple of DML__FORMULA_LANES, or at most DML__STRIP_FLOATS. */
 static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t count, dml__strip *strip)
 {
@@ -20039,10 +20487,11 @@ static void dml__formula_task(void *argument, int task, int worker)
     for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
-        if (job->whole && count >= DML__FORMULA_LANES)
+        if (job->whole && !job->relu && count >= DML__FORMULA_LANES)
             count -= count % DML__FORMULA_LANES;
         else if (count > DML__STRIP_FLOATS)
             count = DML__STRIP_FLOATS;
+        if (job->stream) dml__formula_ask(job, i + DML__STRIP_FLOATS);
         dml__formula_strip(job, i, count, &strip);
     }
     if (job->stream) DML__STREAM_FENCE();
@@ -20078,7 +20527,7 @@ static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
     job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
-    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream && !call->repeated_dy;
+    job->whole = one && job->beta[first] == 0 && !job->stream && !call->repeated_dy;
     job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
@@ -20547,7 +20996,8 @@ DML_API void dml_reduce_axis_backward(dml_pool *pool, dml_reduction kind, size_t
 /* Short rows go together through each pass, as many as stay in the first cache: one by one, each pass would
    wait for what the one before it makes of the row's lanes. */
 #define DML__SOFTMAX_ROWS ((size_t)16)
-#define DML__SOFTMAX_NEAR ((size_t)2048) /* floats */
+#define DML__SOFTMAX_NEAR                                                                                    \
+    ((size_t)2048) /* floats; as many are asked for ahead, by the pass of the exponentials */
 
 /* Columns done side by side where the axis isn't the last. */
 #define DML__SOFTMAX_COLUMNS ((size_t)64)
@@ -20651,6 +21101,7 @@ DML__BODY double dml__softmax_raise(bool logs, size_t n, size_t room, float top,
     for (size_t i = 0; i < ends.whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
         for (; i < end; i += DML__LANES) {
+            dml__ask(x + i, DML__SOFTMAX_NEAR);
             value = DML__LOAD(x + i) - top;
             dml__vector_exp_down(&value);
             if (!logs) DML__STORE(out + i, value);
@@ -20730,6 +21181,7 @@ DML__AVX512 DML__INLINE double dml__softmax_raise_wide(bool logs, size_t n, floa
         dml__vf half;
         for (; i < end; i += DML__WIDE_LANES) {
             const unsigned inside = dml__wide_first(end - i);
+            dml__ask(x + i, DML__SOFTMAX_NEAR);
             const __m512 value = _mm512_maskz_mov_ps(
                 (__mmask16)inside, dml__wide_exp_down(dml__avx512_load_some(x + i, inside) - top));
             if (!logs) dml__avx512_store_some(out + i, inside, value);
@@ -20897,6 +21349,7 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
         }
     for (size_t k = 0; k < n; k++) {
         for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__ask(x + k * inner + c, n * inner); /* of the next o */
             dml__softmax_load(&value, x + k * inner + c, width - c);
             value = value - DML__LOAD(top + c);
             dml__vector_exp_down(&value);
@@ -21897,7 +22350,7 @@ DML__BODY void dml__plain_cell_back_body(size_t n, const dml__cell_at *at, bool 
 }
 DML__PER_ISA(dml__plain_cell_back, (size_t n, const dml__cell_at *at, bool relu), (n, at, relu))
 
-DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
+DML__BODY void dml__lstm_cell_narrow_body(size_t n, const dml__cell_at *cell)
 {
     const dml__cell_at at = *cell;
     float *const *z = at.array, *y = at.array[DML__CELL_Y];
@@ -21924,9 +22377,8 @@ DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
         if (y) DML__STORE(y + k, h);
     }
 }
-DML__PER_ISA(dml__lstm_cell, (size_t n, const dml__cell_at *at), (n, at))
 
-DML__BODY void dml__lstm_cell_back_body(size_t n, const dml__cell_at *cell)
+DML__BODY void dml__lstm_cell_back_narrow_body(size_t n, const dml__cell_at *cell)
 {
     const dml__cell_at at = *cell;
     float *const *z = at.array, *dy = at.array[DML__CELL_Y];
@@ -21946,7 +22398,56 @@ DML__BODY void dml__lstm_cell_back_body(size_t n, const dml__cell_at *cell)
         DML__STORE(at.array[DML__CELL_H] + k, none);
     }
 }
-DML__PER_ISA(dml__lstm_cell_back, (size_t n, const dml__cell_at *at), (n, at))
+#if defined(DML__HAS_AVX512)
+
+DML__WIDE_KERNEL void dml__lstm_cell_wide(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *y = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < n; k += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - k);
+        const __m512 i = dml__wide_sigmoid(dml__avx512_load_some(z[0] + k, inside));
+        const __m512 f = dml__wide_sigmoid(dml__avx512_load_some(z[1] + k, inside));
+        const __m512 g = dml__wide_tanh(dml__avx512_load_some(z[2] + k, inside));
+        const __m512 o = dml__wide_sigmoid(dml__avx512_load_some(z[3] + k, inside));
+        const __m512 c = _mm512_fmadd_ps(f, dml__avx512_load_some(at.array[DML__CELL_C0] + k, inside), i * g);
+        const __m512 h = o * dml__wide_tanh(c);
+        dml__avx512_store_some(z[0] + k, inside, i);
+        dml__avx512_store_some(z[1] + k, inside, f);
+        dml__avx512_store_some(z[2] + k, inside, g);
+        dml__avx512_store_some(z[3] + k, inside, o);
+        dml__avx512_store_some(at.array[DML__CELL_C] + k, inside, c);
+        dml__avx512_store_some(at.array[DML__CELL_H] + k, inside, h);
+        if (y) dml__avx512_store_some(y + k, inside, h);
+    }
+}
+
+DML__WIDE_KERNEL void dml__lstm_cell_back_wide(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *dy = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < n; k += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - k);
+        const __m512 i = dml__avx512_load_some(z[0] + k, inside), f = dml__avx512_load_some(z[1] + k, inside);
+        const __m512 g = dml__avx512_load_some(z[2] + k, inside), o = dml__avx512_load_some(z[3] + k, inside);
+        const __m512 c = dml__wide_tanh(dml__avx512_load_some(at.array[DML__CELL_C] + k, inside));
+        __m512 d = dml__avx512_load_some(at.array[DML__CELL_H] + k, inside);
+        if (dy) d = d + dml__avx512_load_some(dy + k, inside);
+        const __m512 dc = dml__avx512_load_some(at.array[DML__CELL_DC] + k, inside) + d * o * (1.0f - c * c);
+        const __m512 before = dml__avx512_load_some(at.array[DML__CELL_C0] + k, inside);
+        dml__avx512_store_some(z[0] + k, inside, dc * g * i * (1.0f - i));
+        dml__avx512_store_some(z[1] + k, inside, dc * before * f * (1.0f - f));
+        dml__avx512_store_some(z[2] + k, inside, dc * i * (1.0f - g * g));
+        dml__avx512_store_some(z[3] + k, inside, d * c * o * (1.0f - o));
+        dml__avx512_store_some(at.array[DML__CELL_DC] + k, inside, dc * f);
+        dml__avx512_store_some(at.array[DML__CELL_H] + k, inside, _mm512_setzero_ps());
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__lstm_cell, (size_t n, const dml__cell_at *at), (n, at))
+DML__PER_ISA_OR_WIDE(dml__lstm_cell_back, (size_t n, const dml__cell_at *at), (n, at))
 
 DML__BODY void dml__gru_cell_body(size_t k_end, const dml__cell_at *cell)
 {
@@ -22151,6 +22652,17 @@ static void dml__recurrent_forward_task(void *argument, int task, int worker)
     }
 }
 
+/* Asks for what a step of sample b reads, which lies far from what is read before it. */
+static void dml__cell_ask(const dml__recurrent_job *all, size_t b, size_t step)
+{
+    const size_t units = (size_t)all->shape->units;
+    const dml__cell_at at = dml__cell_of(all, b, step, step);
+    const float *before = at.array[DML__CELL_C0] ? at.array[DML__CELL_C0] : at.array[DML__CELL_H0];
+    for (size_t i = 0; i < all->place.width; i += 16) dml__ask(at.array[DML__CELL_Z], i);
+    for (size_t i = 0; i < units; i += 16) dml__ask(before, i);
+    for (size_t i = 0; at.array[DML__CELL_Y] && i < units; i += 16) dml__ask(at.array[DML__CELL_Y], i);
+}
+
 static void dml__recurrent_backward_task(void *argument, int task, int worker)
 {
     const dml__recurrent_job *all = (const dml__recurrent_job *)argument;
@@ -22176,6 +22688,7 @@ static void dml__recurrent_backward_task(void *argument, int task, int worker)
                 dml__cell_run(all->job.isa, all->shape->cell, true, units, &at);
             else
                 dml__put_row(at.array[DML__CELL_Z], NULL, place->width);
+            if (s > 0) dml__cell_ask(all, b, reverse ? step + 1 : step - 1);
         }
         if (s > 0 || to->dh0) dml__multiply_step(all, worker, step, begin, end);
     }
@@ -22471,10 +22984,10 @@ DML__BODY void dml__root(bool whole, dml__vf *x)
 #endif
 
 /* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
-   a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
+   a fifth. */
 DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
 {
-    for (int k = 0; k < inputs; k++) __builtin_prefetch((const void *)((uintptr_t)at->in[k] + (i + 256) * 4));
+    for (int k = 0; k < inputs; k++) dml__ask(at->in[k], i + 256);
 }
 
 /* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
@@ -36237,6 +36750,13 @@ static void dml__settle_owed(void *user)
     dml__settle_trainer((dml_trainer *)user);
 }
 
+/* Other threads ask whether there is something, too. */
+static void dml__leave_word(dml_trainer *trainer, void (*settle)(void *user))
+{
+    trainer->context->late.user = trainer;
+    __atomic_store_n(&trainer->context->late.settle, settle, __ATOMIC_RELAXED);
+}
+
 /* A check looks at parameters before the ops that read them. */
 DML__LOCAL bool dml__may_follow_later(const dml_trainer *trainer)
 {
@@ -36254,16 +36774,14 @@ DML__LOCAL void dml__follow_later(dml_trainer *trainer, double samples, dml__tak
     late->steps = trainer->steps;
     late->optimizer = trainer->optimizer;
     trainer->followed = true;
-    trainer->context->late.user = trainer;
-    __atomic_store_n(&trainer->context->late.settle, dml__settle_owed, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, dml__settle_owed);
     dml__hook_ranks(trainer);
 }
 
 static void dml__end_late(dml_trainer *trainer)
 {
-    dml_context *context = trainer->context;
     trainer->late.take = NULL;
-    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, NULL);
     dml__hook_ranks(trainer);
 }
 
@@ -36286,7 +36804,7 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
     const dml__error first = context->error; /* which is about something else */
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
-    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, NULL); /* what follows may enter */
     const dml_status status = dml__take_late_range(trainer, 0, trainer->program->graph->trained_count);
     if (trainer->late.take) dml__end_late(trainer);
     if (status != DML_OK) {

@@ -366,7 +366,9 @@ typedef struct dml_comm_options {
        "all_reduce=ring,broadcast=chain", the same on all ranks. NULL: DML_COMM_ALGO, else the cheapest. */
     const char *algorithm;
     /* What lies between ranks of one host: "tcp", or "shm" for memory that they share. NULL:
-       DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. */
+       DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. Over "shm" what is large and
+       only moved is read straight from the sender's memory (Linux's process_vm_readv) where the system lets
+       ranks do that; DML_COMM_CMA=0 has it copied instead. */
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
@@ -382,7 +384,14 @@ typedef struct dml_comm_options {
        launcher started the program without RANK and WORLD_SIZE being set. MPI is initialised if the program
        hasn't done so, and then finalised when the communicator closes (not after an error: its launcher ends
        the job), so who opens several initialises it first. Everything above but rank, world_size, timeout_s
-       and max_requests is of no interest to MPI. */
+       and max_requests is of no interest to MPI.
+       "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
+       memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
+       default stream has, and their result is there when they have been waited for; all ranks start those of
+       all communicators in one order, and give arrays of one kind. The job fails with a sentence for what
+       NCCL has not: sends and receives, all_to_all in place, functions of yours, means of integers,
+       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
+       NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */
@@ -1303,6 +1312,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 
 #ifdef DML_IMPLEMENTATION
 
+DML__DRIVERS_BEGIN
+
 /* ---- base/status.c ---- */
 
 #ifndef DML_BASE_STATUS_C
@@ -2168,6 +2179,7 @@ DML_API dml_caches dml_cpu_caches(void)
 }
 
 #endif
+DML__DRIVERS_END
 
 /* ---- base/float16.c ---- */
 
@@ -3541,6 +3553,11 @@ typedef struct dml__transport_calls {
     /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
        are the parent's. */
     void (*abandon)(dml__transport *transport);
+    /* Whether that rank reads what `offer` offers it where it lies. NULL, both: no rank does, use send. */
+    bool (*reads)(const dml__transport *transport, int rank);
+    /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
+       large from this rank's memory, once and in one piece, and until then it hasn't gone. */
+    ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -4598,10 +4615,19 @@ DML__LOCAL dml__transport *dml__local_open(dml__local_world *world, int rank)
 static bool dml__local_make_rank(dml__local_world *world, int rank)
 {
     static const dml__transport_calls calls = {
-        "local",          dml__local_send,    dml__local_receive,
-        dml__local_lend,  dml__local_consume, dml__local_withdraw,
-        dml__local_wait,  dml__local_wake,    dml__local_medium,
-        dml__local_close, dml__local_abandon,
+        "local",
+        dml__local_send,
+        dml__local_receive,
+        dml__local_lend,
+        dml__local_consume,
+        dml__local_withdraw,
+        dml__local_wait,
+        dml__local_wake,
+        dml__local_medium,
+        dml__local_close,
+        dml__local_abandon,
+        NULL,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -4677,9 +4703,14 @@ typedef struct dml__host_calls {
     void (*unmap)(void *memory, size_t bytes);
     void (*close)(int fd);
     bool (*random)(void *out, size_t bytes);
+    /* Copies ranges of another process's memory, one after the other in their order: into[i] from address
+       from[i] there. False: not all of it could be read. */
+    bool (*read)(long process, const dml__span *into, const uint64_t *from, int count);
 } dml__host_calls;
 
-/* Linux's memfd_create and /proc. Elsewhere every one fails. */
+#define DML__HOST_RANGES 2 /* of a read, at most */
+
+/* Linux's memfd_create, process_vm_readv and /proc. Elsewhere every one fails. */
 DML__LOCAL const dml__host_calls *dml__system_host(void);
 
 #endif
@@ -4692,6 +4723,7 @@ DML__LOCAL const dml__host_calls *dml__system_host(void);
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #endif
 
@@ -4790,6 +4822,24 @@ static void dml__host_close(int fd)
     close(fd);
 }
 
+#if defined(SYS_process_vm_readv)
+static bool dml__host_read_process(long process, const dml__span *into, const uint64_t *from, int count)
+{
+    struct iovec here[DML__HOST_RANGES], there[DML__HOST_RANGES];
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        if (from[i] > UINTPTR_MAX) return false;
+        here[i].iov_base = into[i].data;
+        there[i].iov_base = (void *)(uintptr_t)from[i];
+        here[i].iov_len = there[i].iov_len = into[i].bytes;
+        bytes += into[i].bytes;
+    }
+    return syscall(SYS_process_vm_readv, process, here, (unsigned long)count, there, (unsigned long)count,
+                   0ul) == (long)bytes;
+}
+#define DML__HOST_READS
+#endif
+
 #else
 
 static bool dml__host_identity(uint64_t *identity)
@@ -4834,11 +4884,19 @@ static void dml__host_close(int fd)
 
 #endif
 
+#if !defined(DML__HOST_READS)
+static bool dml__host_read_process(long process, const dml__span *into, const uint64_t *from, int count)
+{
+    (void)process, (void)into, (void)from, (void)count;
+    return false;
+}
+#endif
+
 DML__LOCAL const dml__host_calls *dml__system_host(void)
 {
-    static const dml__host_calls calls = { dml__host_identity, dml__process_id, dml__host_create,
-                                           dml__host_open,     dml__host_map,   dml__host_unmap,
-                                           dml__host_close,    dml__host_random };
+    static const dml__host_calls calls = { dml__host_identity, dml__process_id,  dml__host_create,
+                                           dml__host_open,     dml__host_map,    dml__host_unmap,
+                                           dml__host_close,    dml__host_random, dml__host_read_process };
     return &calls;
 }
 
@@ -4869,6 +4927,7 @@ typedef struct dml__shm_settings {
                           17 ranks on less */
     int spin;          /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
                           ranks on this host than processors; -1: none */
+    bool no_reads;     /* nobody reads another's own memory: all bytes go through the rings */
     double seconds;    /* until every rank has to have answered */
     /* Takes in what has come on the control channels meanwhile; false: that has ended the job. NULL: it stays
        where it is. */
@@ -4888,6 +4947,10 @@ typedef struct dml__shm_settings {
    so no element is cut that didn't lie across such an address. A loan ends with consume. From ranks that are
    not "shm" (medium), lend says what `below` says, or DML__LENDS_NOTHING.
 
+   Where the system allows it (process_vm_readv) a rank reads what is large straight from the memory of the
+   rank that sends it, once it knows where; it has gone when it was read. `receive` then copies it once,
+   `lend` lends copies of parts of it.
+
    Below, the data channel of a pair that shares memory carries bells: single bytes, that wake who sleeps. */
 DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_settings *settings,
                                          const dml__host_calls *host, dml__memory *memory, int *culprit);
@@ -4906,17 +4969,20 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 
 #include <string.h>
 
-#define DML__SHM_PIECES 128u        /* that may be on their way; a power of two */
-#define DML__SHM_PIECE (64u * 1024) /* bytes of a piece at most: the other end begins to read after it */
-#define DML__SHM_SHORT 104u         /* bytes of a piece that lies in the row */
-#define DML__SHM_RING_LEAST 4096u   /* bytes of a ring */
+#define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
+#define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
+#define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
+#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is */
+#define DML__SHM_REMOTE_MOST (128u * 1024) /* at most: the sender sees that it moves before it would sleep   \
+                                            */
+#define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
 typedef struct dml__shm_piece {
     uint32_t number; /* 1 + that of the piece, once it is there */
     uint32_t bytes;
-    uint32_t at; /* where it begins: in the ring, or, of a short one, in `data` */
-    uint32_t unused;
+    uint32_t at;     /* where it begins: in the ring, or, of a short one, in `data` */
+    uint32_t remote; /* 1: it lies in the sender's own memory, at the address in `data` */
     uint8_t data[DML__SHM_SHORT + 8];
 } dml__shm_piece;
 
@@ -4925,6 +4991,7 @@ typedef struct dml__shm_way {
     uint32_t tail DML__OWN_LINE;            /* the receiver's: pieces consumed */
     uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
     uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
+    uint32_t receiver_reads;                /* 1: it can read the sender's own memory */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 
@@ -4933,15 +5000,18 @@ typedef struct dml__shm_sender {
     dml__shm_way *way;
     uint8_t *ring; /* (size) */
     uint32_t size, head, tail;
-    uint32_t at, freed;             /* the end of what was written; the end of what was consumed of it */
-    uint32_t ends[DML__SHM_PIECES]; /* of the pieces that are on their way */
+    uint32_t at, freed; /* the end of what was written; the end of what was consumed of it */
+    uint32_t remote;    /* how many of the pieces that are on their way are remote: the last */
+    uint32_t ends[DML__SHM_PIECES], sizes[DML__SHM_PIECES]; /* of these pieces; bytes of the remote ones */
 } dml__shm_sender;
 
 typedef struct dml__shm_receiver {
     dml__shm_way *way;
     const uint8_t *ring; /* (size) */
     uint32_t size, tail;
-    const uint8_t *data; /* of the piece at tail, which was checked */
+    bool reads;          /* the sender's own memory may be read */
+    const uint8_t *data; /* of the piece at tail, which was checked; NULL: it is a remote one, */
+    uint64_t remote;     /* at this address */
     uint32_t bytes;      /* of it; 0: not looked at yet */
     uint32_t done;       /* of these, consumed */
     uint32_t quiet;      /* bytes consumed since the sender was told of room */
@@ -4966,18 +5036,21 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
     return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
 }
 
-/* Whether something can be sent: as much as a piece of any alignment needs. */
+/* Whether something can be sent, as much as a piece of any alignment needs, or remote pieces have gone:
+   behind them nothing goes before. */
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
+    if (s->remote) return s->head - s->tail < s->remote;
     return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
 }
 
-static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes)
+static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes, uint32_t remote)
 {
     dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     s->ends[s->head % DML__SHM_PIECES] = s->at;
     __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
 }
 
@@ -4988,7 +5061,7 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     if (dml__shm_knows_room(s, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
         memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
-        dml__shm_publish(s, at, (uint32_t)left);
+        dml__shm_publish(s, at, (uint32_t)left, 0);
         return (uint32_t)left;
     }
     const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
@@ -5008,8 +5081,37 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     }
     memcpy(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    dml__shm_publish(s, begin, bytes);
+    dml__shm_publish(s, begin, bytes, 0);
     return bytes;
+}
+
+/* Whether the receiver can read what it is told the place of. */
+static inline bool dml__shm_is_read(const dml__shm_sender *s)
+{
+    return __atomic_load_n(&s->way->receiver_reads, __ATOMIC_RELAXED) == 1;
+}
+
+/* Tells the receiver where the first bytes of `left` are; how many. They have gone when it has consumed the
+   piece. 0: there are too many. */
+static inline uint32_t dml__shm_send_remote(dml__shm_sender *s, const uint8_t *data, size_t left)
+{
+    const uint64_t address = (uint64_t)(uintptr_t)data;
+    const uint32_t bytes = left < DML__SHM_REMOTE_MOST ? (uint32_t)left : DML__SHM_REMOTE_MOST;
+    if (s->head - s->tail >= DML__SHM_PIECES) return 0;
+    memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data, &address, sizeof address);
+    s->sizes[s->head % DML__SHM_PIECES] = bytes;
+    s->remote++;
+    dml__shm_publish(s, 0, bytes, 1);
+    return bytes;
+}
+
+/* After dml__shm_learn: bytes of remote pieces that have gone since. */
+static inline size_t dml__shm_remote_gone(dml__shm_sender *s)
+{
+    size_t gone = 0;
+    for (; s->remote > s->head - s->tail; s->remote--)
+        gone += s->sizes[(s->head - s->remote) % DML__SHM_PIECES];
+    return gone;
 }
 
 /* ---- receiving ---- */
@@ -5025,10 +5127,17 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
     const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    r->done = 0;
+    if (__atomic_load_n(&piece->remote, __ATOMIC_RELAXED)) {
+        if (!r->reads || bytes == 0 || bytes > DML__SHM_REMOTE_MOST) return -1;
+        memcpy(&r->remote, piece->data, sizeof r->remote);
+        r->data = NULL;
+        r->bytes = bytes;
+        return (ptrdiff_t)bytes;
+    }
     if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
     r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
     r->bytes = bytes;
-    r->done = 0;
     return (ptrdiff_t)bytes;
 }
 
@@ -5073,9 +5182,17 @@ static inline bool dml__shm_sender_to_ring(dml__shm_receiver *r)
 
 #define DML__SHM_TOKEN 16 /* bytes by which both ends know that they have the same memory */
 
+/* Where a process's own memory can be read: by the seal at this address there one knows that it is the right
+   process still, and that what was read before the seal was still on offer. */
+typedef struct dml__shm_reach {
+    uint64_t process, address; /* 0: nobody reads it */
+    uint8_t seal[DML__SHM_TOKEN];
+} dml__shm_reach;
+
 /* What is shared begins with this; then, for each direction, the lower rank's first, a way and its ring. */
 typedef struct dml__shm_head {
     uint8_t token[DML__SHM_TOKEN] DML__OWN_LINE;
+    dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
 typedef struct dml__shm_pair {
@@ -5084,6 +5201,7 @@ typedef struct dml__shm_pair {
     bool gone; /* its connection below has ended, or what it wrote makes no sense */
     dml__shm_sender out;
     dml__shm_receiver in;
+    dml__shm_reach reach; /* the other rank's, while in.reads */
 } dml__shm_pair;
 
 typedef struct dml__shm {
@@ -5096,7 +5214,12 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool sealed;          /* others may read this rank's memory, as long as this is here: */
+    uint8_t seal[DML__SHM_TOKEN];
+    uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */
 } dml__shm;
+
+#define DML__SHM_STAGE (32u * 1024)
 
 static inline size_t dml__shm_bytes(uint32_t ring)
 {
@@ -5105,6 +5228,11 @@ static inline size_t dml__shm_bytes(uint32_t ring)
 
 /* The pair has this memory, with rings of that size, from now on. */
 DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint32_t ring);
+
+/* Says in the pair's memory where this rank's own can be read; at the end of the way that comes in, whether
+   the other's can, which has said so. */
+DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
+DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
 
 /* Fills in the pairs; false: as dml__shm_open says NULL. */
 DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, int *culprit);
@@ -5206,7 +5334,8 @@ static inline void dml__swap_bytes(void *to, const void *from, size_t count, siz
      lower rank   OFFER   where its memory is; only if they are on one host. No process: it has none
      upper rank   ANSWER  whether it has got it; only if there was some
 
-   so that both know the same at the end, whatever has failed. */
+   so that both know the same at the end, whatever has failed. In the memory itself each says where its own
+   can be read, and each finds out by itself whether it can read the other's. */
 enum { DML__SHM_HELLO = 1, DML__SHM_OFFER, DML__SHM_ANSWER, DML__SHM_DONE };
 
 #define DML__SHM_MESSAGE 64
@@ -5247,7 +5376,7 @@ static void dml__shm_close_talk(const dml__shm *shm, dml__shm_talk *talk, size_t
 }
 
 /* Makes the memory of a pair and says where it is, or that there is none. */
-static void dml__shm_offer(const dml__shm_meeting *meeting, dml__shm_talk *talk)
+static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_talk *talk)
 {
     const dml__host_calls *host = meeting->shm->host;
     const size_t bytes = dml__shm_bytes(meeting->ring);
@@ -5263,6 +5392,7 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, dml__shm_talk *talk)
         return;
     }
     memcpy(talk->memory, token, sizeof token);
+    dml__shm_tell_reach(meeting->shm, rank, talk->memory);
     dml__store64(talk->out + 8, (uint64_t)host->process());
     dml__store32(talk->out + 16, (uint32_t)talk->fd);
     dml__store32(talk->out + 20, meeting->ring);
@@ -5308,6 +5438,8 @@ static void dml__shm_answer(dml__shm *shm, int rank, dml__shm_talk *talk)
     if (!memory) return;
     dml__store32(talk->out + 8, 1);
     dml__shm_connect(shm, rank, memory, dml__load32(talk->in + 20));
+    dml__shm_tell_reach(shm, rank, memory);
+    dml__shm_try_reach(shm, rank);
 }
 
 /* The lower rank hears whether the other has the memory. */
@@ -5317,6 +5449,7 @@ static void dml__shm_conclude(const dml__shm_meeting *meeting, int rank, dml__sh
     talk->expects = DML__SHM_DONE;
     if (dml__load32(talk->in + 8) == 1) {
         dml__shm_connect(shm, rank, talk->memory, meeting->ring);
+        dml__shm_try_reach(shm, rank);
         talk->memory = NULL;
     }
     dml__shm_close_talk(shm, talk, dml__shm_bytes(meeting->ring));
@@ -5335,7 +5468,7 @@ static bool dml__shm_hear(const dml__shm_meeting *meeting, int rank)
         talk->expects = DML__SHM_DONE;
         if (identity == 0 || identity != meeting->identity) return true;
         if (lower)
-            dml__shm_offer(meeting, talk);
+            dml__shm_offer(meeting, rank, talk);
         else
             talk->expects = DML__SHM_OFFER;
     } else if (talk->expects == DML__SHM_OFFER) {
@@ -5484,26 +5617,46 @@ static void dml__shm_take_bells(dml__shm *shm, int rank)
 
 /* ---- data ---- */
 
-static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *spans, int count)
+/* Of the spans without their first `sent` bytes as much as goes now: `sent` and that. */
+static ptrdiff_t dml__shm_send_spans(dml__shm *shm, int rank, const dml__span *spans, int count, size_t sent,
+                                     bool offered)
 {
-    dml__shm_pair *pair = &shm->pairs[rank];
-    size_t sent = 0;
-    if (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)) &&
-        !dml__shm_learn(&pair->out))
-        pair->gone = true;
-    if (pair->gone) return DML__GONE;
+    dml__shm_sender *out = &shm->pairs[rank].out;
+    const bool offers = offered && dml__shm_is_read(out);
+    size_t skip = sent;
     for (int i = 0; i < count; i++) {
-        const uint8_t *data = (const uint8_t *)spans[i].data;
-        for (size_t left = spans[i].bytes; left > 0;) {
-            const uint32_t piece = dml__shm_send_piece(&pair->out, data, left);
+        const size_t skipped = skip < spans[i].bytes ? skip : spans[i].bytes;
+        const uint8_t *data = (const uint8_t *)spans[i].data + skipped;
+        skip -= skipped;
+        const bool remote = offers && spans[i].bytes - skipped >= DML__SHM_REMOTE;
+        for (size_t left = spans[i].bytes - skipped; left > 0;) {
+            const uint32_t piece =
+                remote ? dml__shm_send_remote(out, data, left) : dml__shm_send_piece(out, data, left);
             if (piece == 0) return (ptrdiff_t)sent;
-            if (dml__shm_receiver_to_ring(&pair->out)) dml__shm_bell(shm, rank);
+            if (dml__shm_receiver_to_ring(out)) dml__shm_bell(shm, rank);
             data += piece;
             left -= piece;
-            sent += piece;
+            if (!remote) sent += piece;
         }
+        if (remote) return (ptrdiff_t)sent;
     }
     return (ptrdiff_t)sent;
+}
+
+static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *spans, int count, bool offered)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    size_t gone = 0;
+    if (pair->out.remote ||
+        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        if (dml__shm_learn(&pair->out))
+            gone = dml__shm_remote_gone(&pair->out);
+        else
+            pair->gone = true;
+    }
+    if (gone == 0 && pair->gone) return DML__GONE; /* who is gone may have taken the piece before */
+    if (pair->gone || pair->out.remote) return (ptrdiff_t)gone;
+    return dml__shm_send_spans(shm, rank, spans, count, gone, offered);
 }
 
 /* As dml__shm_look; who is gone is so once all that it had sent is taken. */
@@ -5514,15 +5667,76 @@ static ptrdiff_t dml__shm_look_at(dml__shm_pair *pair)
     return bytes <= 0 && pair->gone ? DML__GONE : bytes;
 }
 
+/* The next bytes of the remote piece that was looked at; false: it is no more. The seal is read last: if it
+   is there, the sender had not withdrawn the piece, and is no other process of the same number. */
+static bool dml__shm_read(dml__shm *shm, dml__shm_pair *pair, void *to, size_t bytes)
+{
+    uint8_t seal[DML__SHM_TOKEN];
+    const uint64_t from[2] = { pair->in.remote + pair->in.done, pair->reach.address };
+    dml__span into[2];
+    into[0].data = to;
+    into[0].bytes = bytes;
+    into[1].data = seal;
+    into[1].bytes = sizeof seal;
+    if (shm->host->read((long)pair->reach.process, into, from, 2) &&
+        memcmp(seal, pair->reach.seal, sizeof seal) == 0)
+        return true;
+    pair->gone = true;
+    return false;
+}
+
+static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
+{
+    dml__shm_consume_piece(&shm->pairs[rank].in, bytes);
+    if (dml__shm_sender_to_ring(&shm->pairs[rank].in)) dml__shm_bell(shm, rank);
+}
+
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
 {
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_pair *pair = &shm->pairs[rank];
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
-    const ptrdiff_t bytes = dml__shm_look_at(pair);
-    if (bytes > 0) *data = pair->in.data + pair->in.done;
+    ptrdiff_t bytes = dml__shm_look_at(pair);
+    if (bytes <= 0) return bytes;
+    if (pair->in.data) {
+        *data = pair->in.data + pair->in.done;
+        return bytes;
+    }
+    uint8_t *stage = shm->stage + ((pair->in.remote + pair->in.done - (uint64_t)(uintptr_t)shm->stage) & 63);
+    if (bytes > (ptrdiff_t)DML__SHM_STAGE) bytes = DML__SHM_STAGE;
+    if (!dml__shm_read(shm, pair, stage, (size_t)bytes)) return DML__GONE;
+    *data = stage;
     return bytes;
+}
+
+/* Takes what has come to where there is room for it: as many bytes as lie in one piece. */
+static ptrdiff_t dml__shm_take(dml__shm *shm, int rank, void *to, size_t room)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    const ptrdiff_t come = dml__shm_look_at(pair);
+    if (come <= 0) return come;
+    const size_t bytes = (size_t)come < room ? (size_t)come : room;
+    if (pair->in.data)
+        memcpy(to, pair->in.data + pair->in.done, bytes);
+    else if (!dml__shm_read(shm, pair, to, bytes))
+        return DML__GONE;
+    dml__shm_consume_from(shm, rank, bytes);
+    return (ptrdiff_t)bytes;
+}
+
+static ptrdiff_t dml__shm_receive_data(dml__shm *shm, int rank, const dml__span *spans, int count)
+{
+    size_t got = 0;
+    for (int i = 0; i < count; i++)
+        for (size_t filled = 0; filled < spans[i].bytes;) {
+            const ptrdiff_t taken =
+                dml__shm_take(shm, rank, (uint8_t *)spans[i].data + filled, spans[i].bytes - filled);
+            if (taken <= 0) return got ? (ptrdiff_t)got : taken;
+            filled += (size_t)taken;
+            got += (size_t)taken;
+        }
+    return (ptrdiff_t)got;
 }
 
 static void dml__shm_consume(dml__transport *transport, int rank, size_t bytes)
@@ -5533,8 +5747,7 @@ static void dml__shm_consume(dml__transport *transport, int rank, size_t bytes)
         shm->below->calls->consume(shm->below, rank, bytes);
         return;
     }
-    dml__shm_consume_piece(&pair->in, bytes);
-    if (dml__shm_sender_to_ring(&pair->in)) dml__shm_bell(shm, rank);
+    dml__shm_consume_from(shm, rank, bytes);
 }
 
 static ptrdiff_t dml__shm_send(dml__transport *transport, int rank, dml__channel channel,
@@ -5542,8 +5755,15 @@ static ptrdiff_t dml__shm_send(dml__transport *transport, int rank, dml__channel
 {
     dml__shm *shm = dml__shm_of(transport);
     if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
-        return dml__shm_send_data(shm, rank, spans, count);
+        return dml__shm_send_data(shm, rank, spans, count, false);
     return shm->below->calls->send(shm->below, rank, channel, spans, count);
+}
+
+static ptrdiff_t dml__shm_offer_data(dml__transport *transport, int rank, const dml__span *spans, int count)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    if (!shm->pairs[rank].memory) return dml__shm_send(transport, rank, DML__CHANNEL_DATA, spans, count);
+    return dml__shm_send_data(shm, rank, spans, count, true);
 }
 
 static ptrdiff_t dml__shm_receive(dml__transport *transport, int rank, dml__channel channel,
@@ -5551,7 +5771,7 @@ static ptrdiff_t dml__shm_receive(dml__transport *transport, int rank, dml__chan
 {
     dml__shm *shm = dml__shm_of(transport);
     if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
-        return dml__receive_lent(transport, rank, spans, count);
+        return dml__shm_receive_data(shm, rank, spans, count);
     return shm->below->calls->receive(shm->below, rank, channel, spans, count);
 }
 
@@ -5684,9 +5904,23 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+/* From now on nobody takes what was read here for something that was on offer. */
+static void dml__shm_break_seal(dml__shm *shm)
+{
+    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_store_n(&shm->seal[i], 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static bool dml__shm_reads(const dml__transport *transport, int rank)
+{
+    const dml__shm_pair *pair = &dml__shm_of(transport)->pairs[rank];
+    return pair->memory && dml__shm_is_read(&pair->out);
+}
+
 static void dml__shm_withdraw(dml__transport *transport)
 {
-    const dml__shm *shm = dml__shm_of(transport);
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_break_seal(shm);
     if (shm->below->calls->withdraw) shm->below->calls->withdraw(shm->below);
 }
 
@@ -5694,10 +5928,12 @@ static void dml__shm_withdraw(dml__transport *transport)
 static void dml__shm_release(dml__shm *shm)
 {
     dml__memory *memory = shm->memory;
+    dml__shm_break_seal(shm);
     for (int rank = 0; shm->pairs && rank < shm->world; rank++)
         if (shm->pairs[rank].memory) shm->host->unmap(shm->pairs[rank].memory, shm->pairs[rank].bytes);
     dml__release(memory, shm->pairs);
     dml__release(memory, shm->wishes);
+    dml__release(memory, shm->stage);
     dml__release(memory, shm);
 }
 
@@ -5732,12 +5968,48 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
     pair->out.size = pair->in.size = ring;
 }
 
+/* ---- whose memory can be read ---- */
+
+DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory)
+{
+    dml__shm_reach *reach = &((dml__shm_head *)(void *)memory)->reach[shm->rank > rank];
+    if (!shm->sealed) return;
+    reach->process = (uint64_t)shm->host->process();
+    reach->address = (uint64_t)(uintptr_t)shm->seal;
+    memcpy(reach->seal, shm->seal, sizeof reach->seal);
+}
+
+DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    uint8_t seal[DML__SHM_TOKEN];
+    dml__span into;
+    into.data = seal;
+    into.bytes = sizeof seal;
+    pair->reach = ((const dml__shm_head *)(const void *)pair->memory)->reach[shm->rank < rank];
+    pair->in.reads = shm->sealed && pair->reach.address && pair->reach.process <= INT32_MAX &&
+                     shm->host->read((long)pair->reach.process, &into, &pair->reach.address, 1) &&
+                     memcmp(seal, pair->reach.seal, sizeof seal) == 0;
+    if (pair->in.reads) __atomic_store_n(&pair->in.way->receiver_reads, 1, __ATOMIC_RELEASE);
+}
+
 static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
                                  const dml__host_calls *host, dml__memory *memory)
 {
     static const dml__transport_calls calls = {
-        "shm",         dml__shm_send, dml__shm_receive, dml__shm_lend,  dml__shm_consume, dml__shm_withdraw,
-        dml__shm_wait, dml__shm_wake, dml__shm_medium,  dml__shm_close, dml__shm_abandon,
+        "shm",
+        dml__shm_send,
+        dml__shm_receive,
+        dml__shm_lend,
+        dml__shm_consume,
+        dml__shm_withdraw,
+        dml__shm_wait,
+        dml__shm_wake,
+        dml__shm_medium,
+        dml__shm_close,
+        dml__shm_abandon,
+        dml__shm_reads,
+        dml__shm_offer_data,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -5749,7 +6021,9 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
     shm->world = settings->world;
     shm->pairs = (dml__shm_pair *)dml__allocate_array(memory, (size_t)shm->world, sizeof *shm->pairs);
     shm->wishes = (uint8_t *)dml__allocate(memory, (size_t)shm->world);
-    if (shm->pairs && shm->wishes) return shm;
+    shm->stage = (uint8_t *)dml__allocate(memory, DML__SHM_STAGE + 64);
+    shm->sealed = !settings->off && !settings->no_reads && host->random(shm->seal, sizeof shm->seal);
+    if (shm->pairs && shm->wishes && shm->stage) return shm;
     dml__shm_release(shm);
     return NULL;
 }
@@ -6320,7 +6594,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
 {
     static const dml__transport_calls calls = {
         "tcp",           dml__tcp_send,  dml__tcp_receive, NULL, NULL, NULL, dml__tcp_wait, dml__tcp_wake,
-        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon
+        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -7001,6 +7275,15 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
 {
     return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
            operation == DML__CALL_BROADCAST;
+}
+
+static inline bool dml__takes_reduce(dml__comm_operation operation)
+{
+#define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
+    if (operation == DML__CALL_##NAME) return reduce;
+    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_REDUCES)
+#undef DML__COMM_OPERATION_REDUCES
+    return false;
 }
 
 /* What all ranks must agree on. */
@@ -10435,11 +10718,8 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
    and failing together, for which an engine brings a transport of which only the control channel is used. So
    a rank that is missing has a name there too.
 
-   A second one for GPUs (NCCL) would be opened over a job that has met already, which spreads its id by a
-   broadcast, and differ in three places only: `call.in` and `call.out` are device pointers, told from others
-   when the call is made; `start` enqueues on a stream of its own behind an event that the caller's stream has
-   recorded, and `progress` asks the event behind the operation whether it has passed. What it doesn't have
-   (prod of bf16, functions of the user's, receives from any rank) it refuses in `start` with a sentence. */
+   What takes ours' place for some calls only, as NCCL does for a GPU's memory (nccl_engine.h), is no engine
+   of this kind but stands beside ours. */
 #ifndef DML_COMM_ENGINE_H
 #define DML_COMM_ENGINE_H
 
@@ -10573,10 +10853,12 @@ typedef struct dml__comm_settings {
     int max_requests;
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
+    bool no_reads;             /* ranks of one host don't read each other's memory */
     double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
     dml__trace_settings trace;
     bool launched;                    /* rank and world are what a launcher said */
     const struct dml__engine *engine; /* NULL: ours */
+    bool nccl;                        /* beside it */
 } dml__comm_settings;
 
 DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__comm_settings *settings,
@@ -10639,6 +10921,7 @@ struct dml_request {
     dml__request_state state;
     dml_status status;
     dml_message message; /* of a receive: what came */
+    bool on_device;      /* NCCL has it */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -10688,7 +10971,8 @@ typedef struct dml__link {
     dml__flow *receiving, *sending; /* lists, of active operations */
     /* Frames that came before they were asked for, one behind the other, headers as they came. */
     uint8_t *store;             /* (dml__comm_job.store_bytes) */
-    size_t store_used, storing; /* bytes; of these whole, and of one behind them that is coming in */
+    size_t store_begin;         /* of what is in it, */
+    size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
     uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
     /* Going out: the frame that is being sent. */
     uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
@@ -10697,6 +10981,8 @@ typedef struct dml__link {
     size_t out_done, out_total;  /* of both and the padding together */
     size_t out_counted;          /* bytes of payload, wherever they are */
     dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
+    bool out_offered;            /* the other rank reads the payload where it lies */
+    bool reads;                  /* it can */
     uint64_t out_elements;
     uint8_t
         *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
@@ -10742,6 +11028,7 @@ struct dml_comm {
     int hosts;
     bool measured;                        /* the model's links were */
     void *beneath;                        /* the engine's own */
+    struct dml__nccl_group *nccl;         /* NULL: there is none */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -10755,6 +11042,7 @@ typedef struct dml__comm_job {
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;
     const dml__engine *engine;    /* NULL: ours */
+    struct dml__nccl *nccl;       /* beside ours, for arrays in a GPU's memory; NULL: there is none */
     bool alone;                   /* the engine may be called by one thread only */
     dml__transport *transport;    /* NULL in a world of one */
     struct dml__local_job *local; /* of ranks of one process: what they share; NULL: others */
@@ -10808,6 +11096,8 @@ typedef struct dml__comm_job {
 } dml__comm_job;
 
 #define DML__STAGE_BYTES 65536
+#define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
+#define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__ROUND_BYTES ((size_t)2 << 20)
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 #define DML__SWAP_BYTES 4096
@@ -11189,7 +11479,7 @@ typedef struct dml__survey {
 #define DML__CHANGE 1e-6
 
 /* One for all processes on one kernel, in whatever namespaces they are. */
-static int64_t dml__machine(void)
+static int64_t dml__machine_number(void)
 {
     char text[256];
     memset(text, 0, sizeof text);
@@ -11207,7 +11497,7 @@ static int64_t dml__machine(void)
 static dml__survey dml__own_survey(const dml__comm_job *job)
 {
     dml__survey survey;
-    survey.machine = dml__machine();
+    survey.machine = dml__machine_number();
     survey.processors = dml_cpu_count();
     survey.measures = job->measures;
     survey.first = 0;
@@ -12291,13 +12581,21 @@ static bool dml__read_engine(const dml_comm_options *options, dml__comm_settings
     const char *text = options->engine ? options->engine : dml__environment("DML_COMM_ENGINE");
     const char *name = options->engine ? "engine" : "DML_COMM_ENGINE";
     const bool mpi = text ? strcmp(text, "mpi") == 0 : settings->launched;
-    if (text && !mpi && strcmp(text, "dml") != 0) {
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"dml\" or \"mpi\"", name,
-                  text);
+    settings->nccl = text && strcmp(text, "nccl") == 0;
+    if (text && !mpi && !settings->nccl && strcmp(text, "dml") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"dml\", \"mpi\" or \"nccl\"",
+                  name, text);
         return false;
     }
+#ifndef DML_NCCL
+    if (settings->nccl) {
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "dml_comm_open: %s is \"nccl\", but dml_comm.h was compiled without -DDML_NCCL", name);
+        return false;
+    }
+#endif
 #ifdef DML_MPI
-    if (mpi) settings->engine = dml__mpi_engine();
+    if (mpi && !settings->nccl) settings->engine = dml__mpi_engine();
 #else
     if (text && mpi) {
         dml__fail(error, DML_ERROR_ARGUMENT,
@@ -12457,7 +12755,13 @@ static bool dml__read_transport(const dml_comm_options *options, dml__comm_setti
                                 dml__error *error)
 {
     const char *text = options->transport ? options->transport : dml__environment("DML_COMM_TRANSPORT");
+    const char *reads = dml__environment("DML_COMM_CMA");
     settings->only_tcp = text && strcmp(text, "tcp") == 0;
+    settings->no_reads = reads && strcmp(reads, "0") == 0;
+    if (reads && !settings->no_reads && strcmp(reads, "1") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_COMM_CMA is \"%s\", not 0 or 1", reads);
+        return false;
+    }
     if (!text || settings->only_tcp || strcmp(text, "shm") == 0) return true;
     dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not \"tcp\" or \"shm\"",
               options->transport ? "transport" : "DML_COMM_TRANSPORT", text);
@@ -12543,6 +12847,99 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
 #include <stdio.h>
 #include <string.h>
 
+/* ---- comm/nccl_engine.h ---- */
+
+/* nccl_engine.h: collectives of arrays in a GPU's memory go through NCCL, in the same job in which those of
+   host memory go through our own engine. Compiled in by -DDML_NCCL, asked for by engine "nccl"; NCCL and the
+   CUDA runtime are opened when the communicator is, and need not be there to compile.
+
+   The job meets as ever, rank 0's id of NCCL goes to all by a broadcast over it, and deadlines, deaths and
+   abort messages are those of its control connections: NCCL waits for ever for a rank that is gone, so when
+   the job fails its communicators are aborted before any call returns.
+
+   A call begins behind what has been enqueued on CUDA's default stream, and on those that wait for it, runs
+   on a stream of the job's own, and is done when an event behind it has passed. */
+#ifndef DML_COMM_NCCL_ENGINE_H
+#define DML_COMM_NCCL_ENGINE_H
+
+#ifdef DML_NCCL
+
+/* Opens the libraries and the world's communicator, on the device that is current. A collective; after an
+   error the job has failed. */
+DML__LOCAL void dml__nccl_open(dml_comm *world);
+
+/* The same for a group that was split off. */
+DML__LOCAL void dml__nccl_join(dml_comm *group);
+
+/* Whether the call is about a device's memory. It may have failed the job: arrays in both. */
+DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm);
+
+/* Begins a collective that it takes, or fails the job where NCCL has nothing like it; dml__nccl_progress ends
+   it. */
+DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request);
+DML__LOCAL void dml__nccl_progress(dml__comm_job *job);
+DML__LOCAL bool dml__nccl_is_busy(const dml__comm_job *job);
+
+/* What is under way ends now, unfinished: nothing reads or writes the caller's arrays any more. */
+DML__LOCAL void dml__nccl_abort(dml__comm_job *job);
+
+/* A group that is closed: others may still read what it sent, so NCCL's part lives as long as the job. */
+DML__LOCAL void dml__nccl_leave(dml__comm_job *job, dml_comm *comm);
+DML__LOCAL void dml__nccl_close(dml__comm_job *job);
+
+#else
+
+static inline void dml__nccl_open(dml_comm *world)
+{
+    (void)world;
+}
+
+static inline void dml__nccl_join(dml_comm *group)
+{
+    (void)group;
+}
+
+static inline bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
+{
+    (void)job, (void)call, (void)comm;
+    return false;
+}
+
+static inline void dml__nccl_start(dml__comm_job *job, dml_request *request)
+{
+    (void)job, (void)request;
+}
+
+static inline void dml__nccl_progress(dml__comm_job *job)
+{
+    (void)job;
+}
+
+static inline bool dml__nccl_is_busy(const dml__comm_job *job)
+{
+    (void)job;
+    return false;
+}
+
+static inline void dml__nccl_abort(dml__comm_job *job)
+{
+    (void)job;
+}
+
+static inline void dml__nccl_leave(dml__comm_job *job, dml_comm *comm)
+{
+    (void)job, (void)comm;
+}
+
+static inline void dml__nccl_close(dml__comm_job *job)
+{
+    (void)job;
+}
+
+#endif
+
+#endif
+
 /* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
    who is to blame, so that all end with the same sentence. A rank that dies is seen by whoever needs it, as
    its streams end. A rank that freezes is found by asking: whoever has waited for the whole timeout without
@@ -12595,6 +12992,7 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     dml__set_control_text(&control, text);
     dml__tell_all(job, &control);
     if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
+    dml__nccl_abort(job);
     return status;
 }
 
@@ -12614,7 +13012,7 @@ static int dml__waits_without_flow(const dml_request *request)
     const dml__comm_job *job = comm->job;
     const int root = request->call.signature.root;
     if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
-    if (!job->engine) return -1;
+    if (!job->engine && !request->on_device) return -1;
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];
         if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];
@@ -13368,28 +13766,49 @@ DML_API dml_status dml_comm_trace_write(dml_comm *comm)
 #include <string.h>
 
 /* What came before anybody asked for it, for each link: entries of a header and a padded payload, in the
-   order in which they came. Its size bounds it: see dml__store_bytes_for. Most of the time it is empty, so
-   that taking an entry out may move those behind it. */
+   order in which they came. Its size bounds it. Mostly the first is taken out first, which moves nothing;
+   what is taken from between others moves those behind it. */
 
 static size_t dml__entry_bytes(const dml__frame *frame)
 {
     return DML__FRAME_BYTES + dml__padded(frame->bytes);
 }
 
+/* Where the entry `at` bytes behind the first one is. */
+static uint8_t *dml__store_place(const dml__link *link, size_t at)
+{
+    return link->store + link->store_begin + at;
+}
+
 static uint8_t *dml__stored_entry(const dml__link *link, size_t at, dml__frame *frame)
 {
-    const bool ours = dml__decode_frame(link->store + at, frame);
+    const bool ours = dml__decode_frame(dml__store_place(link, at), frame);
     DML_ASSERT(ours);
     (void)ours;
-    return link->store + at + DML__FRAME_BYTES;
+    return dml__store_place(link, at) + DML__FRAME_BYTES;
 }
 
 static void dml__drop_entry(dml__link *link, size_t at, size_t bytes)
 {
     const size_t end = link->store_used + link->storing;
-    memmove(link->store + at, link->store + at + bytes, end - at - bytes);
     link->store_used -= bytes;
+    if (at == 0) {
+        link->store_begin += bytes;
+        return;
+    }
+    memmove(dml__store_place(link, at), dml__store_place(link, at + bytes), end - at - bytes);
     if (link->storing && link->mode == DML__TAKE_STORE) link->target -= bytes;
+}
+
+/* The place of a new entry behind the last. */
+static uint8_t *dml__store_end(const dml__comm_job *job, dml__link *link, size_t bytes)
+{
+    if (link->store_used == 0) link->store_begin = 0;
+    if (link->store_begin + link->store_used + bytes > job->store_bytes) {
+        memmove(link->store, dml__store_place(link, 0), link->store_used);
+        link->store_begin = 0;
+    }
+    return dml__store_place(link, link->store_used);
 }
 
 /* A later grant says all that an earlier one did. */
@@ -13401,7 +13820,7 @@ static bool dml__replace_grant(dml__link *link, const dml__frame *grant)
         if (frame.kind != DML__FRAME_GRANT || frame.communicator != grant->communicator ||
             frame.sequence != grant->sequence)
             continue;
-        dml__encode_frame(grant, link->store + at);
+        dml__encode_frame(grant, dml__store_place(link, at));
         return true;
     }
     return false;
@@ -13420,9 +13839,10 @@ DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml
             "%s: give all ranks the same max_requests, and a larger one",
             rank, job->rank, dml__signature_text(&frame->signature, text));
     }
-    dml__encode_frame(frame, link->store + link->store_used);
+    uint8_t *entry = dml__store_end(job, link, bytes);
+    dml__encode_frame(frame, entry);
     link->storing = bytes;
-    link->target = (char *)link->store + link->store_used + DML__FRAME_BYTES;
+    link->target = (char *)entry + DML__FRAME_BYTES;
     link->taking = NULL;
     link->mode = DML__TAKE_STORE;
     job->stats.early++;
@@ -13646,6 +14066,7 @@ static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
     link->out_done = 0;
     link->out_total = DML__FRAME_BYTES + dml__padded(frame->bytes);
     link->out_flow = NULL;
+    link->out_offered = false;
 }
 
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
@@ -13670,7 +14091,8 @@ static bool dml__next_grant(dml__comm_job *job, dml__flow *flow, dml__frame *fra
         flow->granted_message++;
         flow->granted_bytes = 0;
     }
-    if (flow->granting >= 0) {
+    /* (Of what wasn't announced yet, all or nothing: what it lacks might never be granted.) */
+    if (flow->granting >= 0 && (flow->large || flow->granted_message == flow->message)) {
         const uint64_t allowed = dml__allowed(request, flow->granting);
         const size_t element = dml_dtype_size(request->reduction.dtype);
         flow->granted_bytes = allowed * element / job->segment_bytes * job->segment_bytes;
@@ -13695,18 +14117,38 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
     return flow->granted_bytes < bytes ? (size_t)flow->granted_bytes : bytes;
 }
 
-/* The next part of a granted message: a whole segment, or its end. */
+/* Whether the other rank had better read this message's payload where it lies: it can, and only copies it.
+   What is reduced it takes in smaller pieces, while they are in a cache of its sender's. What is larger than
+   the caches comes sooner if both ends copy, unless both receive at the same time. Where ranks share
+   processors only what nobody forwards is worth the wait until it was read. All of it was measured. */
+static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
+{
+    const dml__comm_operation operation = flow->request->call.signature.operation;
+    const bool exchange =
+        operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
+    if (!job->links[flow->rank].reads || dml__takes_reduce(operation)) return false;
+    if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
+    return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
+}
+
+/* The next part of a granted message: a whole segment, or its end; of what is offered, several: each is
+   waited for. */
 static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame *frame)
 {
     dml_request *request = flow->request;
     const size_t element = dml_dtype_size(request->reduction.dtype);
     const size_t bytes = dml__step_bytes(request, flow->step);
     const size_t done = (size_t)request->states[flow->step].done * element;
-    const size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
+    const size_t granted = dml__granted(flow, bytes);
     const uint64_t allowed = dml__allowed(request, flow->step);
-    if (bytes ? dml__granted(flow, bytes) < done + part : flow->message >= flow->granted_message)
-        return false;
+    size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
+    if (bytes ? granted < done + part : flow->message >= flow->granted_message) return false;
     if (allowed < (bytes ? (done + part) / element : 1)) return false;
+    for (int i = 1; i < DML__OFFERED_SEGMENTS && part && dml__is_offered(job, flow); i++) {
+        const size_t left = bytes - done - part, more = left < job->segment_bytes ? left : job->segment_bytes;
+        if (granted < done + part + more || allowed < (done + part + more) / element) break;
+        part += more;
+    }
     frame->kind = DML__FRAME_DATA;
     frame->offset = done;
     frame->bytes = (uint32_t)part;
@@ -13720,6 +14162,8 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
     const size_t bytes = dml__step_bytes(request, flow->step);
     const bool pair = dml__is_pair(request->call.signature.operation), small = bytes <= job->eager_bytes;
     if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
+    if (request->states[flow->step].done)
+        return false; /* a part was granted and has gone: so will the rest */
     const uint64_t out = link->charged - link->credited;
     if (small && out + dml__eager_charge(bytes) <= job->store_bytes / 2) {
         frame->kind = DML__FRAME_EAGER;
@@ -13753,6 +14197,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
     if (job->trace) dml__trace_step_begins(job, flow);
     link->out_flow = flow;
+    link->out_offered = frame.kind == DML__FRAME_DATA && dml__is_offered(job, flow);
     link->out_elements = (frame.offset + frame.bytes) / element;
     return true;
 }
@@ -13820,7 +14265,10 @@ static dml_status dml__push_frame(dml__comm_job *job, int rank, bool *whole)
     dml__span spans[3];
     *whole = false;
     const int count = dml__out_spans(link, spans);
-    const ptrdiff_t sent = job->transport->calls->send(job->transport, rank, DML__CHANNEL_DATA, spans, count);
+    const ptrdiff_t sent =
+        link->out_offered
+            ? job->transport->calls->offer(job->transport, rank, spans, count)
+            : job->transport->calls->send(job->transport, rank, DML__CHANNEL_DATA, spans, count);
     if (sent == DML__GONE) return dml__link_gone(job, rank);
     if (sent) job->progress++;
     link->out_done += (size_t)sent;
@@ -13901,6 +14349,11 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
     const dml__signature *mine = &request->call.signature;
     if (dml__is_pair(mine->operation)) return DML_OK;
     if (!dml__same_call(mine, &frame->signature)) return dml__mismatch(job, rank, &frame->signature, mine);
+    if (request->on_device)
+        return dml__job_fail(
+            job, rank, DML_ERROR_MISMATCH,
+            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
+            dml__signature_text(mine, text), job->rank);
     if (frame->algorithm == request->algorithm) return DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
@@ -14048,7 +14501,7 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     uint64_t done = state->done;
     if (mode == DML__TAKE_WRITE) {
         const dml__step *step = &request->schedule.steps[flow->step];
-        done += link->frame.bytes / dml_dtype_size(request->reduction.dtype);
+        done = (link->frame.offset + link->frame.bytes) / dml_dtype_size(request->reduction.dtype);
         if (step->completes && request->reduction.op == DML_MEAN)
             dml__apply(request, flow->step, dml__step_data(request, flow->step) + link->frame.offset,
                        done - state->done);
@@ -14115,9 +14568,23 @@ static void dml__reduce_some(dml__comm_job *job, dml__link *link, const char *da
     }
 }
 
+/* Who forwards a frame of several segments needn't wait for its end. */
+static void dml__part_written(const dml__comm_job *job, const dml__link *link)
+{
+    dml_request *request = link->taking->request;
+    dml__step_state *state = &request->states[link->taking->step];
+    const size_t come = link->frame.bytes - link->payload_left;
+    if (link->frame.bytes <= job->segment_bytes || !link->payload_left ||
+        request->schedule.steps[link->taking->step].completes)
+        return;
+    state->done = (link->frame.offset + come) / dml_dtype_size(request->reduction.dtype);
+    request->dirty = true;
+}
+
 static void dml__payload_came(dml__comm_job *job, dml__link *link, size_t bytes)
 {
     link->payload_left -= bytes;
+    if (link->mode == DML__TAKE_WRITE) dml__part_written(job, link);
     if (link->mode != DML__TAKE_REDUCE) link->target += bytes;
     if (link->taking) link->taking->request->moved = true;
     job->progress++;
@@ -14165,6 +14632,8 @@ static dml_status dml__receive_copied(dml__comm_job *job, int rank, bool *more)
     size_t asked = link->payload_left, room;
     if (reduce && asked > DML__STAGE_BYTES - sizeof link->partial)
         asked = DML__STAGE_BYTES - sizeof link->partial;
+    else if (asked > job->segment_bytes)
+        asked = job->segment_bytes;
     if (asked) {
         spans[count].data = reduce ? job->stage + link->partial_bytes : link->target;
         spans[count++].bytes = asked;
@@ -14188,13 +14657,16 @@ static dml_status dml__receive_copied(dml__comm_job *job, int rank, bool *more)
     return dml__take_bytes(job, rank, (const char *)link->ahead, (size_t)got - payload);
 }
 
-/* From a transport that lends straight from where it lies. */
+/* From a transport that lends straight from where it lies; what has a place to be copied to goes there, since
+   a transport may read it from the sender's memory in one piece. */
 static dml_status dml__receive_some(dml__comm_job *job, int rank, bool *more)
 {
     const dml__transport_calls *calls = job->transport->calls;
+    const dml__link *link = &job->links[rank];
+    const bool in_place = link->payload_left && link->mode != DML__TAKE_REDUCE;
     const void *data;
     const ptrdiff_t lent =
-        calls->lend ? calls->lend(job->transport, rank, &data) : (ptrdiff_t)DML__LENDS_NOTHING;
+        calls->lend && !in_place ? calls->lend(job->transport, rank, &data) : (ptrdiff_t)DML__LENDS_NOTHING;
     if (lent == DML__LENDS_NOTHING) return dml__receive_copied(job, rank, more);
     if (lent == DML__GONE) return dml__link_gone(job, rank);
     *more = lent > 0;
@@ -14210,17 +14682,20 @@ DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank)
     bool more = true; /* may have come */
     dml_status status = DML_OK;
     if (link->gone) return link->receiving ? dml__link_gone(job, rank) : DML_OK;
-    /* Not for ever, so that the other links have their turns. */
-    for (int i = 0; i < 16 && more && !status && !link->gone; i++)
+    /* Not for ever, so that the other links have their turns, nor what nobody has asked for yet: it would
+       have to be kept and copied. */
+    for (int i = 0; i < 16 && more && !status && !link->gone; i++) {
         status = dml__receive_some(job, rank, &more);
+        more = more && dml__link_is_awaited(job, rank);
+    }
     return status;
 }
 
 DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
-    return link->receiving || link->sending || link->payload_left || link->header_bytes || job->unmatched ||
-           job->look_around;
+    return link->receiving || link->sending || link->payload_left || link->padding_left ||
+           link->header_bytes || job->unmatched || job->look_around;
 }
 
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
@@ -14685,6 +15160,12 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
+    request->on_device = dml__nccl_takes(job, &request->call, comm);
+    if (request->on_device) {
+        dml__check_stored(job, request);
+        dml__nccl_start(job, request);
+        return;
+    }
     if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
         dml__begin_owners(job, request);
         dml__check_stored(job, request);
@@ -14708,7 +15189,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;
     request->status = DML_OK;
-    request->dirty = false;
+    request->dirty = request->on_device = false;
     request->moved = job->started = true;
     if (job->trace) dml__trace_start(job, request, dml_seconds());
     request->next = NULL;
@@ -14721,6 +15202,9 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         if (!dml__is_pair(call->signature.operation)) request->sequence = comm->sequence++;
         dml__enlist(&job->active, request);
         job->engine->start(job, request);
+    } else if (dml__is_pair(call->signature.operation) && dml__nccl_takes(job, call, comm)) {
+        dml__enlist(&job->active, request);
+        dml__nccl_start(job, request);
     } else if (call->signature.operation == DML__CALL_SEND) {
         const int rank = comm->world_ranks[call->signature.root];
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
@@ -14772,6 +15256,9 @@ static void dml__give_way(dml__comm_job *job)
     dml__mutex_unlock(&job->gate);
 }
 
+/* Seconds between two looks at what a GPU does, after as long in which it looks all the time. */
+#define DML__NCCL_NAP 1e-3
+
 static void dml__advance_all(dml__comm_job *job)
 {
     bool again = true;
@@ -14791,6 +15278,7 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     const uint64_t before = job->progress;
     dml__advance_all(job);
     if (job->engine) job->engine->progress(job);
+    dml__nccl_progress(job);
     for (int rank = 0; !job->engine && rank < job->world && !job->error.status; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
@@ -14875,6 +15363,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
 static double dml__next_deadline(const dml__comm_job *job, double until)
 {
     double first = until < 0 ? dml_seconds() + 3600 : until;
+    if (dml__nccl_is_busy(job)) return dml_seconds() + DML__NCCL_NAP; /* whose events wake nobody */
     if (job->answer_until > 0) return job->answer_until < first ? job->answer_until : first;
     /* Not much longer than a deadline is, so that a longer sleep shows that the process was stopped. */
     if (first > dml_seconds() + job->timeout) first = dml_seconds() + job->timeout;
@@ -14960,7 +15449,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             result = false;
             break;
         }
-        if (spin_until < 0) spin_until = now + job->spin;
+        if (spin_until < 0) spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
         if (now < spin_until) {
             if (job->yields) dml__thread_yield();
             continue;
@@ -15033,6 +15522,569 @@ DML__LOCAL void dml__stop_helper(dml__comm_job *job)
     dml__thread_join(&job->helper);
     dml__mutex_lock(&job->mutex);
 }
+
+#endif
+
+/* ---- comm/nccl_engine.c ---- */
+
+#ifndef DML_COMM_NCCL_ENGINE_C
+#define DML_COMM_NCCL_ENGINE_C
+
+#ifdef DML_NCCL
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- what the libraries have: NCCL 2.18's and CUDA 11's, as their headers say it ---- */
+
+typedef struct dml__nccl_id {
+    char bytes[128];
+} dml__nccl_id;
+
+typedef struct dml__nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share;
+} dml__nccl_config;
+
+enum { DML__NCCL_OK = 0, DML__NCCL_IN_PROGRESS = 7, DML__NCCL_MAGIC = (int)0xcafebeef };
+enum { DML__NCCL_SUM, DML__NCCL_PROD, DML__NCCL_MAX, DML__NCCL_MIN, DML__NCCL_MEAN };
+enum { DML__CUDA_OK = 0, DML__CUDA_NOT_READY = 600, DML__CUDA_ON_DEVICE = 2, DML__CUDA_MANAGED = 3 };
+enum { DML__CUDA_NON_BLOCKING = 1, DML__CUDA_NO_TIMING = 2 };
+
+/* X(result, name, parameters); NCCL's, then CUDA's. */
+#define DML__NCCL_FUNCTIONS(X)                                                                               \
+    X(int, ncclGetUniqueId, (dml__nccl_id *))                                                                \
+    X(int, ncclCommInitRankConfig, (void **, int, dml__nccl_id, int, dml__nccl_config *))                    \
+    X(int, ncclCommDestroy, (void *))                                                                        \
+    X(int, ncclCommAbort, (void *))                                                                          \
+    X(int, ncclCommGetAsyncError, (void *, int *))                                                           \
+    X(const char *, ncclGetErrorString, (int))                                                               \
+    X(int, ncclGroupStart, (void))                                                                           \
+    X(int, ncclGroupEnd, (void))                                                                             \
+    X(int, ncclAllReduce, (const void *, void *, size_t, int, int, void *, void *))                          \
+    X(int, ncclReduce, (const void *, void *, size_t, int, int, int, void *, void *))                        \
+    X(int, ncclBroadcast, (const void *, void *, size_t, int, int, void *, void *))                          \
+    X(int, ncclAllGather, (const void *, void *, size_t, int, void *, void *))                               \
+    X(int, ncclReduceScatter, (const void *, void *, size_t, int, int, void *, void *))                      \
+    X(int, ncclSend, (const void *, size_t, int, int, void *, void *))                                       \
+    X(int, ncclRecv, (void *, size_t, int, int, void *, void *))
+
+#define DML__CUDART_FUNCTIONS(X)                                                                             \
+    X(int, cudaGetDevice, (int *))                                                                           \
+    X(int, cudaSetDevice, (int))                                                                             \
+    X(const char *, cudaGetErrorString, (int))                                                               \
+    X(int, cudaPointerGetAttributes, (void *, const void *))                                                 \
+    X(int, cudaStreamCreateWithFlags, (void **, unsigned))                                                   \
+    X(int, cudaStreamDestroy, (void *))                                                                      \
+    X(int, cudaStreamWaitEvent, (void *, void *, unsigned))                                                  \
+    X(int, cudaEventCreateWithFlags, (void **, unsigned))                                                    \
+    X(int, cudaEventDestroy, (void *))                                                                       \
+    X(int, cudaEventRecord, (void *, void *))                                                                \
+    X(int, cudaEventQuery, (void *))
+
+/* A communicator's; where it is closed, of the list of those. */
+typedef struct dml__nccl_group {
+    void *comm; /* NULL: it was aborted */
+    struct dml__nccl_group *next;
+} dml__nccl_group;
+
+typedef struct dml__nccl {
+    int device;
+    void *stream, *ready; /* the event that a call begins behind */
+    void **done;          /* (max_requests + 1) events, made when they are needed */
+    int busy;             /* calls under way */
+    bool aborted;
+    dml__nccl_group *closed;
+#define DML__NCCL_FUNCTION(result, name, parameters) result(*name) parameters;
+    DML__NCCL_FUNCTIONS(DML__NCCL_FUNCTION)
+    DML__CUDART_FUNCTIONS(DML__NCCL_FUNCTION)
+#undef DML__NCCL_FUNCTION
+} dml__nccl;
+
+/* ---- what went wrong ---- */
+
+static bool dml__nccl_ok(dml__comm_job *job, const char *doing, int code)
+{
+    if (code == DML__NCCL_OK) return true;
+    dml__job_fail(job, job->rank, DML_ERROR_NETWORK, "rank %d: NCCL failed in %s: %.200s", job->rank, doing,
+                  job->nccl->ncclGetErrorString(code));
+    return false;
+}
+
+static bool dml__cuda_ok(dml__comm_job *job, const char *doing, int code)
+{
+    if (code == DML__CUDA_OK) return true;
+    dml__job_fail(job, job->rank, DML_ERROR_DEVICE, "rank %d: CUDA failed in %s: %.200s", job->rank, doing,
+                  job->nccl->cudaGetErrorString(code));
+    return false;
+}
+
+/* NCCL's communicators don't block: what has begun is asked for until it is there, while the other ranks are
+   heard. */
+static bool dml__nccl_settle(dml__comm_job *job, dml__nccl_group *group, const char *doing, int code)
+{
+    const double until = dml_seconds() + job->timeout;
+    while (code == DML__NCCL_IN_PROGRESS) {
+        int state = DML__NCCL_OK;
+        code = job->nccl->ncclCommGetAsyncError(group->comm, &state);
+        if (code == DML__NCCL_OK) code = state;
+        if (code != DML__NCCL_IN_PROGRESS) break;
+        dml__keep_watch(job);
+        if (job->error.status) return false;
+        if (dml_seconds() > until) {
+            dml__job_fail(job, job->rank, DML_ERROR_TIMEOUT, "rank %d: NCCL has not finished %s within %g s",
+                          job->rank, doing, job->timeout);
+            return false;
+        }
+        dml__thread_yield();
+    }
+    return dml__nccl_ok(job, doing, code);
+}
+
+/* ---- opening ---- */
+
+static void *dml__nccl_library(dml__comm_job *job, const char *const *names, const char *what)
+{
+    for (int i = 0; names[i]; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (library) return library;
+    }
+    dml__job_fail(job, job->rank, DML_ERROR_UNSUPPORTED, "rank %d can't open %s: %.200s", job->rank, what,
+                  dlerror());
+    return NULL;
+}
+
+/* The libraries stay open: they have threads of their own. */
+static bool dml__nccl_load(dml__comm_job *job, dml__nccl *nccl)
+{
+    static const char *const nccl_names[] = { "libnccl.so.2", "libnccl.so", NULL };
+    static const char *const cuda_names[] = { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
+                                              "libcudart.so", NULL };
+    void *const library = dml__nccl_library(job, nccl_names, "NCCL");
+    void *const runtime = library ? dml__nccl_library(job, cuda_names, "the CUDA runtime") : NULL;
+    const char *missing = NULL;
+    void *address;
+    if (!runtime) return false;
+#define DML__NCCL_LOOK(from, function)                                                                       \
+    address = dlsym(from, #function);                                                                        \
+    memcpy(&nccl->function, &address, sizeof address);                                                       \
+    if (!address) missing = #function;
+#define DML__NCCL_FUNCTION(result, name, parameters) DML__NCCL_LOOK(library, name)
+#define DML__CUDART_FUNCTION(result, name, parameters) DML__NCCL_LOOK(runtime, name)
+    DML__NCCL_FUNCTIONS(DML__NCCL_FUNCTION)
+    DML__CUDART_FUNCTIONS(DML__CUDART_FUNCTION)
+#undef DML__CUDART_FUNCTION
+#undef DML__NCCL_FUNCTION
+#undef DML__NCCL_LOOK
+    if (!missing) return true;
+    dml__job_fail(job, job->rank, DML_ERROR_UNSUPPORTED,
+                  "rank %d: NCCL or the CUDA runtime is too old: there is no %s", job->rank, missing);
+    return false;
+}
+
+static bool dml__nccl_no_memory(dml__comm_job *job)
+{
+    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
+    return false;
+}
+
+static bool dml__nccl_equip(dml__comm_job *job)
+{
+    dml__nccl *nccl = (dml__nccl *)dml__allocate(&job->memory, sizeof *nccl);
+    if (!nccl) return dml__nccl_no_memory(job);
+    nccl->done =
+        (void **)dml__allocate_array(&job->memory, (size_t)job->max_requests + 1, sizeof *nccl->done);
+    const bool loaded = nccl->done && dml__nccl_load(job, nccl);
+    if (!loaded) {
+        if (!nccl->done) dml__nccl_no_memory(job);
+        dml__release(&job->memory, nccl->done);
+        dml__release(&job->memory, nccl);
+        return false;
+    }
+    job->nccl = nccl;
+    return dml__cuda_ok(job, "cudaGetDevice", nccl->cudaGetDevice(&nccl->device)) &&
+           dml__cuda_ok(job, "cudaStreamCreate",
+                        nccl->cudaStreamCreateWithFlags(&nccl->stream, DML__CUDA_NON_BLOCKING)) &&
+           dml__cuda_ok(job, "cudaEventCreate",
+                        nccl->cudaEventCreateWithFlags(&nccl->ready, DML__CUDA_NO_TIMING));
+}
+
+/* The job's device is current until dml__nccl_go_back. */
+static int dml__nccl_go(dml__comm_job *job)
+{
+    int device = job->nccl->device;
+    job->nccl->cudaGetDevice(&device);
+    if (device != job->nccl->device) job->nccl->cudaSetDevice(job->nccl->device);
+    return device;
+}
+
+static void dml__nccl_go_back(dml__comm_job *job, int device)
+{
+    if (device != job->nccl->device) job->nccl->cudaSetDevice(device);
+}
+
+static void dml__nccl_make_group(dml_comm *comm, const dml__nccl_id *id)
+{
+    dml__comm_job *job = comm->job;
+    dml__nccl_group *group = (dml__nccl_group *)dml__allocate(&job->memory, sizeof *group);
+    dml__nccl_config config;
+    if (!group) {
+        dml__nccl_no_memory(job);
+        return;
+    }
+    comm->nccl = group;
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.magic = (unsigned)DML__NCCL_MAGIC;
+    config.version = 21800;
+    config.cga_cluster_size = config.min_ctas = config.max_ctas = config.split_share = INT_MIN; /* any */
+    const int device = dml__nccl_go(job);
+    dml__nccl_settle(job, group, "ncclCommInitRank",
+                     job->nccl->ncclCommInitRankConfig(&group->comm, comm->size, *id, comm->rank, &config));
+    dml__nccl_go_back(job, device);
+}
+
+DML__LOCAL void dml__nccl_join(dml_comm *group)
+{
+    dml__comm_job *job = group->job;
+    dml__nccl_id id;
+    if (!job->nccl || job->error.status) return;
+    memset(&id, 0, sizeof id);
+    dml__enter_job(job);
+    if (group->rank == 0) dml__nccl_ok(job, "ncclGetUniqueId", job->nccl->ncclGetUniqueId(&id));
+    dml__leave_job(job);
+    if (dml_comm_broadcast(group, id.bytes, sizeof id.bytes, DML_U8, 0)) return;
+    dml__enter_job(job);
+    dml__nccl_make_group(group, &id);
+    dml__leave_job(job);
+}
+
+DML__LOCAL void dml__nccl_open(dml_comm *world)
+{
+    dml__enter_job(world->job);
+    const bool equipped = dml__nccl_equip(world->job);
+    dml__leave_job(world->job);
+    if (equipped) dml__nccl_join(world);
+}
+
+/* ---- which calls ---- */
+
+static bool dml__nccl_is_device(const dml__nccl *nccl, const void *data)
+{
+    /* (The first member of what CUDA writes there, which has grown, is what kind of memory it is.) */
+    union {
+        int kind;
+        double room[32];
+    } attributes;
+    memset(&attributes, 0, sizeof attributes);
+    return nccl->cudaPointerGetAttributes(&attributes, data) == DML__CUDA_OK &&
+           (attributes.kind == DML__CUDA_ON_DEVICE || attributes.kind == DML__CUDA_MANAGED);
+}
+
+DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
+{
+    const dml__comm_operation operation = call->signature.operation;
+    const bool root = comm->rank == call->signature.root;
+    const void *in = operation == DML__CALL_SCATTER && !root ? NULL : call->in;
+    const void *out = operation == DML__CALL_GATHER && !root ? NULL : call->out;
+    char text[DML__SIGNATURE_TEXT];
+    if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))
+        return false;
+    const bool first = dml__nccl_is_device(job->nccl, in ? in : out);
+    if (in && out && dml__nccl_is_device(job->nccl, out) != first)
+        dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                      "rank %d called %s with one array in a GPU's memory and one in the host's", job->rank,
+                      dml__signature_text(&call->signature, text));
+    return first;
+}
+
+/* NULL: NCCL does it as we do. */
+static const char *dml__nccl_refuses(const dml__comm_job *job, const dml__comm_call *call)
+{
+    const dml__signature *signature = &call->signature;
+    const dml_dtype dtype = signature->dtype;
+    const bool floats = dtype == DML_F32 || dtype == DML_F64 || dtype == DML_F16 || dtype == DML_BF16;
+    if (dml__is_pair(signature->operation)) return "NCCL's messages have no tags";
+    if (signature->operation == DML__CALL_ALL_REDUCE_LEAVES) return "NCCL has nothing like it";
+    if (signature->operation == DML__CALL_ALL_TO_ALL && call->in == call->out)
+        return "NCCL has it for two arrays only";
+    if (!dml__adds(signature->operation)) return NULL;
+    if (call->reduction.function) return "a function of the program's runs on the host";
+    if (job->deterministic) return "NCCL adds in an order of its own, and the job is deterministic";
+    if (call->reduction.op == DML_MEAN && !floats) return "NCCL's means of integers are not ours";
+    return NULL;
+}
+
+/* ---- what they become ---- */
+
+static int dml__nccl_type(dml_dtype dtype)
+{
+    switch (dtype) {
+    case DML_I8: return 0;
+    case DML_U8: return 1;
+    case DML_I32: return 2;
+    case DML_I64: return 4;
+    case DML_F16: return 6;
+    case DML_F32: return 7;
+    case DML_F64: return 8;
+    default: return 9; /* bf16 */
+    }
+}
+
+static int dml__nccl_op(dml_reduce_op op)
+{
+    switch (op) {
+    case DML_SUM: return DML__NCCL_SUM;
+    case DML_MEAN: return DML__NCCL_MEAN;
+    case DML_MIN: return DML__NCCL_MIN;
+    case DML_MAX: return DML__NCCL_MAX;
+    default: return DML__NCCL_PROD;
+    }
+}
+
+/* A call, as its parts are sent and received. */
+typedef struct dml__nccl_call {
+    const dml__nccl *nccl;
+    const dml_request *request;
+    void *comm;
+    int type, op, code; /* code: the first that wasn't good */
+} dml__nccl_call;
+
+static void dml__nccl_note(dml__nccl_call *c, int code)
+{
+    if (c->code == DML__NCCL_OK && code != DML__NCCL_IN_PROGRESS) c->code = code;
+}
+
+static size_t dml__nccl_count(const dml__nccl_call *c, int rank)
+{
+    const dml__comm_call *call = &c->request->call;
+    return call->counts ? call->counts[rank] : (size_t)call->signature.count;
+}
+
+static char *dml__nccl_part(const dml__nccl_call *c, void *array, int rank)
+{
+    const dml__comm_call *call = &c->request->call;
+    const size_t at = call->offsets ? call->offsets[rank] : (size_t)call->signature.count * (size_t)rank;
+    return (char *)array + at * dml_dtype_size(call->signature.dtype);
+}
+
+static void dml__nccl_send(dml__nccl_call *c, const void *data, size_t count, int to)
+{
+    if (count) dml__nccl_note(c, c->nccl->ncclSend(data, count, c->type, to, c->comm, c->nccl->stream));
+}
+
+static void dml__nccl_receive(dml__nccl_call *c, void *data, size_t count, int from)
+{
+    if (count) dml__nccl_note(c, c->nccl->ncclRecv(data, count, c->type, from, c->comm, c->nccl->stream));
+}
+
+/* What NCCL has no call of its own for. A part of one's own that is in its place stays there. */
+static void dml__nccl_parts(dml__nccl_call *c)
+{
+    const dml__comm_call *call = &c->request->call;
+    const dml__comm_operation operation = call->signature.operation;
+    const int rank = c->request->comm->rank, size = c->request->comm->size, root = call->signature.root;
+    for (int r = 0; r < size; r++) {
+        const bool in_parts = operation == DML__CALL_SCATTER || operation == DML__CALL_ALL_TO_ALL;
+        const bool out_parts = operation != DML__CALL_SCATTER;
+        const bool sends = operation == DML__CALL_SCATTER  ? rank == root
+                           : operation == DML__CALL_GATHER ? r == root
+                                                           : true;
+        const bool receives = operation == DML__CALL_SCATTER  ? r == root
+                              : operation == DML__CALL_GATHER ? rank == root
+                                                              : true;
+        const char *in = sends ? in_parts ? dml__nccl_part(c, call->in, r) : (char *)call->in : NULL;
+        char *out = receives ? out_parts ? dml__nccl_part(c, call->out, r) : (char *)call->out : NULL;
+        if (r == rank && in == out) continue;
+        if (sends) dml__nccl_send(c, in, dml__nccl_count(c, in_parts ? r : rank), r);
+        if (receives) dml__nccl_receive(c, out, dml__nccl_count(c, out_parts ? r : rank), r);
+    }
+}
+
+/* Parts of different sizes are summed each to its rank. */
+static void dml__nccl_reduce_parts(dml__nccl_call *c)
+{
+    const dml__comm_call *call = &c->request->call;
+    for (int r = 0; r < c->request->comm->size; r++) {
+        char *part = dml__nccl_part(c, call->in, r);
+        if (dml__nccl_count(c, r))
+            dml__nccl_note(c, c->nccl->ncclReduce(part, r == c->request->comm->rank ? call->out : part,
+                                                  dml__nccl_count(c, r), c->type, c->op, r, c->comm,
+                                                  c->nccl->stream));
+    }
+}
+
+static void dml__nccl_enqueue(dml__nccl_call *c)
+{
+    const dml__comm_call *call = &c->request->call;
+    const dml__nccl *n = c->nccl;
+    const size_t count = (size_t)call->signature.count;
+    const int root = call->signature.root;
+    void *out = call->out;
+    switch (call->signature.operation) {
+    case DML__CALL_ALL_REDUCE:
+        dml__nccl_note(c, n->ncclAllReduce(out, out, count, c->type, c->op, c->comm, n->stream));
+        break;
+    case DML__CALL_REDUCE:
+        dml__nccl_note(c, n->ncclReduce(out, out, count, c->type, c->op, root, c->comm, n->stream));
+        break;
+    case DML__CALL_BROADCAST:
+        dml__nccl_note(c, n->ncclBroadcast(out, out, count, c->type, root, c->comm, n->stream));
+        break;
+    case DML__CALL_ALL_GATHER:
+        if (call->counts)
+            dml__nccl_parts(c);
+        else
+            dml__nccl_note(c, n->ncclAllGather(call->in, out, count, c->type, c->comm, n->stream));
+        break;
+    case DML__CALL_REDUCE_SCATTER:
+        if (call->counts)
+            dml__nccl_reduce_parts(c);
+        else
+            dml__nccl_note(c, n->ncclReduceScatter(call->in, out, count, c->type, c->op, c->comm, n->stream));
+        break;
+    default: dml__nccl_parts(c);
+    }
+}
+
+static bool dml__nccl_post(dml_request *request, const char *doing)
+{
+    dml__comm_job *job = request->comm->job;
+    dml__nccl_group *group = request->comm->nccl;
+    dml__nccl_call call;
+    memset(&call, 0, sizeof call);
+    call.nccl = job->nccl;
+    call.request = request;
+    call.comm = group->comm;
+    call.type = dml__nccl_type(request->call.signature.dtype);
+    call.op = dml__nccl_op(request->call.reduction.op);
+    if (!dml__nccl_ok(job, "ncclGroupStart", job->nccl->ncclGroupStart())) return false;
+    dml__nccl_enqueue(&call);
+    const int end = job->nccl->ncclGroupEnd(); /* after an error too, or the thread would stay in the group */
+    return dml__nccl_settle(job, group, doing, call.code == DML__NCCL_OK ? end : call.code);
+}
+
+/* The event that passes when this request is done. */
+static void **dml__nccl_done(dml__comm_job *job, const dml_request *request)
+{
+    void **event = &job->nccl->done[request - job->requests];
+    if (!*event && !dml__cuda_ok(job, "cudaEventCreate",
+                                 job->nccl->cudaEventCreateWithFlags(event, DML__CUDA_NO_TIMING)))
+        *event = NULL;
+    return *event ? event : NULL;
+}
+
+DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request)
+{
+    dml__nccl *nccl = job->nccl;
+    char text[DML__SIGNATURE_TEXT];
+    const char *doing = dml__signature_text(&request->call.signature, text);
+    const char *reason = dml__nccl_refuses(job, &request->call);
+    if (job->error.status) return;
+    if (reason) {
+        dml__job_fail(job, job->rank, DML_ERROR_UNSUPPORTED,
+                      "rank %d called %s with an array in a GPU's memory: %s", job->rank, doing, reason);
+        return;
+    }
+    const int device = dml__nccl_go(job);
+    void **done = dml__nccl_done(job, request);
+    nccl->busy++;
+    if (done && dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(nccl->ready, NULL)) &&
+        dml__cuda_ok(job, "cudaStreamWaitEvent", nccl->cudaStreamWaitEvent(nccl->stream, nccl->ready, 0)) &&
+        dml__nccl_post(request, doing))
+        dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(*done, nccl->stream));
+    dml__nccl_go_back(job, device);
+}
+
+/* A rank of the group that is gone would be waited for for ever. */
+static bool dml__nccl_all_there(dml__comm_job *job, const dml_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        if (rank == job->rank || !job->peers[rank].gone || job->peers[rank].goodbye) continue;
+        dml__job_fail(job, rank, DML_ERROR_PEER, "rank %d of %d died: its connection ended without a goodbye",
+                      rank, job->world);
+        return false;
+    }
+    return true;
+}
+
+DML__LOCAL void dml__nccl_progress(dml__comm_job *job)
+{
+    dml__nccl *nccl = job->nccl;
+    if (!nccl || !nccl->busy) return;
+    for (dml_request *r = job->active, *next; r && !job->error.status; r = next) {
+        next = r->next;
+        if (!r->on_device) continue;
+        const int code = nccl->cudaEventQuery(nccl->done[r - job->requests]);
+        if (code == DML__CUDA_NOT_READY) {
+            int state = DML__NCCL_OK;
+            char text[DML__SIGNATURE_TEXT];
+            const int asked = nccl->ncclCommGetAsyncError(r->comm->nccl->comm, &state);
+            if (asked || (state != DML__NCCL_OK && state != DML__NCCL_IN_PROGRESS))
+                dml__nccl_ok(job, dml__signature_text(&r->call.signature, text), asked ? asked : state);
+            else
+                dml__nccl_all_there(job, r->comm);
+        } else if (dml__cuda_ok(job, "cudaEventQuery", code)) {
+            r->on_device = false;
+            nccl->busy--;
+            dml__end_request(job, r, DML_OK);
+        }
+    }
+}
+
+DML__LOCAL bool dml__nccl_is_busy(const dml__comm_job *job)
+{
+    return job->nccl && job->nccl->busy && !job->error.status;
+}
+
+/* ---- the end ---- */
+
+DML__LOCAL void dml__nccl_abort(dml__comm_job *job)
+{
+    if (!job->nccl || job->nccl->aborted) return;
+    job->nccl->aborted = true;
+    for (dml_comm *comm = job->comms; comm; comm = comm->next) {
+        if (!comm->nccl || !comm->nccl->comm) continue;
+        job->nccl->ncclCommAbort(comm->nccl->comm);
+        comm->nccl->comm = NULL;
+    }
+}
+
+DML__LOCAL void dml__nccl_leave(dml__comm_job *job, dml_comm *comm)
+{
+    dml__nccl_group *group = comm->nccl;
+    comm->nccl = NULL;
+    if (!group) return;
+    group->next = job->nccl->closed;
+    job->nccl->closed = group;
+}
+
+DML__LOCAL void dml__nccl_close(dml__comm_job *job)
+{
+    dml__nccl *nccl = job->nccl;
+    if (!nccl) return;
+    const bool ours = !dml__is_copy(job); /* CUDA is the parent's alone */
+    for (dml__nccl_group *group = nccl->closed, *next; group; group = next) {
+        next = group->next;
+        if (ours && group->comm)
+            (job->error.status ? nccl->ncclCommAbort : nccl->ncclCommDestroy)(group->comm);
+        dml__release(&job->memory, group);
+    }
+    for (int i = 0; ours && i <= job->max_requests; i++)
+        if (nccl->done[i]) nccl->cudaEventDestroy(nccl->done[i]);
+    if (ours && nccl->ready) nccl->cudaEventDestroy(nccl->ready);
+    if (ours && nccl->stream) nccl->cudaStreamDestroy(nccl->stream);
+    dml__release(&job->memory, nccl->done);
+    dml__release(&job->memory, nccl);
+    job->nccl = NULL;
+}
+
+#endif
 
 #endif
 
@@ -15997,7 +17049,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
 {
     static const dml__transport_calls calls = {
         "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release,
+        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");
@@ -16058,7 +17110,7 @@ DML__DRIVERS_BEGIN
 /* ---- memory ---- */
 
 /* Bytes of early messages that a rank keeps of each other, in a small world. */
-#define DML__EAGER_ROOM 65536
+#define DML__EAGER_ROOM 524288
 #define DML__SCRATCH_BYTES 16384
 
 /* What is kept for a rank: half of it short messages, and behind that an announcement and a grant for each
@@ -16154,6 +17206,7 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
     if (comm->beneath) job->engine->leave(job, comm);
+    dml__nccl_leave(job, comm);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);
@@ -16161,12 +17214,15 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 
 /* ---- jobs ---- */
 
-static void dml__count_traffic(dml__comm_job *job)
+/* What there is to know of each link. */
+static void dml__look_at_links(dml__comm_job *job)
 {
+    const dml__transport_calls *calls = job->transport->calls;
     for (int rank = 0; rank < job->world; rank++) {
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
-        const char *medium = job->transport->calls->medium(job->transport, rank);
+        const char *medium = calls->medium(job->transport, rank);
+        link->reads = calls->reads && calls->reads(job->transport, rank) && !link->swapped;
         link->traffic = strcmp(medium, "tcp") == 0   ? &job->stats.tcp
                         : strcmp(medium, "shm") == 0 ? &job->stats.shm
                                                      : &job->stats.local;
@@ -16202,6 +17258,7 @@ static void dml__release_job(dml__comm_job *job)
     dml__memory memory = job->memory;
     dml__release_trace(job);
     while (job->comms) dml__free_comm(job, job->comms);
+    dml__nccl_close(job);
     for (int rank = 0; job->links && rank < job->world; rank++) {
         dml__release(&memory, job->links[rank].swapped);
         dml__release(&memory, job->links[rank].store);
@@ -16284,6 +17341,7 @@ static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *sett
     shm.rank = job->rank;
     shm.world = job->world;
     shm.off = settings->only_tcp;
+    shm.no_reads = settings->no_reads;
     shm.spin = -1;
     shm.seconds = job->timeout;
     shm.control = dml__sharing_control;
@@ -16352,7 +17410,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
         else if (dml__equip_job(job, &settings) && job->world > 1)
             dml__meet_others(job, &settings, sockets);
     }
-    if (job->transport && !job->engine && !job->error.status) dml__count_traffic(job);
+    if (job->transport && !job->engine && !job->error.status) dml__look_at_links(job);
     dml_comm *comm = dml__new_comm(job, job->next_id++, job->rank, job->world);
     if (!comm) {
         if (job->transport) job->transport->calls->close(job->transport);
@@ -16360,6 +17418,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
         return NULL;
     }
     if (job->transport && !job->engine && !job->error.status) dml__agree_in_world(comm);
+    if (settings.nccl && !job->error.status) dml__nccl_open(comm);
     memset(&job->stats, 0, sizeof job->stats); /* of what is called from now on */
     if (job->rank == 0 && !job->engine && !job->error.status) dml__log_description(comm);
     dml__open_trace(comm, &settings.trace);
@@ -16422,7 +17481,7 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     job->local = local;
     job->transport = dml__local_open(local->world, job->rank);
     if (job->transport) dml__plan_waits(job);
-    dml__count_traffic(job);
+    dml__look_at_links(job);
     dml__mutex_lock(&local->mutex);
     local->open++;
     dml__mutex_unlock(&local->mutex);
@@ -16550,6 +17609,7 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
         }
         dml__leave_job(job);
         if (group && !job->engine) dml__agree_in_group(group, comm);
+        if (group) dml__nccl_join(group);
     }
     dml__release(&job->memory, all);
     return group;
@@ -17347,6 +18407,9 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
                 strcmp(job->transport->calls->medium(job->transport, comm->world_ranks[r]), media[m]) == 0;
         if (count) dml__say(words, ", %d by %s", count, media[m]);
     }
+    int readers = 0;
+    for (int r = 0; r < comm->size && job->links; r++) readers += job->links[comm->world_ranks[r]].reads;
+    if (readers) dml__say(words, ", %d of them reading this one's memory", readers);
     dml__say(words, "\n");
 }
 
@@ -20542,7 +21605,7 @@ static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
 static uint32_t dml__model_mark(dml_trainer *trainer)
 {
     const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
-                            trainer->loss_scale > 0.0f };
+                            trainer->loss_scale > 0.0f ? 1.0 : 0.0 };
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
         if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
@@ -20569,7 +21632,7 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
 DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
                                            const char *of)
 {
-    double most[2] = { mark, -(double)mark };
+    double most[2] = { (double)mark, -(double)mark };
     if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
         return dml__sync_failed(trainer, comm);
     if (most[0] == -most[1]) return DML_OK;
@@ -20710,8 +21773,8 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
     dml_optimizer outer = state->options.outer;
     const float *number;
-    const double how[] = { state->once, state->once ? 0 : state->options.tau, state->options.average_state,
-                           (double)outer.kind, outer.nesterov };
+    const double how[] = { (double)state->once, state->once ? 0.0 : (double)state->options.tau,
+                           (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
     uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
     for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
         const double real = (double)*number;

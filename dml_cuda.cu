@@ -53,6 +53,13 @@ typedef struct dml__kernel_arguments {
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
+/* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
+#define DML__TILE_KERNELS(X, family)                                                                         \
+    X(family##_64x64, 64, 64)                                                                                \
+    X(family##_64x16, 16, 64)                                                                                \
+    X(family##_16x64, 64, 16)                                                                                \
+    X(family##_16x16, 16, 16)
+
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
     X(axpby, 256, 1)                                                                                         \
@@ -69,10 +76,10 @@ typedef struct dml__kernel_arguments {
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm_tiles, 64, 64)                                                                                    \
-    X(conv2d_forward_tiles, 64, 64)                                                                          \
-    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
-    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
+    DML__TILE_KERNELS(X, gemm)                                                                               \
+    DML__TILE_KERNELS(X, conv2d_forward)                                                                     \
+    DML__TILE_KERNELS(X, conv2d_backward_input)                                                              \
+    DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -129,7 +136,7 @@ typedef struct dml__kernel_arguments {
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
     X(conv2d_backward_weights_solo, 64, 64)
 
-/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \
@@ -152,6 +159,61 @@ enum {
    groups, and checking that references lie inside their buffers. */
 #ifndef DML_GPU_LAUNCH_H
 #define DML_GPU_LAUNCH_H
+
+/* ---- gpu/choice.h ---- */
+
+/* choice.h: which kernel of a family (gpu/kernel_list.h) is best on a device for how many rows and columns.
+ */
+#ifndef DML_GPU_CHOICE_H
+#define DML_GPU_CHOICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The shapes of tiles, in the order of DML__TILE_KERNELS. */
+typedef enum dml__tile_shape {
+    DML__TILE_64x64,
+    DML__TILE_64x16,
+    DML__TILE_16x64,
+    DML__TILE_16x16,
+    DML__TILE_SHAPES
+} dml__tile_shape;
+
+/* Whether a device has the solo kernels, and whether they are its best. */
+typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
+
+/* Classes of sizes of columns or rows: up to 16, 64, 256, 1024, and more. */
+enum { DML__TUNE_CLASSES = 5 };
+
+typedef struct dml__choice {
+    dml__solo_use solo;
+    int units;     /* how many groups it runs at once, at least */
+    bool measured; /* then this is best for classes of rows and columns; else the rule below says */
+    unsigned char tile[DML__TUNE_CLASSES][DML__TUNE_CLASSES];
+} dml__choice;
+
+static inline int dml__tune_class(size_t n)
+{
+    int c = 0;
+    for (size_t most = 16; c + 1 < DML__TUNE_CLASSES && n > most; most *= 4) c++;
+    return c;
+}
+
+/* Of size{columns, rows}. Unless it was measured: few rows or columns take tiles with few, and so does what
+   is else fewer groups than the device has units. */
+static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
+{
+    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
+    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
+    if (choice->measured)
+        return (dml__tile_shape)choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
+    if (columns * rows < units) few_columns = true;
+    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
+    if (few_columns) return few_rows ? DML__TILE_16x16 : DML__TILE_64x16;
+    return few_rows ? DML__TILE_16x64 : DML__TILE_64x64;
+}
+
+#endif
 
 #include <string.h>
 
@@ -199,15 +261,14 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
-typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
-
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const char *name, dml__solo_use solo)
+static inline int dml__find_kernel(const char *name, const size_t size[2], const dml__choice *choice)
 {
 #define DML__FAMILY_KERNEL(family)                                                                           \
     if (strcmp(#family, name) == 0)                                                                          \
-        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+        return choice->solo == DML__SOLO_BEST                                                                \
+                   ? DML__KERNEL_##family##_solo                                                             \
+                   : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
@@ -215,13 +276,13 @@ static inline int dml__find_kernel(const char *name, dml__solo_use solo)
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
-                                             dml__kernel_launch *out)
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             const dml__choice *choice, dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel, solo);
+    out->kernel = dml__find_kernel(launch->kernel, launch->size, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
-    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
         return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
                                launch->kernel);
     out->items = dml__kernel_items(out->kernel);
@@ -249,6 +310,149 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 #endif
 
+/* ---- gpu/tune.h ---- */
+
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line a device,
+   which is the shapes of all classes of sizes and the device's name.
+
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, or a file that can't
+   be written: nothing is measured, and dml__choose_tile's rule holds. All shapes add an output's products in
+   the same order, so the choice doesn't change a bit of a result. */
+#ifndef DML_GPU_TUNE_H
+#define DML_GPU_TUNE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* False: nothing is to be kept. */
+static inline bool dml__tune_path(char *path, size_t capacity)
+{
+    const char *named = getenv("DML_TUNE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = 0;
+    if (named && *named)
+        length = strcmp(named, "0") == 0 ? 0 : snprintf(path, capacity, "%s", named);
+    else if (cache && *cache)
+        length = snprintf(path, capacity, "%s/dml-tune.txt", cache);
+    else if (home && *home)
+        length = snprintf(path, capacity, "%s/.cache/dml-tune.txt", home);
+    return length > 0 && (size_t)length < capacity;
+}
+
+/* Takes the line's shapes if it is that device's. */
+static inline bool dml__tune_parse(dml__choice *choice, const char *line, const char *device)
+{
+    enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
+    if (strspn(line, "0123") != COUNT || line[COUNT] != ' ') return false;
+    const char *name = line + COUNT + 1;
+    if (strncmp(name, device, strlen(device)) != 0 || name[strlen(device)] != '\n') return false;
+    for (int i = 0; i < COUNT; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    return true;
+}
+
+static inline bool dml__tune_read(dml__choice *choice, const char *path, const char *device)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    while (file && !choice->measured && fgets(line, sizeof line, file))
+        choice->measured = dml__tune_parse(choice, line, device);
+    if (file) fclose(file);
+    return choice->measured;
+}
+
+/* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
+typedef double (*dml__tune_clock)(void *argument, const char *kernel, int columns, int rows);
+
+/* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
+static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
+{
+    static const char *const kernels[] = { "gemm_64x64", "gemm_64x16", "gemm_16x64", "gemm_16x16" };
+    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 2048 };
+    for (int r = 0; r < DML__TUNE_CLASSES; r++) {
+        for (int c = 0; c < DML__TUNE_CLASSES; c++) {
+            const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
+            int best = (int)dml__choose_tile(choice, size);
+            double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
+            for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
+                const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
+                if (seconds < 0) least = seconds;
+                if (seconds < 0.95 * least) least = seconds, best = shape;
+            }
+            if (least < 0) return false;
+            choice->tile[r][c] = (unsigned char)best;
+        }
+    }
+    choice->measured = true;
+    return true;
+}
+
+/* Reads the table, or measures it and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
+                                  void *argument)
+{
+    char path[1024];
+    if (!dml__tune_path(path, sizeof path) || dml__tune_read(choice, path, device)) return true;
+    FILE *file = fopen(path, "a");
+    if (!file) return true;
+    const bool ok = dml__tune_measure(choice, seconds_of, argument);
+    for (int i = 0; ok && i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], file);
+    if (ok) fprintf(file, " %s\n", device);
+    fclose(file);
+    return ok;
+}
+
+/* A matrix of the largest class' size, of which all three operands of a product are parts. */
+enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 2048 };
+typedef struct dml__tune_job {
+    dml_device *device;
+    dml_buffer matrix;
+} dml__tune_job;
+
+static inline double dml__tune_seconds(void *argument, const char *kernel, int columns, int rows)
+{
+    dml__tune_job *job = (dml__tune_job *)argument;
+    const dml_backend *backend = job->device->backend;
+    const int32_t integers[] = { rows, columns, DML__TUNE_DEPTH, 0, 0, DML__TUNE_DEPTH, columns, columns };
+    double least = 1e30;
+    dml_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.kernel = kernel;
+    launch.size[0] = (size_t)columns, launch.size[1] = (size_t)rows;
+    memcpy(launch.integer, integers, sizeof integers);
+    launch.real[0] = 0; /* C = 0, whatever A and B are */
+    for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
+    launch.buffer[2].offset = (size_t)DML__TUNE_MOST * DML__TUNE_DEPTH * sizeof(float);
+    for (int run = 0; run < 4; run++) { /* the first may compile */
+        const double start = dml_seconds();
+        if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
+            return -1;
+        const double seconds = dml_seconds() - start;
+        if (run && seconds < least) least = seconds;
+    }
+    return least;
+}
+
+/* Of an open device; its status where a launch fails. Devices that are CPUs have nothing to choose. */
+static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
+{
+    dml__tune_job job;
+    const dml_ref all = { &job.matrix, 0 };
+    if (choice->solo != DML__SOLO_NONE) return DML_OK;
+    memset(&job, 0, sizeof job);
+    job.device = device;
+    job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
+    dml_status status = device->backend->buffer_create(device, &job.matrix);
+    if (status != DML_OK) return status;
+    status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, dml__tune_seconds, &job)) status = DML_ERROR_DEVICE;
+    device->backend->buffer_destroy(device, &job.matrix);
+    return status;
+}
+
+#endif
+
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
@@ -270,16 +474,23 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
    ITEM                   this item's number in its group
    GROUP_X, GROUP_Y       the group's number along x and y
    ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
-   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
+   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
    BARRIER();             all items of a group, or none, come here; never after a return
-   HELPER                 before a function
-   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it
-   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU
-   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at
-   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop
-   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
-   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
-   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
+   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
+   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
+   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
+   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor
+   may hold more than 2^31 bytes
+
+   Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:
+
+   SOLO_KERNEL(name)      a kernel in groups of one item
+   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
+   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
+   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
+   VECTOR_READ(p)         those at p in GLOBAL memory
+   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
+   UNROLL                 before a loop over an array that lies in registers
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
 #ifndef DML_GPU_DIALECT_H
@@ -294,23 +505,28 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 #define GLOBAL __global
 #define LOCAL __local
+#define SHARED __local
+#define HERE_PARAMETER
+#define HERE
 #define HELPER static
 #define WIDE long
 #define KERNEL(name)                                                                                         \
     __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
         __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
-#define SHARED __local
 #ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */
 #define VECTOR_LANES DML__SOLO_LANES
 #define VECTOR_NAME__(name, lanes) name##lanes
 #define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
 #define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
-#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)
-#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)
+#define VECTOR_ZERO ((VECTOR)(0.0f))
+#define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))
+#define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))
+#define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))
 #define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
 #define UNROLL __attribute__((opencl_unroll_hint))
-#define ALIGNED __attribute__((aligned(64)))
+#define SOLO_LOCAL __attribute__((aligned(64)))
 #define SOLO_KERNEL(name)                                                                                    \
     __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
@@ -327,7 +543,11 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define TANH(x) tanh(x)
 #define ERF(x) erf(x)
 #define ABS(x) fabs(x)
+#ifdef DML__SOLO_LANES
+#define MULTIPLY_HIGH(a, b) ((uint)((ulong)(a) * (b) >> 32)) /* PoCL's mul_hi takes ten times as long */
+#else
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
+#endif
 #define SQRT(x) sqrt(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
@@ -339,6 +559,9 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 #define GLOBAL
 #define LOCAL __shared__
+#define SHARED
+#define HERE_PARAMETER
+#define HERE
 #define HELPER static __device__ __forceinline__
 #define WIDE long long
 #define KERNEL(name)                                                                                         \
@@ -368,21 +591,25 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 #define GLOBAL
 #define LOCAL static
+#define SHARED
+#define HERE_PARAMETER const dml__host_item *self,
+#define HERE self,
 #define HELPER static
 #define WIDE int64_t
 #define KERNEL(name)                                                                                         \
     static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
                                    char *buffer3, char *buffer4, char *buffer5,                              \
                                    const dml__kernel_arguments arguments)
-#define SHARED
 #define SOLO_KERNEL(name) KERNEL(name)
+#define SOLO_LOCAL static
 #define VECTOR dml__host_vector
 #define VECTOR_LANES DML__HOST_LANES
+#define VECTOR_ZERO dml__host_vector_zero()
 #define VECTOR_LOAD(p) dml__host_vector_load(p)
+#define VECTOR_READ(p) dml__host_vector_load(p)
 #define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
 #define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
 #define UNROLL
-#define ALIGNED
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)
@@ -421,7 +648,35 @@ HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
 /* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
 HELPER int dml__beats(float value, float best)
 {
-    return value > best || (value != value && best == best);
+    return (value > best) | ((value != value) & (best == best));
+}
+
+/* A number that all items divide by. On CPUs the quotient is a product: the reciprocal is the same for all
+   items, so the compiler takes it out of their loop, if it isn't inside a condition. */
+typedef struct dml__gpu_divisor {
+    unsigned number, reciprocal;
+} dml__gpu_divisor;
+
+HELPER dml__gpu_divisor dml__gpu_divisor_of(int number)
+{
+    dml__gpu_divisor d;
+    d.number = (unsigned)number;
+#ifdef SOLO_KERNEL
+    d.reciprocal = 0xffffffffu / d.number;
+#else
+    d.reciprocal = 0;
+#endif
+    return d;
+}
+
+HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
+{
+#ifdef SOLO_KERNEL
+    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
+    return n - q * d.number >= d.number ? q + 1 : q;
+#else
+    return n / d.number;
+#endif
 }
 
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
@@ -681,37 +936,63 @@ KERNEL(broadcast)
 
 /* tiles.cl: sums of products through local memory, for gemm and the convolutions.
 
-   A group computes a TILE x TILE piece of C = A B, TILE_K products at a time: its items fill a TILE_K x TILE
-   piece of A and of B in local memory, then each adds up a SPAN x SPAN piece of its own in registers. Item
-   (tx, ty) of 16 x 16 owns rows SPAN ty .. + SPAN - 1, which its row of items reads as one broadcast, and the
-   columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added in
-   the order of k, whatever the group. */
+   A group computes a tile of C = A B, TILE_K products at a time: its items fill a TILE_K x rows piece of A
+   and a TILE_K x columns piece of B in local memory, then each adds up a piece of its own in registers. Item
+   (tx, ty) of 16 x 16 owns the rows SPAN_ROWS ty and on, which its row of items reads as one broadcast, and
+   the columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added
+   in the order of k, whatever the tile.
+
+   Each kernel is there in TILE_SHAPES: large tiles read less, small ones waste less where there are few rows
+   or columns, and are more groups where there are few of both (gpu/launch.h chooses). */
 #ifndef DML_GPU_TILES_CL
 #define DML_GPU_TILES_CL
 
-#define TILE 64
+#define TILE 64 /* the largest; what launches pad to */
 #define TILE_K 16
-#define SPAN 4
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
+#define SPAN (TILE / 16)
 
-/* The item fills SPAN elements of each tile, in one of two orders, whichever reads memory in sequence:
-   ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are 4 apart. */
+/* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */
+#define TILE_PARAMETERS                                                                                      \
+    HERE_PARAMETER const int tile_rows, const int tile_columns, SHARED float *a_tile, SHARED float *b_tile
+#define SPAN_ROWS (tile_rows / 16)
+#define SPAN_COLUMNS (tile_columns / 16)
+#define A_TILE(k, row) a_tile[(k) * (tile_rows + TILE_PAD) + (row)]
+#define B_TILE(k, column) b_tile[(k) * (tile_columns + TILE_PAD) + (column)]
+
+/* Kernels NAME_64x64 ... that call BODY(TILE_ARGUMENTS ...), which the caller of this macro has as a helper.
+ */
+#define TILE_KERNEL(name, rows, columns, body)                                                               \
+    KERNEL(name##_##rows##x##columns)                                                                        \
+    {                                                                                                        \
+        LOCAL float a_tile[TILE_K * (rows + TILE_PAD)];                                                      \
+        LOCAL float b_tile[TILE_K * (columns + TILE_PAD)];                                                   \
+        body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
+    }
+#define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
+#define TILE_SHAPES(name, body)                                                                              \
+    TILE_KERNEL(name, 64, 64, body)                                                                          \
+    TILE_KERNEL(name, 64, 16, body)                                                                          \
+    TILE_KERNEL(name, 16, 64, body)                                                                          \
+    TILE_KERNEL(name, 16, 16, body)
+
+/* The item fills its elements of a piece of `size` rows, or columns, in one of two orders, whichever reads
+   memory in sequence: ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are
+   apart. */
 #define ALONG_K_K (ITEM % TILE_K)
 #define ALONG_K_ROW(j) (ITEM / TILE_K + (j) * (DML__GROUP_ITEMS / TILE_K))
-#define ACROSS_K_K(j) (ITEM / TILE + (j) * (DML__GROUP_ITEMS / TILE))
-#define ACROSS_K_ROW (ITEM % TILE)
+#define ACROSS_K_K(j, size) (ITEM / (size) + (j) * (DML__GROUP_ITEMS / (size)))
+#define ACROSS_K_ROW(size) (ITEM % (size))
 
 /* The rows and columns of the item's own piece. */
-#define OWN_ROW(i) (ITEM / 16 * SPAN + (i))
+#define OWN_ROW(i) (ITEM / 16 * SPAN_ROWS + (i))
 #define OWN_COLUMN(j) (ITEM % 16 + (j)*16)
 
-/* Declares the tiles and clears the sums; local memory can't be passed to a function, hence macros. */
+/* Declares the sums and clears them. */
 #define TILES_BEGIN()                                                                                        \
-    LOCAL float a_tile[TILE_K][TILE + TILE_PAD];                                                             \
-    LOCAL float b_tile[TILE_K][TILE + TILE_PAD];                                                             \
     float sum[SPAN][SPAN];                                                                                   \
-    for (int i = 0; i < SPAN; i++)                                                                           \
-        for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f
+    for (int i = 0; i < SPAN_ROWS; i++)                                                                      \
+        for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f
 
 /* Adds the products of the filled tiles to the sums, and waits until all items have. */
 #define TILES_MULTIPLY()                                                                                     \
@@ -719,10 +1000,10 @@ KERNEL(broadcast)
         BARRIER();                                                                                           \
         for (int kk = 0; kk < TILE_K; kk++) {                                                                \
             float a_own[SPAN], b_own[SPAN];                                                                  \
-            for (int i = 0; i < SPAN; i++) a_own[i] = a_tile[kk][OWN_ROW(i)];                                \
-            for (int j = 0; j < SPAN; j++) b_own[j] = b_tile[kk][OWN_COLUMN(j)];                             \
-            for (int i = 0; i < SPAN; i++)                                                                   \
-                for (int j = 0; j < SPAN; j++) sum[i][j] += a_own[i] * b_own[j];                             \
+            for (int i = 0; i < SPAN_ROWS; i++) a_own[i] = A_TILE(kk, OWN_ROW(i));                           \
+            for (int j = 0; j < SPAN_COLUMNS; j++) b_own[j] = B_TILE(kk, OWN_COLUMN(j));                     \
+            for (int i = 0; i < SPAN_ROWS; i++)                                                              \
+                for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] += a_own[i] * b_own[j];                     \
         }                                                                                                    \
         BARRIER();                                                                                           \
     } while (0)
@@ -733,12 +1014,12 @@ typedef struct dml__gpu_matrix {
     int matrices, terms, matrix, row;
 } dml__gpu_matrix;
 
-HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, const dml__kernel_arguments arguments)
+HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, int tile_rows, const dml__kernel_arguments arguments)
 {
-    const int tiles = (INT(0) + TILE - 1) / TILE;
+    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);
     dml__gpu_matrix at;
     at.matrices = 1, at.terms = 1;
-    at.matrix = tile / tiles, at.row = tile % tiles * TILE;
+    at.matrix = tile / tiles, at.row = tile % tiles * tile_rows;
     for (int d = 0; d < 4 && INT(8 + d); d++) {
         if (INT(12) >> 3 * d & 4)
             at.matrices *= INT(8 + d);
@@ -786,38 +1067,38 @@ HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__ker
    hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
    (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
    several matrices of C size{n, matrices * (m rounded up to TILE)}. */
-KERNEL(gemm_tiles)
+HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,
+                           GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)
 {
-    GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE a_row = trans_a ? 1 : INT(5), a_k = trans_a ? INT(5) : 1; /* the steps of rows and ks */
     const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
-    const int row0 = at.row, column0 = GROUP_X * TILE;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);
+    const int row0 = at.row, column0 = GROUP_X * tile_columns;
     TILES_BEGIN();
     for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
-        GLOBAL const float *a = BUFFER(0, const float) + of.a;
-        GLOBAL const float *b = BUFFER(1, const float) + of.b;
+        GLOBAL const float *a = first_a + of.a;
+        GLOBAL const float *b = first_b + of.b;
         for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-            for (int j = 0; j < SPAN; j++) {
-                const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K,
-                          ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
-                const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j),
-                          bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
-                const int row = row0 + ai, column = column0 + bi;
-                a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
-                b_tile[bk][bi] =
-                    column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
+            for (int j = 0; j < SPAN_ROWS; j++) {
+                const int k = trans_a ? ACROSS_K_K(j, tile_rows) : ALONG_K_K;
+                const int i = trans_a ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j), row = row0 + i;
+                A_TILE(k, i) = row < m && k0 + k < depth ? a[row * a_row + (k0 + k) * a_k] : 0.0f;
+            }
+            for (int j = 0; j < SPAN_COLUMNS; j++) {
+                const int k = trans_b ? ALONG_K_K : ACROSS_K_K(j, tile_columns);
+                const int i = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW(tile_columns), column = column0 + i;
+                B_TILE(k, i) = column < n && k0 + k < depth ? b[column * b_column + (k0 + k) * b_k] : 0.0f;
             }
             TILES_MULTIPLY();
         }
     }
-    for (int i = 0; i < SPAN && at.matrix < at.matrices; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS && at.matrix < at.matrices; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < m && column < n) {
                 GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
@@ -826,6 +1107,7 @@ KERNEL(gemm_tiles)
         }
     }
 }
+TILE_SHAPES(gemm, dml__gemm_tile)
 
 #endif
 
@@ -860,17 +1142,17 @@ HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)
     return s;
 }
 
-/* Where the tiles of a group of threads begin: which group of channels, and where in it. */
+/* Where tile number `tile`, of that size, begins: which group of channels, and where in it. */
 typedef struct dml__gpu_part {
     int group, first;
 } dml__gpu_part;
 
-HELPER dml__gpu_part dml__gpu_part_at(int tile, int of_group)
+HELPER dml__gpu_part dml__gpu_part_at(int tile, int size, int of_group)
 {
-    const int tiles = (of_group + TILE - 1) / TILE;
+    const int tiles = (of_group + TILE - 1) / TILE * (TILE / size);
     dml__gpu_part p;
     p.group = tile / tiles;
-    p.first = tile % tiles * TILE;
+    p.first = tile % tiles * size;
     return p;
 }
 
@@ -935,37 +1217,36 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
 
 /* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
    batch * out_h * out_w}. */
-KERNEL(conv2d_forward_tiles)
+HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,
+                                     GLOBAL const float *bias, GLOBAL float *y,
+                                     const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *weights = BUFFER(1, const float);
-    GLOBAL const float *bias = BUFFER(2, const float);
-    GLOBAL float *y = BUFFER(3, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
-    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and filter */
-    const int filter0 = part.group * s.group_filters;      /* of the group */
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
+    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and filter */
+    const int filter0 = part.group * s.group_filters;           /* of the group */
     dml__gpu_place corner[SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN; j++)
+    for (int j = 0; j < SPAN_ROWS; j++)
         corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
                                    -s.pad_h, -s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
         const int k = k0 + ALONG_K_K;
         const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);
-        for (int j = 0; j < SPAN; j++) {
-            const int filter = column0 + ALONG_K_ROW(j);
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+        for (int j = 0; j < SPAN_ROWS; j++)
+            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
                 k < depth ? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;
-            b_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const int filter = column0 + ALONG_K_ROW(j);
+            B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
                 k < depth && filter < s.group_filters ? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
@@ -975,41 +1256,43 @@ KERNEL(conv2d_forward_tiles)
     }
 }
 
+TILE_SHAPES(conv2d_forward, dml__conv2d_forward_tile)
+
 /* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *
    height * width}. */
-KERNEL(conv2d_backward_input_tiles)
+HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float *dy,
+                                            GLOBAL const float *weights, GLOBAL float *dx,
+                                            GLOBAL float *unused, const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *dy = BUFFER(0, const float);
-    GLOBAL const float *weights = BUFFER(1, const float);
-    GLOBAL float *dx = BUFFER(2, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
     const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
-    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and channel */
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_channels);
+    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and channel */
     dml__gpu_place place[SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN; j++)
+    for (int j = 0; j < SPAN_ROWS; j++)
         place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;
+        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW(tile_columns);
         const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);
-        for (int j = 0; j < SPAN; j++) {
-            const int bk = k0 + ACROSS_K_K(j);
+        for (int j = 0; j < SPAN_ROWS; j++)
+            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
+                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const int bk = k0 + ACROSS_K_K(j, tile_columns);
             float weight = 0.0f;
             if (bk < depth && channel < s.group_channels) {
                 const int filter = part.group * s.group_filters + bk % s.group_filters;
                 weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];
             }
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
-                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
-            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;
+            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) = weight;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
             if (pixel < pixels && channel < s.group_channels) {
                 GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;
@@ -1019,37 +1302,40 @@ KERNEL(conv2d_backward_input_tiles)
     }
 }
 
+TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
+
 /* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
    groups, filters (padded)}. */
-KERNEL(conv2d_backward_weights_tiles)
+HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
+                                              GLOBAL float *dw, GLOBAL float *unused,
+                                              const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL float *dw = BUFFER(2, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
-    const int row0 = part.first, column0 = GROUP_X * TILE; /* the first filter and weight */
-    const int filter0 = part.group * s.group_filters;      /* of the group */
-    const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
+    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */
+    const int filter0 = part.group * s.group_filters;              /* of the group */
+    const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
     TILES_BEGIN();
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        for (int j = 0; j < SPAN; j++) {
-            const int pixel = k0 + ACROSS_K_K(j);
-            const dml__gpu_place corner =
-                dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = pixel < depth && filter < s.group_filters
-                                                      ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                      : 0.0f;
-            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
+        for (int j = 0; j < SPAN_ROWS; j++) {
+            const int pixel = k0 + ACROSS_K_K(j, tile_rows);
+            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
+                pixel < depth && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
+                                                          : 0.0f;
+        }
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,
+                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
                 weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < s.group_filters && column < columns) {
                 GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;
@@ -1058,6 +1344,7 @@ KERNEL(conv2d_backward_weights_tiles)
         }
     }
 }
+TILE_SHAPES(conv2d_backward_weights, dml__conv2d_backward_weights_tile)
 
 #endif
 
@@ -1078,16 +1365,16 @@ KERNEL(conv2d_backward_weights_tiles)
 
 /* The pieces, and how many rows and columns of them count. */
 typedef struct dml__solo {
-    SHARED float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */
-    int a_row, a_k;            /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */
+    float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */
+    int a_row, a_k;     /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */
     int rows, columns;
 } dml__solo;
 
 /* Declares a group's pieces; `by_k`: A lies by k. */
 #define SOLO_BEGIN(by_k, row_count, column_count)                                                            \
-    LOCAL ALIGNED float a_piece[TILE * SOLO_K];                                                              \
-    LOCAL ALIGNED float b_piece[SOLO_K * TILE];                                                              \
-    LOCAL ALIGNED float sum_piece[TILE * TILE];                                                              \
+    SOLO_LOCAL float a_piece[TILE * SOLO_K + VECTOR_LANES];                                                  \
+    SOLO_LOCAL float b_piece[SOLO_K * TILE + VECTOR_LANES];                                                  \
+    SOLO_LOCAL float sum_piece[TILE * TILE];                                                                 \
     dml__solo piece;                                                                                         \
     piece.a = a_piece, piece.b = b_piece, piece.sum = sum_piece;                                             \
     piece.a_row = (by_k) ? 1 : SOLO_K, piece.a_k = (by_k) ? TILE : 1;                                        \
@@ -1096,31 +1383,31 @@ typedef struct dml__solo {
     if (piece.columns > TILE) piece.columns = TILE;                                                          \
     dml__solo_clear(piece)
 
-HELPER int dml__solo_up(int n, int to)
-{
-    return (n + to - 1) / to * to;
-}
-
-/* Clears the sums, and what lies in A and B beyond their rows and columns, which is read with them. */
-HELPER void dml__solo_clear(const dml__solo s)
-{
-    for (int i = 0; i < TILE * TILE; i++) s.sum[i] = 0.0f;
-    if (s.columns < TILE)
-        for (int i = 0; i < SOLO_K * TILE; i++) s.b[i] = 0.0f;
-    if (s.rows < TILE)
-        for (int i = 0; i < TILE * SOLO_K; i++) s.a[i] = 0.0f;
-}
-
-HELPER void dml__solo_copy(SHARED float *to, GLOBAL const float *from, int n)
+/* Both may write up to a vector past their n floats: what comes next there is filled later, or doesn't count.
+ */
+HELPER void dml__solo_copy(float *to, GLOBAL const float *from, int n, GLOBAL const float *end)
 {
     int i = 0;
-    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_LOAD(from + i));
-    for (; i < n; i++) to[i] = from[i];
+    for (; i < n && end - (from + i) >= VECTOR_LANES; i += VECTOR_LANES)
+        VECTOR_STORE(to + i, VECTOR_READ(from + i));
+    for (; i < n; i++) to[i] = from[i]; /* within a vector of the end of its array */
 }
 
-HELPER void dml__solo_zero(SHARED float *to, int n)
+HELPER void dml__solo_zero(float *to, int n)
 {
-    for (int i = 0; i < n; i++) to[i] = 0.0f;
+    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);
+}
+
+/* Clears the sums, and what is read of A and B beyond their rows and columns. */
+HELPER void dml__solo_clear(const dml__solo s)
+{
+    for (int row = 0; row < s.rows; row++) dml__solo_zero(s.sum + row * TILE, s.columns);
+    if (s.columns % (2 * VECTOR_LANES))
+        for (int k = 0; k < SOLO_K; k++) dml__solo_zero(s.b + k * TILE, s.columns);
+    if (s.rows % SOLO_ROWS) {
+        dml__solo_zero(s.a, TILE * SOLO_K);
+        dml__solo_zero(s.sum + s.rows * TILE, (TILE - s.rows) * TILE);
+    }
 }
 
 /* B of rows that lie by k: b[k][column] = from[column * step + k]. */
@@ -1134,9 +1421,9 @@ HELPER void dml__solo_turn(const dml__solo s, GLOBAL const float *from, WIDE ste
 #define SOLO_BLOCK(name, VECTORS)                                                                            \
     HELPER void name(const dml__solo s, int row, int column, int depth)                                      \
     {                                                                                                        \
-        SHARED const float *a = s.a + row * s.a_row;                                                         \
-        SHARED const float *b = s.b + column;                                                                \
-        SHARED float *sum = s.sum + row * TILE + column;                                                     \
+        const float *a = s.a + row * s.a_row;                                                                \
+        const float *b = s.b + column;                                                                       \
+        float *sum = s.sum + row * TILE + column;                                                            \
         VECTOR total[SOLO_ROWS][VECTORS];                                                                    \
         UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =    \
             VECTOR_LOAD(sum + i * TILE + j * VECTOR_LANES);                                                  \
@@ -1174,7 +1461,7 @@ HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float
 {
     for (int row = 0; row < s.rows; row++) {
         GLOBAL float *to = c + row * step;
-        SHARED const float *sum = s.sum + row * TILE;
+        const float *sum = s.sum + row * TILE;
         if (bias)
             for (int j = 0; j < s.columns; j++)
                 to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);
@@ -1183,7 +1470,7 @@ HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float
     }
 }
 
-/* What gemm_tiles computes, of the same arguments. */
+/* What the tiles of gemm compute, of the same arguments. */
 SOLO_KERNEL(gemm_solo)
 {
     GLOBAL const float *first_a = BUFFER(0, const float);
@@ -1191,7 +1478,7 @@ SOLO_KERNEL(gemm_solo)
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);
     const int row0 = at.row, column0 = GROUP_X * TILE;
     if (at.matrix >= at.matrices) return;
     SOLO_BEGIN(trans_a, m - row0, n - column0);
@@ -1199,19 +1486,21 @@ SOLO_KERNEL(gemm_solo)
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
         GLOBAL const float *a = first_a + of.a;
         GLOBAL const float *b = first_b + of.b;
+        GLOBAL const float *a_end = a + (trans_a ? (depth - 1) * lda + m : (m - 1) * lda + depth);
+        GLOBAL const float *b_end = b + (trans_b ? (n - 1) * ldb + depth : (depth - 1) * ldb + n);
         for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
             const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
             if (trans_a)
                 for (int k = 0; k < ks; k++)
-                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows);
+                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);
             else
                 for (int row = 0; row < piece.rows; row++)
-                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks);
+                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks, a_end);
             if (trans_b)
                 dml__solo_turn(piece, b + column0 * ldb + k0, ldb, ks);
             else
                 for (int k = 0; k < ks; k++)
-                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns);
+                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns, b_end);
             dml__solo_multiply(piece, ks);
         }
     }
@@ -1219,56 +1508,101 @@ SOLO_KERNEL(gemm_solo)
                     REAL(1), 0);
 }
 
-/* Numbers k0 .. k0 + n - 1 of the patch of x whose corner is `corner`, (KH, KW, channels of the group). */
-HELPER void dml__solo_patch(SHARED float *to, GLOBAL const float *x, const dml__gpu_shape s, int group,
-                            const dml__gpu_place corner, int k0, int n)
+/* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
+ */
+typedef struct dml__solo_start {
+    int tap_h, tap_w, from;
+} dml__solo_start;
+
+HELPER dml__solo_start dml__solo_start_at(int k, int run, int taps_w)
 {
-    /* Taps side by side are channels side by side, where all channels are the group's. */
-    const int joined = s.dilation_w == 1 && s.channels == s.group_channels;
-    const int run = joined ? s.kernel_w * s.channels : s.group_channels;
-    int number = k0 / run, from = k0 % run;
-    for (int k = 0; k < n; number++, from = 0) {
-        const int tap_h = joined ? number : number / s.kernel_w, tap_w = joined ? 0 : number % s.kernel_w;
-        const int h = corner.h + tap_h * s.dilation_h, w = corner.w + tap_w * s.dilation_w;
-        const int count = run - from < n - k ? run - from : n - k;
-        int low = 0, high = count; /* of the run, what lies in the image */
+    dml__solo_start start;
+    start.from = k % run;
+    start.tap_h = k / run / taps_w;
+    start.tap_w = k / run % taps_w;
+    return start;
+}
+
+/* Taps side by side are channels side by side, where all channels are the group's: then a row of them is one
+   run. */
+HELPER int dml__solo_joined(const dml__gpu_shape s)
+{
+    return s.dilation_w == 1 && s.channels == s.group_channels;
+}
+
+HELPER dml__solo_start dml__solo_patch_start(const dml__gpu_shape s, int k)
+{
+    return dml__solo_joined(s) ? dml__solo_start_at(k, s.kernel_w * s.channels, 1)
+                               : dml__solo_start_at(k, s.group_channels, s.kernel_w);
+}
+
+/* n floats of the patch of x whose corner is `corner`. */
+HELPER void dml__solo_patch(float *to, GLOBAL const float *x, GLOBAL const float *end, const dml__gpu_shape s,
+                            int group, const dml__gpu_place corner, dml__solo_start start, int n)
+{
+    const int joined = dml__solo_joined(s), run = joined ? s.kernel_w * s.channels : s.group_channels;
+    const int taps_w = joined ? 1 : s.kernel_w;
+    const WIDE line = (WIDE)s.width * s.channels;
+    GLOBAL const float *image = x + corner.image * s.height * line + group * s.group_channels;
+    for (int k = 0; k < n; start.from = 0) {
+        const int h = corner.h + start.tap_h * s.dilation_h, w = corner.w + start.tap_w * s.dilation_w;
+        const int count = run - start.from < n - k ? run - start.from : n - k;
+        int low = 0, high = count; /* of these floats, what lies in the image */
         if (joined) {
-            if (low < -w * s.channels - from) low = -w * s.channels - from;
-            if (high > (s.width - w) * s.channels - from) high = (s.width - w) * s.channels - from;
+            const int first = w * s.channels + start.from;
+            if (first < 0) low = -first;
+            if (high > line - first) high = (int)line - first;
         } else if (w < 0 || w >= s.width) {
             high = 0;
         }
         if (h < 0 || h >= s.height || high <= low) {
             dml__solo_zero(to + k, count);
         } else {
-            GLOBAL const float *line = x + (((WIDE)corner.image * s.height + h) * s.width + w) * s.channels +
-                                       group * s.group_channels + from;
-            dml__solo_zero(to + k, low);
-            dml__solo_copy(to + k + low, line + low, high - low);
-            dml__solo_zero(to + k + high, count - high);
+            GLOBAL const float *from = image + h * line + w * s.channels + start.from;
+            if (low) dml__solo_zero(to + k, low);
+            dml__solo_copy(to + k + low, from + low, high - low, end);
+            if (high < count) dml__solo_zero(to + k + high, count - high);
         }
         k += count;
+        if (++start.tap_w == taps_w) start.tap_w = 0, start.tap_h++;
     }
 }
 
-/* What conv2d_forward_tiles computes, of the same arguments. */
+/* The place behind `place` in its batch of images of outputs, or of inputs (stride 1, moved by the pad). */
+HELPER dml__gpu_place dml__solo_next(dml__gpu_place place, int height, int width, int stride_h, int stride_w,
+                                     int move_h, int move_w)
+{
+    place.w += stride_w;
+    if (place.w == width * stride_w + move_w) {
+        place.w = move_w;
+        place.h += stride_h;
+        if (place.h == height * stride_h + move_h) place.h = move_h, place.image++;
+    }
+    return place;
+}
+
+/* What the tiles of conv2d_forward compute, of the same arguments. */
 SOLO_KERNEL(conv2d_forward_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
     GLOBAL const float *bias = BUFFER(2, const float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    GLOBAL const float *end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);
     const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
+    const dml__gpu_place first =
+        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
-        for (int row = 0; row < piece.rows; row++)
-            dml__solo_patch(piece.a + row * SOLO_K, x, s, part.group,
-                            dml__gpu_pixel(row0 + row, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
-                                           -s.pad_h, -s.pad_w),
-                            k0, ks);
+        const dml__solo_start start = dml__solo_patch_start(s, k0);
+        dml__gpu_place corner = first;
+        for (int row = 0; row < piece.rows; row++) {
+            dml__solo_patch(piece.a + row * SOLO_K, x, end, s, part.group, corner, start, ks);
+            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+        }
         dml__solo_turn(piece, weights + (WIDE)filter0 * depth + k0, depth, ks);
         dml__solo_multiply(piece, ks);
     }
@@ -1276,29 +1610,28 @@ SOLO_KERNEL(conv2d_forward_solo)
                     bias ? bias + filter0 : 0);
 }
 
-/* Numbers k0 .. k0 + n - 1 of what of dy meets the input `place`, (KH, KW, filters of the group). */
-HELPER void dml__solo_outputs(SHARED float *to, GLOBAL const float *dy, const dml__gpu_shape s, int group,
-                              const dml__gpu_place place, int k0, int n)
+/* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */
+HELPER void dml__solo_outputs(float *to, GLOBAL const float *dy, GLOBAL const float *end,
+                              const dml__gpu_shape s, int group, const dml__gpu_place place,
+                              dml__solo_start start, int n)
 {
-    int number = k0 / s.group_filters, from = k0 % s.group_filters;
-    for (int k = 0; k < n; number++, from = 0) {
-        const int count = s.group_filters - from < n - k ? s.group_filters - from : n - k;
-        const int h = place.h - number / s.kernel_w * s.dilation_h;
-        const int w = place.w - number % s.kernel_w * s.dilation_w;
-        const int out_h = h / s.stride_h, out_w = w / s.stride_w;
+    const WIDE line = (WIDE)s.out_w * s.filters;
+    GLOBAL const float *image = dy + place.image * s.out_h * line + group * s.group_filters;
+    for (int k = 0; k < n; start.from = 0) {
+        const int count = s.group_filters - start.from < n - k ? s.group_filters - start.from : n - k;
+        const int h = place.h - start.tap_h * s.dilation_h, w = place.w - start.tap_w * s.dilation_w;
+        const int out_h = s.stride_h == 1 ? h : h / s.stride_h, out_w = s.stride_w == 1 ? w : w / s.stride_w;
         if (h < 0 || w < 0 || out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h ||
             out_w >= s.out_w)
             dml__solo_zero(to + k, count);
         else
-            dml__solo_copy(to + k,
-                           dy + (((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
-                               group * s.group_filters + from,
-                           count);
+            dml__solo_copy(to + k, image + out_h * line + out_w * s.filters + start.from, count, end);
         k += count;
+        if (++start.tap_w == s.kernel_w) start.tap_w = 0, start.tap_h++;
     }
 }
 
-/* What conv2d_backward_input_tiles computes, of the same arguments. */
+/* What the tiles of conv2d_backward_input compute, of the same arguments. */
 SOLO_KERNEL(conv2d_backward_input_solo)
 {
     GLOBAL const float *dy = BUFFER(0, const float);
@@ -1306,22 +1639,25 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
     const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
+    GLOBAL const float *dy_end = dy + (WIDE)s.batch * s.out_h * s.out_w * s.filters;
+    GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);
     const int row0 = GROUP_Y * TILE;
+    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        const dml__solo_start start = dml__solo_start_at(k0, s.group_filters, s.kernel_w);
         int tap = k0 / s.group_filters, filter = k0 % s.group_filters;
-        for (int row = 0; row < piece.rows; row++)
-            dml__solo_outputs(piece.a + row * SOLO_K, dy, s, part.group,
-                              dml__gpu_pixel(row0 + row, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w),
-                              k0, ks);
+        dml__gpu_place place = first;
+        for (int row = 0; row < piece.rows; row++) {
+            dml__solo_outputs(piece.a + row * SOLO_K, dy, dy_end, s, part.group, place, start, ks);
+            place = dml__solo_next(place, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+        }
         for (int k = 0; k < ks; k++) {
-            dml__solo_copy(
-                piece.b + k * TILE,
-                weights + ((WIDE)(part.group * s.group_filters + filter) * taps + tap) * s.group_channels +
-                    part.first,
-                piece.columns);
+            const WIDE row = (WIDE)(part.group * s.group_filters + filter) * taps + tap;
+            dml__solo_copy(piece.b + k * TILE, weights + row * s.group_channels + part.first, piece.columns,
+                           weights_end);
             if (++filter == s.group_filters) filter = 0, tap++;
         }
         dml__solo_multiply(piece, ks);
@@ -1331,24 +1667,27 @@ SOLO_KERNEL(conv2d_backward_input_solo)
                     s.channels, 1.0f, REAL(0), 0);
 }
 
-/* What conv2d_backward_weights_tiles computes, of the same arguments. */
+/* What the tiles of conv2d_backward_weights compute, of the same arguments. */
 SOLO_KERNEL(conv2d_backward_weights_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
+    GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
+    GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
     const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
+    const dml__solo_start start = dml__solo_patch_start(s, column0);
+    dml__gpu_place corner =
+        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
-            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows);
-            dml__solo_patch(
-                piece.b + k * TILE, x, s, part.group,
-                dml__gpu_pixel(k0 + k, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w),
-                column0, piece.columns);
+            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
+            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
+            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
         }
         dml__solo_multiply(piece, ks);
     }
@@ -1404,9 +1743,10 @@ HELPER float dml__gpu_window_size(const dml__gpu_shape s, int out_h, int out_w)
 HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)
 {
     dml__gpu_range r;
-    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window, step = (unsigned)stride;
-    const unsigned last = place / step;
-    r.from = place < size ? 0 : (int)((place - size) / step + 1);
+    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window;
+    const dml__gpu_divisor step = dml__gpu_divisor_of(stride);
+    const unsigned last = dml__gpu_quotient(place, step);
+    r.from = place < size ? 0 : (int)(dml__gpu_quotient(place - size, step) + 1);
     r.to = last < (unsigned)outs ? (int)last + 1 : outs;
     return r;
 }
@@ -1418,13 +1758,14 @@ typedef struct dml__gpu_element {
 
 HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)
 {
+    const unsigned rest = dml__gpu_quotient(i, dml__gpu_divisor_of(channels));
+    const unsigned row = dml__gpu_quotient(rest, dml__gpu_divisor_of(width));
+    const unsigned image = dml__gpu_quotient(row, dml__gpu_divisor_of(height));
     dml__gpu_element e;
-    unsigned rest = i / (unsigned)channels;
-    e.channel = (int)(i % (unsigned)channels);
-    e.w = (int)(rest % (unsigned)width);
-    rest /= (unsigned)width;
-    e.h = (int)(rest % (unsigned)height);
-    e.image = (int)(rest / (unsigned)height);
+    e.channel = (int)(i - rest * (unsigned)channels);
+    e.w = (int)(rest - row * (unsigned)width);
+    e.h = (int)(row - image * (unsigned)height);
+    e.image = (int)image;
     return e;
 }
 
@@ -1438,10 +1779,10 @@ KERNEL(max_pool2d_forward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
-        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
         GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
         int best = h.from * s.width + w.from;
         float largest = image[(WIDE)best * s.channels];
@@ -1449,7 +1790,9 @@ KERNEL(max_pool2d_forward)
             for (int column = w.from; column < w.to; column++) {
                 const int place = row * s.width + column;
                 const float value = image[(WIDE)place * s.channels];
-                if (dml__beats(value, largest)) largest = value, best = place;
+                const int wins = dml__beats(value, largest); /* no branch: nobody can predict it */
+                largest = wins ? value : largest;
+                best = wins ? place : best;
             }
         }
         y[i] = largest;
@@ -1468,16 +1811,17 @@ KERNEL(max_pool2d_backward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
-        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
             for (int column = w.from; column < w.to; column++) {
                 const WIDE out =
                     (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
-                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];
+                const float won = dy[out]; /* read anyway: a branch on argmax would be mispredicted */
+                sum += argmax[out] == e.h * s.width + e.w ? won : 0.0f;
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);
@@ -1493,10 +1837,10 @@ KERNEL(avg_pool2d_forward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
-        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
         GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++)
@@ -1516,10 +1860,10 @@ KERNEL(avg_pool2d_backward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
-        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
             for (int column = w.from; column < w.to; column++) {
@@ -2997,9 +3341,9 @@ KERNEL(dropout)
             for (int j = 0; j < SPAN; j++) {                                                                 \
                 const int kk = k0 + ALONG_K_K, row = (row0) + ALONG_K_ROW(j);                                \
                 const int column = (column0) + ALONG_K_ROW(j);                                               \
-                a_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \
                     row < (rows) && kk < width ? (x)[(WIDE)row * (x_step) + kk] : 0.0f;                      \
-                b_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \
                     column < (columns) && kk < width ? (y)[(WIDE)column * (y_step) + kk] : 0.0f;             \
             }                                                                                                \
             TILES_MULTIPLY();                                                                                \
@@ -3012,15 +3356,15 @@ KERNEL(dropout)
     do {                                                                                                     \
         for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \
             for (int j = 0; j < SPAN; j++) {                                                                 \
-                const int row = (row0) + k0 + ACROSS_K_K(j), column = piece + ACROSS_K_ROW;                  \
-                b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =                                                        \
+                const int row = (row0) + k0 + ACROSS_K_K(j, TILE), column = piece + ACROSS_K_ROW(TILE);      \
+                B_TILE(ACROSS_K_K(j, TILE), ACROSS_K_ROW(TILE)) =                                            \
                     row < (rows) && column < width ? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \
             }                                                                                                \
             BARRIER();                                                                                       \
             for (int kk = 0; kk < TILE_K; kk++)                                                              \
                 for (int i = 0; i < SPAN; i++)                                                               \
                     for (int j = 0; j < SPAN; j++)                                                           \
-                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * b_tile[kk][OWN_COLUMN(j)];              \
+                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * B_TILE(kk, OWN_COLUMN(j));              \
             BARRIER();                                                                                       \
         }                                                                                                    \
     } while (0)
@@ -3074,6 +3418,9 @@ KERNEL(attention_forward)
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
+    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
     for (int i = 0; i < SPAN; i++)
@@ -3168,6 +3515,9 @@ KERNEL(attention_backward)
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
+    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];
     for (int i = 0; i < SPAN; i++)
@@ -3366,6 +3716,7 @@ typedef struct dml__cuda {
     cudaStream_t stream;
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
+    dml__choice choice;
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -3453,6 +3804,8 @@ static dml_status dml__cuda_prepare(dml_device *device)
                              "cudaGetDeviceProperties", "");
     if (status != DML_OK) return status;
     snprintf(state->name, sizeof state->name, "%.*s", (int)sizeof state->name - 1, properties.name);
+    state->choice.solo = DML__SOLO_NONE;
+    state->choice.units = properties.multiProcessorCount;
     state->most = dim3((unsigned)properties.maxGridSize[0], (unsigned)properties.maxGridSize[1],
                        (unsigned)properties.maxGridSize[2]);
     cudaFuncAttributes attributes; /* of any kernel: is there code for this card at all? */
@@ -3468,8 +3821,9 @@ static dml_status dml__cuda_prepare(dml_device *device)
     }
     status = dml__cuda_check(device, error, "cudaFuncGetAttributes", "");
     if (status != DML_OK) return status;
-    return dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
-                           "cudaStreamCreateWithFlags", "");
+    status = dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
+                             "cudaStreamCreateWithFlags", "");
+    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
 }
 
 static dml_status dml__cuda_open(dml_device *device)
@@ -3577,7 +3931,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, DML__SOLO_NONE, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;

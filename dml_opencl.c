@@ -53,6 +53,13 @@ typedef struct dml__kernel_arguments {
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
+/* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
+#define DML__TILE_KERNELS(X, family)                                                                         \
+    X(family##_64x64, 64, 64)                                                                                \
+    X(family##_64x16, 16, 64)                                                                                \
+    X(family##_16x64, 64, 16)                                                                                \
+    X(family##_16x16, 16, 16)
+
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
     X(axpby, 256, 1)                                                                                         \
@@ -69,10 +76,10 @@ typedef struct dml__kernel_arguments {
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm_tiles, 64, 64)                                                                                    \
-    X(conv2d_forward_tiles, 64, 64)                                                                          \
-    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
-    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
+    DML__TILE_KERNELS(X, gemm)                                                                               \
+    DML__TILE_KERNELS(X, conv2d_forward)                                                                     \
+    DML__TILE_KERNELS(X, conv2d_backward_input)                                                              \
+    DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -129,7 +136,7 @@ typedef struct dml__kernel_arguments {
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
     X(conv2d_backward_weights_solo, 64, 64)
 
-/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \
@@ -152,6 +159,61 @@ enum {
    groups, and checking that references lie inside their buffers. */
 #ifndef DML_GPU_LAUNCH_H
 #define DML_GPU_LAUNCH_H
+
+/* ---- gpu/choice.h ---- */
+
+/* choice.h: which kernel of a family (gpu/kernel_list.h) is best on a device for how many rows and columns.
+ */
+#ifndef DML_GPU_CHOICE_H
+#define DML_GPU_CHOICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The shapes of tiles, in the order of DML__TILE_KERNELS. */
+typedef enum dml__tile_shape {
+    DML__TILE_64x64,
+    DML__TILE_64x16,
+    DML__TILE_16x64,
+    DML__TILE_16x16,
+    DML__TILE_SHAPES
+} dml__tile_shape;
+
+/* Whether a device has the solo kernels, and whether they are its best. */
+typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
+
+/* Classes of sizes of columns or rows: up to 16, 64, 256, 1024, and more. */
+enum { DML__TUNE_CLASSES = 5 };
+
+typedef struct dml__choice {
+    dml__solo_use solo;
+    int units;     /* how many groups it runs at once, at least */
+    bool measured; /* then this is best for classes of rows and columns; else the rule below says */
+    unsigned char tile[DML__TUNE_CLASSES][DML__TUNE_CLASSES];
+} dml__choice;
+
+static inline int dml__tune_class(size_t n)
+{
+    int c = 0;
+    for (size_t most = 16; c + 1 < DML__TUNE_CLASSES && n > most; most *= 4) c++;
+    return c;
+}
+
+/* Of size{columns, rows}. Unless it was measured: few rows or columns take tiles with few, and so does what
+   is else fewer groups than the device has units. */
+static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
+{
+    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
+    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
+    if (choice->measured)
+        return (dml__tile_shape)choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
+    if (columns * rows < units) few_columns = true;
+    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
+    if (few_columns) return few_rows ? DML__TILE_16x16 : DML__TILE_64x16;
+    return few_rows ? DML__TILE_16x64 : DML__TILE_64x64;
+}
+
+#endif
 
 #include <string.h>
 
@@ -199,15 +261,14 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
-typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
-
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const char *name, dml__solo_use solo)
+static inline int dml__find_kernel(const char *name, const size_t size[2], const dml__choice *choice)
 {
 #define DML__FAMILY_KERNEL(family)                                                                           \
     if (strcmp(#family, name) == 0)                                                                          \
-        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+        return choice->solo == DML__SOLO_BEST                                                                \
+                   ? DML__KERNEL_##family##_solo                                                             \
+                   : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
@@ -215,13 +276,13 @@ static inline int dml__find_kernel(const char *name, dml__solo_use solo)
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
-                                             dml__kernel_launch *out)
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             const dml__choice *choice, dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel, solo);
+    out->kernel = dml__find_kernel(launch->kernel, launch->size, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
-    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
         return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
                                launch->kernel);
     out->items = dml__kernel_items(out->kernel);
@@ -245,6 +306,149 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     memcpy(out->arguments.integer, launch->integer, sizeof out->arguments.integer);
     memcpy(out->arguments.real, launch->real, sizeof out->arguments.real);
     return DML_OK;
+}
+
+#endif
+
+/* ---- gpu/tune.h ---- */
+
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line a device,
+   which is the shapes of all classes of sizes and the device's name.
+
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, or a file that can't
+   be written: nothing is measured, and dml__choose_tile's rule holds. All shapes add an output's products in
+   the same order, so the choice doesn't change a bit of a result. */
+#ifndef DML_GPU_TUNE_H
+#define DML_GPU_TUNE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* False: nothing is to be kept. */
+static inline bool dml__tune_path(char *path, size_t capacity)
+{
+    const char *named = getenv("DML_TUNE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = 0;
+    if (named && *named)
+        length = strcmp(named, "0") == 0 ? 0 : snprintf(path, capacity, "%s", named);
+    else if (cache && *cache)
+        length = snprintf(path, capacity, "%s/dml-tune.txt", cache);
+    else if (home && *home)
+        length = snprintf(path, capacity, "%s/.cache/dml-tune.txt", home);
+    return length > 0 && (size_t)length < capacity;
+}
+
+/* Takes the line's shapes if it is that device's. */
+static inline bool dml__tune_parse(dml__choice *choice, const char *line, const char *device)
+{
+    enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
+    if (strspn(line, "0123") != COUNT || line[COUNT] != ' ') return false;
+    const char *name = line + COUNT + 1;
+    if (strncmp(name, device, strlen(device)) != 0 || name[strlen(device)] != '\n') return false;
+    for (int i = 0; i < COUNT; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    return true;
+}
+
+static inline bool dml__tune_read(dml__choice *choice, const char *path, const char *device)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    while (file && !choice->measured && fgets(line, sizeof line, file))
+        choice->measured = dml__tune_parse(choice, line, device);
+    if (file) fclose(file);
+    return choice->measured;
+}
+
+/* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
+typedef double (*dml__tune_clock)(void *argument, const char *kernel, int columns, int rows);
+
+/* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
+static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
+{
+    static const char *const kernels[] = { "gemm_64x64", "gemm_64x16", "gemm_16x64", "gemm_16x16" };
+    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 2048 };
+    for (int r = 0; r < DML__TUNE_CLASSES; r++) {
+        for (int c = 0; c < DML__TUNE_CLASSES; c++) {
+            const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
+            int best = (int)dml__choose_tile(choice, size);
+            double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
+            for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
+                const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
+                if (seconds < 0) least = seconds;
+                if (seconds < 0.95 * least) least = seconds, best = shape;
+            }
+            if (least < 0) return false;
+            choice->tile[r][c] = (unsigned char)best;
+        }
+    }
+    choice->measured = true;
+    return true;
+}
+
+/* Reads the table, or measures it and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
+                                  void *argument)
+{
+    char path[1024];
+    if (!dml__tune_path(path, sizeof path) || dml__tune_read(choice, path, device)) return true;
+    FILE *file = fopen(path, "a");
+    if (!file) return true;
+    const bool ok = dml__tune_measure(choice, seconds_of, argument);
+    for (int i = 0; ok && i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], file);
+    if (ok) fprintf(file, " %s\n", device);
+    fclose(file);
+    return ok;
+}
+
+/* A matrix of the largest class' size, of which all three operands of a product are parts. */
+enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 2048 };
+typedef struct dml__tune_job {
+    dml_device *device;
+    dml_buffer matrix;
+} dml__tune_job;
+
+static inline double dml__tune_seconds(void *argument, const char *kernel, int columns, int rows)
+{
+    dml__tune_job *job = (dml__tune_job *)argument;
+    const dml_backend *backend = job->device->backend;
+    const int32_t integers[] = { rows, columns, DML__TUNE_DEPTH, 0, 0, DML__TUNE_DEPTH, columns, columns };
+    double least = 1e30;
+    dml_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.kernel = kernel;
+    launch.size[0] = (size_t)columns, launch.size[1] = (size_t)rows;
+    memcpy(launch.integer, integers, sizeof integers);
+    launch.real[0] = 0; /* C = 0, whatever A and B are */
+    for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
+    launch.buffer[2].offset = (size_t)DML__TUNE_MOST * DML__TUNE_DEPTH * sizeof(float);
+    for (int run = 0; run < 4; run++) { /* the first may compile */
+        const double start = dml_seconds();
+        if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
+            return -1;
+        const double seconds = dml_seconds() - start;
+        if (run && seconds < least) least = seconds;
+    }
+    return least;
+}
+
+/* Of an open device; its status where a launch fails. Devices that are CPUs have nothing to choose. */
+static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
+{
+    dml__tune_job job;
+    const dml_ref all = { &job.matrix, 0 };
+    if (choice->solo != DML__SOLO_NONE) return DML_OK;
+    memset(&job, 0, sizeof job);
+    job.device = device;
+    job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
+    dml_status status = device->backend->buffer_create(device, &job.matrix);
+    if (status != DML_OK) return status;
+    status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, dml__tune_seconds, &job)) status = DML_ERROR_DEVICE;
+    device->backend->buffer_destroy(device, &job.matrix);
+    return status;
 }
 
 #endif
@@ -293,16 +497,23 @@ static const char *const dml__opencl_source[] = {
 "   ITEM                   this item's number in its group\n",
 "   GROUP_X, GROUP_Y       the group's number along x and y\n",
 "   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element\n",
-"   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper\n",
+"   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope\n",
 "   BARRIER();             all items of a group, or none, come here; never after a return\n",
-"   HELPER                 before a function\n",
-"   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it\n",
-"   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU\n",
-"   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at\n",
-"   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop\n",
-"   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned\n",
-"   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back\n",
-"   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes\n",
+"   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters\n",
+"   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a\n",
+"   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),\n",
+"   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor\n",
+"   may hold more than 2^31 bytes\n",
+"\n",
+"   Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:\n",
+"\n",
+"   SOLO_KERNEL(name)      a kernel in groups of one item\n",
+"   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL\n",
+"   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are\n",
+"   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)\n",
+"   VECTOR_READ(p)         those at p in GLOBAL memory\n",
+"   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x\n",
+"   UNROLL                 before a loop over an array that lies in registers\n",
 "\n",
 "   All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */\n",
 "#ifndef DML_GPU_DIALECT_H\n",
@@ -317,23 +528,28 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "#define GLOBAL __global\n",
 "#define LOCAL __local\n",
+"#define SHARED __local\n",
+"#define HERE_PARAMETER\n",
+"#define HERE\n",
 "#define HELPER static\n",
 "#define WIDE long\n",
 "#define KERNEL(name)                                                                                         \\\n",
 "    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \\\n",
 "        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \\\n",
 "        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)\n",
-"#define SHARED __local\n",
 "#ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */\n",
 "#define VECTOR_LANES DML__SOLO_LANES\n",
 "#define VECTOR_NAME__(name, lanes) name##lanes\n",
 "#define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)\n",
 "#define VECTOR VECTOR_NAME_(float, VECTOR_LANES)\n",
-"#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)\n",
-"#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)\n",
+"#define VECTOR_ZERO ((VECTOR)(0.0f))\n",
+"#define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))\n",
+"#define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))\n",
+"#define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))\n",
 "#define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))\n",
+"typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */\n",
 "#define UNROLL __attribute__((opencl_unroll_hint))\n",
-"#define ALIGNED __attribute__((aligned(64)))\n",
+"#define SOLO_LOCAL __attribute__((aligned(64)))\n",
 "#define SOLO_KERNEL(name)                                                                                    \\\n",
 "    __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \\\n",
 "        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \\\n",
@@ -350,7 +566,11 @@ static const char *const dml__opencl_source[] = {
 "#define TANH(x) tanh(x)\n",
 "#define ERF(x) erf(x)\n",
 "#define ABS(x) fabs(x)\n",
+"#ifdef DML__SOLO_LANES\n",
+"#define MULTIPLY_HIGH(a, b) ((uint)((ulong)(a) * (b) >> 32)) /* PoCL's mul_hi takes ten times as long */\n",
+"#else\n",
 "#define MULTIPLY_HIGH(a, b) mul_hi(a, b)\n",
+"#endif\n",
 "#define SQRT(x) sqrt(x)\n",
 "#define POW(x, y) pow(x, y)\n",
 "#define NOT_A_NUMBER NAN\n",
@@ -362,6 +582,9 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "#define GLOBAL\n",
 "#define LOCAL __shared__\n",
+"#define SHARED\n",
+"#define HERE_PARAMETER\n",
+"#define HERE\n",
 "#define HELPER static __device__ __forceinline__\n",
 "#define WIDE long long\n",
 "#define KERNEL(name)                                                                                         \\\n",
@@ -391,21 +614,25 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "#define GLOBAL\n",
 "#define LOCAL static\n",
+"#define SHARED\n",
+"#define HERE_PARAMETER const dml__host_item *self,\n",
+"#define HERE self,\n",
 "#define HELPER static\n",
 "#define WIDE int64_t\n",
 "#define KERNEL(name)                                                                                         \\\n",
 "    static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \\\n",
 "                                   char *buffer3, char *buffer4, char *buffer5,                              \\\n",
 "                                   const dml__kernel_arguments arguments)\n",
-"#define SHARED\n",
 "#define SOLO_KERNEL(name) KERNEL(name)\n",
+"#define SOLO_LOCAL static\n",
 "#define VECTOR dml__host_vector\n",
 "#define VECTOR_LANES DML__HOST_LANES\n",
+"#define VECTOR_ZERO dml__host_vector_zero()\n",
 "#define VECTOR_LOAD(p) dml__host_vector_load(p)\n",
+"#define VECTOR_READ(p) dml__host_vector_load(p)\n",
 "#define VECTOR_STORE(p, v) dml__host_vector_store(p, v)\n",
 "#define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)\n",
 "#define UNROLL\n",
-"#define ALIGNED\n",
 "#define ITEM (self->item)\n",
 "#define GROUP_X (self->group_x)\n",
 "#define GROUP_Y (self->group_y)\n",
@@ -441,7 +668,35 @@ static const char *const dml__opencl_source[] = {
 "/* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */\n",
 "HELPER int dml__beats(float value, float best)\n",
 "{\n",
-"    return value > best || (value != value && best == best);\n",
+"    return (value > best) | ((value != value) & (best == best));\n",
+"}\n",
+"\n",
+"/* A number that all items divide by. On CPUs the quotient is a product: the reciprocal is the same for all\n",
+"   items, so the compiler takes it out of their loop, if it isn't inside a condition. */\n",
+"typedef struct dml__gpu_divisor {\n",
+"    unsigned number, reciprocal;\n",
+"} dml__gpu_divisor;\n",
+"\n",
+"HELPER dml__gpu_divisor dml__gpu_divisor_of(int number)\n",
+"{\n",
+"    dml__gpu_divisor d;\n",
+"    d.number = (unsigned)number;\n",
+"#ifdef SOLO_KERNEL\n",
+"    d.reciprocal = 0xffffffffu / d.number;\n",
+"#else\n",
+"    d.reciprocal = 0;\n",
+"#endif\n",
+"    return d;\n",
+"}\n",
+"\n",
+"HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)\n",
+"{\n",
+"#ifdef SOLO_KERNEL\n",
+"    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */\n",
+"    return n - q * d.number >= d.number \? q + 1 : q;\n",
+"#else\n",
+"    return n / d.number;\n",
+"#endif\n",
 "}\n",
 "\n",
 "/* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */\n",
@@ -693,37 +948,63 @@ static const char *const dml__opencl_source[] = {
 "#endif\n",
 "/* tiles.cl: sums of products through local memory, for gemm and the convolutions.\n",
 "\n",
-"   A group computes a TILE x TILE piece of C = A B, TILE_K products at a time: its items fill a TILE_K x TILE\n",
-"   piece of A and of B in local memory, then each adds up a SPAN x SPAN piece of its own in registers. Item\n",
-"   (tx, ty) of 16 x 16 owns rows SPAN ty .. + SPAN - 1, which its row of items reads as one broadcast, and the\n",
-"   columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added in\n",
-"   the order of k, whatever the group. */\n",
+"   A group computes a tile of C = A B, TILE_K products at a time: its items fill a TILE_K x rows piece of A\n",
+"   and a TILE_K x columns piece of B in local memory, then each adds up a piece of its own in registers. Item\n",
+"   (tx, ty) of 16 x 16 owns the rows SPAN_ROWS ty and on, which its row of items reads as one broadcast, and\n",
+"   the columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added\n",
+"   in the order of k, whatever the tile.\n",
+"\n",
+"   Each kernel is there in TILE_SHAPES: large tiles read less, small ones waste less where there are few rows\n",
+"   or columns, and are more groups where there are few of both (gpu/launch.h chooses). */\n",
 "#ifndef DML_GPU_TILES_CL\n",
 "#define DML_GPU_TILES_CL\n",
 "\n",
-"#define TILE 64\n",
+"#define TILE 64 /* the largest; what launches pad to */\n",
 "#define TILE_K 16\n",
-"#define SPAN 4\n",
 "#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */\n",
+"#define SPAN (TILE / 16)\n",
 "\n",
-"/* The item fills SPAN elements of each tile, in one of two orders, whichever reads memory in sequence:\n",
-"   ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are 4 apart. */\n",
+"/* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */\n",
+"#define TILE_PARAMETERS                                                                                      \\\n",
+"    HERE_PARAMETER const int tile_rows, const int tile_columns, SHARED float *a_tile, SHARED float *b_tile\n",
+"#define SPAN_ROWS (tile_rows / 16)\n",
+"#define SPAN_COLUMNS (tile_columns / 16)\n",
+"#define A_TILE(k, row) a_tile[(k) * (tile_rows + TILE_PAD) + (row)]\n",
+"#define B_TILE(k, column) b_tile[(k) * (tile_columns + TILE_PAD) + (column)]\n",
+"\n",
+"/* Kernels NAME_64x64 ... that call BODY(TILE_ARGUMENTS ...), which the caller of this macro has as a helper.\n",
+" */\n",
+"#define TILE_KERNEL(name, rows, columns, body)                                                               \\\n",
+"    KERNEL(name##_##rows##x##columns)                                                                        \\\n",
+"    {                                                                                                        \\\n",
+"        LOCAL float a_tile[TILE_K * (rows + TILE_PAD)];                                                      \\\n",
+"        LOCAL float b_tile[TILE_K * (columns + TILE_PAD)];                                                   \\\n",
+"        body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \\\n",
+"    }\n",
+"#define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)\n",
+"#define TILE_SHAPES(name, body)                                                                              \\\n",
+"    TILE_KERNEL(name, 64, 64, body)                                                                          \\\n",
+"    TILE_KERNEL(name, 64, 16, body)                                                                          \\\n",
+"    TILE_KERNEL(name, 16, 64, body)                                                                          \\\n",
+"    TILE_KERNEL(name, 16, 16, body)\n",
+"\n",
+"/* The item fills its elements of a piece of `size` rows, or columns, in one of two orders, whichever reads\n",
+"   memory in sequence: ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are\n",
+"   apart. */\n",
 "#define ALONG_K_K (ITEM % TILE_K)\n",
 "#define ALONG_K_ROW(j) (ITEM / TILE_K + (j) * (DML__GROUP_ITEMS / TILE_K))\n",
-"#define ACROSS_K_K(j) (ITEM / TILE + (j) * (DML__GROUP_ITEMS / TILE))\n",
-"#define ACROSS_K_ROW (ITEM % TILE)\n",
+"#define ACROSS_K_K(j, size) (ITEM / (size) + (j) * (DML__GROUP_ITEMS / (size)))\n",
+"#define ACROSS_K_ROW(size) (ITEM % (size))\n",
 "\n",
 "/* The rows and columns of the item's own piece. */\n",
-"#define OWN_ROW(i) (ITEM / 16 * SPAN + (i))\n",
+"#define OWN_ROW(i) (ITEM / 16 * SPAN_ROWS + (i))\n",
 "#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)\n",
 "\n",
-"/* Declares the tiles and clears the sums; local memory can't be passed to a function, hence macros. */\n",
+"/* Declares the sums and clears them. */\n",
 "#define TILES_BEGIN()                                                                                        \\\n",
-"    LOCAL float a_tile[TILE_K][TILE + TILE_PAD];                                                             \\\n",
-"    LOCAL float b_tile[TILE_K][TILE + TILE_PAD];                                                             \\\n",
 "    float sum[SPAN][SPAN];                                                                                   \\\n",
-"    for (int i = 0; i < SPAN; i++)                                                                           \\\n",
-"        for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f\n",
+"    for (int i = 0; i < SPAN_ROWS; i++)                                                                      \\\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f\n",
 "\n",
 "/* Adds the products of the filled tiles to the sums, and waits until all items have. */\n",
 "#define TILES_MULTIPLY()                                                                                     \\\n",
@@ -731,10 +1012,10 @@ static const char *const dml__opencl_source[] = {
 "        BARRIER();                                                                                           \\\n",
 "        for (int kk = 0; kk < TILE_K; kk++) {                                                                \\\n",
 "            float a_own[SPAN], b_own[SPAN];                                                                  \\\n",
-"            for (int i = 0; i < SPAN; i++) a_own[i] = a_tile[kk][OWN_ROW(i)];                                \\\n",
-"            for (int j = 0; j < SPAN; j++) b_own[j] = b_tile[kk][OWN_COLUMN(j)];                             \\\n",
-"            for (int i = 0; i < SPAN; i++)                                                                   \\\n",
-"                for (int j = 0; j < SPAN; j++) sum[i][j] += a_own[i] * b_own[j];                             \\\n",
+"            for (int i = 0; i < SPAN_ROWS; i++) a_own[i] = A_TILE(kk, OWN_ROW(i));                           \\\n",
+"            for (int j = 0; j < SPAN_COLUMNS; j++) b_own[j] = B_TILE(kk, OWN_COLUMN(j));                     \\\n",
+"            for (int i = 0; i < SPAN_ROWS; i++)                                                              \\\n",
+"                for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] += a_own[i] * b_own[j];                     \\\n",
 "        }                                                                                                    \\\n",
 "        BARRIER();                                                                                           \\\n",
 "    } while (0)\n",
@@ -745,12 +1026,12 @@ static const char *const dml__opencl_source[] = {
 "    int matrices, terms, matrix, row;\n",
 "} dml__gpu_matrix;\n",
 "\n",
-"HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, const dml__kernel_arguments arguments)\n",
+"HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, int tile_rows, const dml__kernel_arguments arguments)\n",
 "{\n",
-"    const int tiles = (INT(0) + TILE - 1) / TILE;\n",
+"    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);\n",
 "    dml__gpu_matrix at;\n",
 "    at.matrices = 1, at.terms = 1;\n",
-"    at.matrix = tile / tiles, at.row = tile % tiles * TILE;\n",
+"    at.matrix = tile / tiles, at.row = tile % tiles * tile_rows;\n",
 "    for (int d = 0; d < 4 && INT(8 + d); d++) {\n",
 "        if (INT(12) >> 3 * d & 4)\n",
 "            at.matrices *= INT(8 + d);\n",
@@ -798,38 +1079,38 @@ static const char *const dml__opencl_source[] = {
 "   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes\n",
 "   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of\n",
 "   several matrices of C size{n, matrices * (m rounded up to TILE)}. */\n",
-"KERNEL(gemm_tiles)\n",
+"HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,\n",
+"                           GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)\n",
 "{\n",
-"    GLOBAL float *c = BUFFER(2, float);\n",
 "    const int m = INT(0), n = INT(1), depth = INT(2);\n",
 "    const int trans_a = INT(3), trans_b = INT(4);\n",
 "    const WIDE a_row = trans_a \? 1 : INT(5), a_k = trans_a \? INT(5) : 1; /* the steps of rows and ks */\n",
 "    const WIDE b_column = trans_b \? INT(6) : 1, b_k = trans_b \? 1 : INT(6);\n",
 "    const WIDE ldc = INT(7);\n",
 "    const float alpha = REAL(0), beta = REAL(1);\n",
-"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);\n",
-"    const int row0 = at.row, column0 = GROUP_X * TILE;\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);\n",
+"    const int row0 = at.row, column0 = GROUP_X * tile_columns;\n",
 "    TILES_BEGIN();\n",
 "    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {\n",
 "        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
-"        GLOBAL const float *a = BUFFER(0, const float) + of.a;\n",
-"        GLOBAL const float *b = BUFFER(1, const float) + of.b;\n",
+"        GLOBAL const float *a = first_a + of.a;\n",
+"        GLOBAL const float *b = first_b + of.b;\n",
 "        for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
-"            for (int j = 0; j < SPAN; j++) {\n",
-"                const int ak = trans_a \? ACROSS_K_K(j) : ALONG_K_K,\n",
-"                          ai = trans_a \? ACROSS_K_ROW : ALONG_K_ROW(j);\n",
-"                const int bk = trans_b \? ALONG_K_K : ACROSS_K_K(j),\n",
-"                          bi = trans_b \? ALONG_K_ROW(j) : ACROSS_K_ROW;\n",
-"                const int row = row0 + ai, column = column0 + bi;\n",
-"                a_tile[ak][ai] = row < m && k0 + ak < depth \? a[row * a_row + (k0 + ak) * a_k] : 0.0f;\n",
-"                b_tile[bk][bi] =\n",
-"                    column < n && k0 + bk < depth \? b[column * b_column + (k0 + bk) * b_k] : 0.0f;\n",
+"            for (int j = 0; j < SPAN_ROWS; j++) {\n",
+"                const int k = trans_a \? ACROSS_K_K(j, tile_rows) : ALONG_K_K;\n",
+"                const int i = trans_a \? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j), row = row0 + i;\n",
+"                A_TILE(k, i) = row < m && k0 + k < depth \? a[row * a_row + (k0 + k) * a_k] : 0.0f;\n",
+"            }\n",
+"            for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
+"                const int k = trans_b \? ALONG_K_K : ACROSS_K_K(j, tile_columns);\n",
+"                const int i = trans_b \? ALONG_K_ROW(j) : ACROSS_K_ROW(tile_columns), column = column0 + i;\n",
+"                B_TILE(k, i) = column < n && k0 + k < depth \? b[column * b_column + (k0 + k) * b_k] : 0.0f;\n",
 "            }\n",
 "            TILES_MULTIPLY();\n",
 "        }\n",
 "    }\n",
-"    for (int i = 0; i < SPAN && at.matrix < at.matrices; i++) {\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
+"    for (int i = 0; i < SPAN_ROWS && at.matrix < at.matrices; i++) {\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
 "            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
 "            if (row < m && column < n) {\n",
 "                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;\n",
@@ -838,6 +1119,7 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "    }\n",
 "}\n",
+"TILE_SHAPES(gemm, dml__gemm_tile)\n",
 "\n",
 "#endif\n",
 "/* conv2d.cl: convolution as products of matrices that are never stored (implicit GEMM).\n",
@@ -869,17 +1151,17 @@ static const char *const dml__opencl_source[] = {
 "    return s;\n",
 "}\n",
 "\n",
-"/* Where the tiles of a group of threads begin: which group of channels, and where in it. */\n",
+"/* Where tile number `tile`, of that size, begins: which group of channels, and where in it. */\n",
 "typedef struct dml__gpu_part {\n",
 "    int group, first;\n",
 "} dml__gpu_part;\n",
 "\n",
-"HELPER dml__gpu_part dml__gpu_part_at(int tile, int of_group)\n",
+"HELPER dml__gpu_part dml__gpu_part_at(int tile, int size, int of_group)\n",
 "{\n",
-"    const int tiles = (of_group + TILE - 1) / TILE;\n",
+"    const int tiles = (of_group + TILE - 1) / TILE * (TILE / size);\n",
 "    dml__gpu_part p;\n",
 "    p.group = tile / tiles;\n",
-"    p.first = tile % tiles * TILE;\n",
+"    p.first = tile % tiles * size;\n",
 "    return p;\n",
 "}\n",
 "\n",
@@ -944,37 +1226,36 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),\n",
 "   batch * out_h * out_w}. */\n",
-"KERNEL(conv2d_forward_tiles)\n",
+"HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,\n",
+"                                     GLOBAL const float *bias, GLOBAL float *y,\n",
+"                                     const dml__kernel_arguments arguments)\n",
 "{\n",
-"    GLOBAL const float *x = BUFFER(0, const float);\n",
-"    GLOBAL const float *weights = BUFFER(1, const float);\n",
-"    GLOBAL const float *bias = BUFFER(2, const float);\n",
-"    GLOBAL float *y = BUFFER(3, float);\n",
 "    const float beta = REAL(0);\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);\n",
-"    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and filter */\n",
-"    const int filter0 = part.group * s.group_filters;      /* of the group */\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);\n",
+"    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and filter */\n",
+"    const int filter0 = part.group * s.group_filters;           /* of the group */\n",
 "    dml__gpu_place corner[SPAN];\n",
 "    TILES_BEGIN();\n",
-"    for (int j = 0; j < SPAN; j++)\n",
+"    for (int j = 0; j < SPAN_ROWS; j++)\n",
 "        corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,\n",
 "                                   -s.pad_h, -s.pad_w);\n",
 "    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
 "        const int k = k0 + ALONG_K_K;\n",
 "        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
-"            const int filter = column0 + ALONG_K_ROW(j);\n",
-"            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =\n",
+"        for (int j = 0; j < SPAN_ROWS; j++)\n",
+"            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =\n",
 "                k < depth \? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;\n",
-"            b_tile[ALONG_K_K][ALONG_K_ROW(j)] =\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
+"            const int filter = column0 + ALONG_K_ROW(j);\n",
+"            B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =\n",
 "                k < depth && filter < s.group_filters \? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;\n",
 "        }\n",
 "        TILES_MULTIPLY();\n",
 "    }\n",
-"    for (int i = 0; i < SPAN; i++) {\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
+"    for (int i = 0; i < SPAN_ROWS; i++) {\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
 "            const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);\n",
 "            if (pixel < pixels && filter < s.group_filters) {\n",
 "                GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;\n",
@@ -984,41 +1265,43 @@ static const char *const dml__opencl_source[] = {
 "    }\n",
 "}\n",
 "\n",
+"TILE_SHAPES(conv2d_forward, dml__conv2d_forward_tile)\n",
+"\n",
 "/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *\n",
 "   height * width}. */\n",
-"KERNEL(conv2d_backward_input_tiles)\n",
+"HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float *dy,\n",
+"                                            GLOBAL const float *weights, GLOBAL float *dx,\n",
+"                                            GLOBAL float *unused, const dml__kernel_arguments arguments)\n",
 "{\n",
-"    GLOBAL const float *dy = BUFFER(0, const float);\n",
-"    GLOBAL const float *weights = BUFFER(1, const float);\n",
-"    GLOBAL float *dx = BUFFER(2, float);\n",
 "    const float beta = REAL(0);\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int pixels = s.batch * s.height * s.width;\n",
 "    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);\n",
-"    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and channel */\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_channels);\n",
+"    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and channel */\n",
 "    dml__gpu_place place[SPAN];\n",
 "    TILES_BEGIN();\n",
-"    for (int j = 0; j < SPAN; j++)\n",
+"    for (int j = 0; j < SPAN_ROWS; j++)\n",
 "        place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
 "    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
-"        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;\n",
+"        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW(tile_columns);\n",
 "        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
-"            const int bk = k0 + ACROSS_K_K(j);\n",
+"        for (int j = 0; j < SPAN_ROWS; j++)\n",
+"            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =\n",
+"                ak < depth \? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
+"            const int bk = k0 + ACROSS_K_K(j, tile_columns);\n",
 "            float weight = 0.0f;\n",
 "            if (bk < depth && channel < s.group_channels) {\n",
 "                const int filter = part.group * s.group_filters + bk % s.group_filters;\n",
 "                weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];\n",
 "            }\n",
-"            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =\n",
-"                ak < depth \? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;\n",
-"            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;\n",
+"            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) = weight;\n",
 "        }\n",
 "        TILES_MULTIPLY();\n",
 "    }\n",
-"    for (int i = 0; i < SPAN; i++) {\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
+"    for (int i = 0; i < SPAN_ROWS; i++) {\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
 "            const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);\n",
 "            if (pixel < pixels && channel < s.group_channels) {\n",
 "                GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;\n",
@@ -1028,37 +1311,40 @@ static const char *const dml__opencl_source[] = {
 "    }\n",
 "}\n",
 "\n",
+"TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)\n",
+"\n",
 "/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /\n",
 "   groups, filters (padded)}. */\n",
-"KERNEL(conv2d_backward_weights_tiles)\n",
+"HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,\n",
+"                                              GLOBAL float *dw, GLOBAL float *unused,\n",
+"                                              const dml__kernel_arguments arguments)\n",
 "{\n",
-"    GLOBAL const float *x = BUFFER(0, const float);\n",
-"    GLOBAL const float *dy = BUFFER(1, const float);\n",
-"    GLOBAL float *dw = BUFFER(2, float);\n",
 "    const float beta = REAL(0);\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);\n",
-"    const int row0 = part.first, column0 = GROUP_X * TILE; /* the first filter and weight */\n",
-"    const int filter0 = part.group * s.group_filters;      /* of the group */\n",
-"    const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);\n",
+"    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */\n",
+"    const int filter0 = part.group * s.group_filters;              /* of the group */\n",
+"    const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);\n",
 "    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);\n",
 "    TILES_BEGIN();\n",
 "    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
-"            const int pixel = k0 + ACROSS_K_K(j);\n",
-"            const dml__gpu_place corner =\n",
-"                dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
-"            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = pixel < depth && filter < s.group_filters\n",
-"                                                      \? dy[(WIDE)pixel * s.filters + filter0 + filter]\n",
-"                                                      : 0.0f;\n",
-"            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =\n",
+"        for (int j = 0; j < SPAN_ROWS; j++) {\n",
+"            const int pixel = k0 + ACROSS_K_K(j, tile_rows);\n",
+"            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =\n",
+"                pixel < depth && filter < s.group_filters \? dy[(WIDE)pixel * s.filters + filter0 + filter]\n",
+"                                                          : 0.0f;\n",
+"        }\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
+"            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,\n",
+"                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =\n",
 "                weight < columns \? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;\n",
 "        }\n",
 "        TILES_MULTIPLY();\n",
 "    }\n",
-"    for (int i = 0; i < SPAN; i++) {\n",
-"        for (int j = 0; j < SPAN; j++) {\n",
+"    for (int i = 0; i < SPAN_ROWS; i++) {\n",
+"        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
 "            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
 "            if (row < s.group_filters && column < columns) {\n",
 "                GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;\n",
@@ -1067,6 +1353,7 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "    }\n",
 "}\n",
+"TILE_SHAPES(conv2d_backward_weights, dml__conv2d_backward_weights_tile)\n",
 "\n",
 "#endif\n",
 "/* solo.cl: the kernels of tiles.cl and conv2d.cl where an item is a whole processor core: a group of one item\n",
@@ -1084,16 +1371,16 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* The pieces, and how many rows and columns of them count. */\n",
 "typedef struct dml__solo {\n",
-"    SHARED float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */\n",
-"    int a_row, a_k;            /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */\n",
+"    float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */\n",
+"    int a_row, a_k;     /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */\n",
 "    int rows, columns;\n",
 "} dml__solo;\n",
 "\n",
 "/* Declares a group's pieces; `by_k`: A lies by k. */\n",
 "#define SOLO_BEGIN(by_k, row_count, column_count)                                                            \\\n",
-"    LOCAL ALIGNED float a_piece[TILE * SOLO_K];                                                              \\\n",
-"    LOCAL ALIGNED float b_piece[SOLO_K * TILE];                                                              \\\n",
-"    LOCAL ALIGNED float sum_piece[TILE * TILE];                                                              \\\n",
+"    SOLO_LOCAL float a_piece[TILE * SOLO_K + VECTOR_LANES];                                                  \\\n",
+"    SOLO_LOCAL float b_piece[SOLO_K * TILE + VECTOR_LANES];                                                  \\\n",
+"    SOLO_LOCAL float sum_piece[TILE * TILE];                                                                 \\\n",
 "    dml__solo piece;                                                                                         \\\n",
 "    piece.a = a_piece, piece.b = b_piece, piece.sum = sum_piece;                                             \\\n",
 "    piece.a_row = (by_k) \? 1 : SOLO_K, piece.a_k = (by_k) \? TILE : 1;                                        \\\n",
@@ -1102,31 +1389,31 @@ static const char *const dml__opencl_source[] = {
 "    if (piece.columns > TILE) piece.columns = TILE;                                                          \\\n",
 "    dml__solo_clear(piece)\n",
 "\n",
-"HELPER int dml__solo_up(int n, int to)\n",
-"{\n",
-"    return (n + to - 1) / to * to;\n",
-"}\n",
-"\n",
-"/* Clears the sums, and what lies in A and B beyond their rows and columns, which is read with them. */\n",
-"HELPER void dml__solo_clear(const dml__solo s)\n",
-"{\n",
-"    for (int i = 0; i < TILE * TILE; i++) s.sum[i] = 0.0f;\n",
-"    if (s.columns < TILE)\n",
-"        for (int i = 0; i < SOLO_K * TILE; i++) s.b[i] = 0.0f;\n",
-"    if (s.rows < TILE)\n",
-"        for (int i = 0; i < TILE * SOLO_K; i++) s.a[i] = 0.0f;\n",
-"}\n",
-"\n",
-"HELPER void dml__solo_copy(SHARED float *to, GLOBAL const float *from, int n)\n",
+"/* Both may write up to a vector past their n floats: what comes next there is filled later, or doesn't count.\n",
+" */\n",
+"HELPER void dml__solo_copy(float *to, GLOBAL const float *from, int n, GLOBAL const float *end)\n",
 "{\n",
 "    int i = 0;\n",
-"    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_LOAD(from + i));\n",
-"    for (; i < n; i++) to[i] = from[i];\n",
+"    for (; i < n && end - (from + i) >= VECTOR_LANES; i += VECTOR_LANES)\n",
+"        VECTOR_STORE(to + i, VECTOR_READ(from + i));\n",
+"    for (; i < n; i++) to[i] = from[i]; /* within a vector of the end of its array */\n",
 "}\n",
 "\n",
-"HELPER void dml__solo_zero(SHARED float *to, int n)\n",
+"HELPER void dml__solo_zero(float *to, int n)\n",
 "{\n",
-"    for (int i = 0; i < n; i++) to[i] = 0.0f;\n",
+"    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);\n",
+"}\n",
+"\n",
+"/* Clears the sums, and what is read of A and B beyond their rows and columns. */\n",
+"HELPER void dml__solo_clear(const dml__solo s)\n",
+"{\n",
+"    for (int row = 0; row < s.rows; row++) dml__solo_zero(s.sum + row * TILE, s.columns);\n",
+"    if (s.columns % (2 * VECTOR_LANES))\n",
+"        for (int k = 0; k < SOLO_K; k++) dml__solo_zero(s.b + k * TILE, s.columns);\n",
+"    if (s.rows % SOLO_ROWS) {\n",
+"        dml__solo_zero(s.a, TILE * SOLO_K);\n",
+"        dml__solo_zero(s.sum + s.rows * TILE, (TILE - s.rows) * TILE);\n",
+"    }\n",
 "}\n",
 "\n",
 "/* B of rows that lie by k: b[k][column] = from[column * step + k]. */\n",
@@ -1140,9 +1427,9 @@ static const char *const dml__opencl_source[] = {
 "#define SOLO_BLOCK(name, VECTORS)                                                                            \\\n",
 "    HELPER void name(const dml__solo s, int row, int column, int depth)                                      \\\n",
 "    {                                                                                                        \\\n",
-"        SHARED const float *a = s.a + row * s.a_row;                                                         \\\n",
-"        SHARED const float *b = s.b + column;                                                                \\\n",
-"        SHARED float *sum = s.sum + row * TILE + column;                                                     \\\n",
+"        const float *a = s.a + row * s.a_row;                                                                \\\n",
+"        const float *b = s.b + column;                                                                       \\\n",
+"        float *sum = s.sum + row * TILE + column;                                                            \\\n",
 "        VECTOR total[SOLO_ROWS][VECTORS];                                                                    \\\n",
 "        UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =    \\\n",
 "            VECTOR_LOAD(sum + i * TILE + j * VECTOR_LANES);                                                  \\\n",
@@ -1180,7 +1467,7 @@ static const char *const dml__opencl_source[] = {
 "{\n",
 "    for (int row = 0; row < s.rows; row++) {\n",
 "        GLOBAL float *to = c + row * step;\n",
-"        SHARED const float *sum = s.sum + row * TILE;\n",
+"        const float *sum = s.sum + row * TILE;\n",
 "        if (bias)\n",
 "            for (int j = 0; j < s.columns; j++)\n",
 "                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);\n",
@@ -1189,7 +1476,7 @@ static const char *const dml__opencl_source[] = {
 "    }\n",
 "}\n",
 "\n",
-"/* What gemm_tiles computes, of the same arguments. */\n",
+"/* What the tiles of gemm compute, of the same arguments. */\n",
 "SOLO_KERNEL(gemm_solo)\n",
 "{\n",
 "    GLOBAL const float *first_a = BUFFER(0, const float);\n",
@@ -1197,7 +1484,7 @@ static const char *const dml__opencl_source[] = {
 "    const int m = INT(0), n = INT(1), depth = INT(2);\n",
 "    const int trans_a = INT(3), trans_b = INT(4);\n",
 "    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);\n",
-"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);\n",
 "    const int row0 = at.row, column0 = GROUP_X * TILE;\n",
 "    if (at.matrix >= at.matrices) return;\n",
 "    SOLO_BEGIN(trans_a, m - row0, n - column0);\n",
@@ -1205,19 +1492,21 @@ static const char *const dml__opencl_source[] = {
 "        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
 "        GLOBAL const float *a = first_a + of.a;\n",
 "        GLOBAL const float *b = first_b + of.b;\n",
+"        GLOBAL const float *a_end = a + (trans_a \? (depth - 1) * lda + m : (m - 1) * lda + depth);\n",
+"        GLOBAL const float *b_end = b + (trans_b \? (n - 1) * ldb + depth : (depth - 1) * ldb + n);\n",
 "        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "            const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
 "            if (trans_a)\n",
 "                for (int k = 0; k < ks; k++)\n",
-"                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows);\n",
+"                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);\n",
 "            else\n",
 "                for (int row = 0; row < piece.rows; row++)\n",
-"                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks);\n",
+"                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks, a_end);\n",
 "            if (trans_b)\n",
 "                dml__solo_turn(piece, b + column0 * ldb + k0, ldb, ks);\n",
 "            else\n",
 "                for (int k = 0; k < ks; k++)\n",
-"                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns);\n",
+"                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns, b_end);\n",
 "            dml__solo_multiply(piece, ks);\n",
 "        }\n",
 "    }\n",
@@ -1225,56 +1514,101 @@ static const char *const dml__opencl_source[] = {
 "                    REAL(1), 0);\n",
 "}\n",
 "\n",
-"/* Numbers k0 .. k0 + n - 1 of the patch of x whose corner is `corner`, (KH, KW, channels of the group). */\n",
-"HELPER void dml__solo_patch(SHARED float *to, GLOBAL const float *x, const dml__gpu_shape s, int group,\n",
-"                            const dml__gpu_place corner, int k0, int n)\n",
+"/* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.\n",
+" */\n",
+"typedef struct dml__solo_start {\n",
+"    int tap_h, tap_w, from;\n",
+"} dml__solo_start;\n",
+"\n",
+"HELPER dml__solo_start dml__solo_start_at(int k, int run, int taps_w)\n",
 "{\n",
-"    /* Taps side by side are channels side by side, where all channels are the group's. */\n",
-"    const int joined = s.dilation_w == 1 && s.channels == s.group_channels;\n",
-"    const int run = joined \? s.kernel_w * s.channels : s.group_channels;\n",
-"    int number = k0 / run, from = k0 % run;\n",
-"    for (int k = 0; k < n; number++, from = 0) {\n",
-"        const int tap_h = joined \? number : number / s.kernel_w, tap_w = joined \? 0 : number % s.kernel_w;\n",
-"        const int h = corner.h + tap_h * s.dilation_h, w = corner.w + tap_w * s.dilation_w;\n",
-"        const int count = run - from < n - k \? run - from : n - k;\n",
-"        int low = 0, high = count; /* of the run, what lies in the image */\n",
+"    dml__solo_start start;\n",
+"    start.from = k % run;\n",
+"    start.tap_h = k / run / taps_w;\n",
+"    start.tap_w = k / run % taps_w;\n",
+"    return start;\n",
+"}\n",
+"\n",
+"/* Taps side by side are channels side by side, where all channels are the group's: then a row of them is one\n",
+"   run. */\n",
+"HELPER int dml__solo_joined(const dml__gpu_shape s)\n",
+"{\n",
+"    return s.dilation_w == 1 && s.channels == s.group_channels;\n",
+"}\n",
+"\n",
+"HELPER dml__solo_start dml__solo_patch_start(const dml__gpu_shape s, int k)\n",
+"{\n",
+"    return dml__solo_joined(s) \? dml__solo_start_at(k, s.kernel_w * s.channels, 1)\n",
+"                               : dml__solo_start_at(k, s.group_channels, s.kernel_w);\n",
+"}\n",
+"\n",
+"/* n floats of the patch of x whose corner is `corner`. */\n",
+"HELPER void dml__solo_patch(float *to, GLOBAL const float *x, GLOBAL const float *end, const dml__gpu_shape s,\n",
+"                            int group, const dml__gpu_place corner, dml__solo_start start, int n)\n",
+"{\n",
+"    const int joined = dml__solo_joined(s), run = joined \? s.kernel_w * s.channels : s.group_channels;\n",
+"    const int taps_w = joined \? 1 : s.kernel_w;\n",
+"    const WIDE line = (WIDE)s.width * s.channels;\n",
+"    GLOBAL const float *image = x + corner.image * s.height * line + group * s.group_channels;\n",
+"    for (int k = 0; k < n; start.from = 0) {\n",
+"        const int h = corner.h + start.tap_h * s.dilation_h, w = corner.w + start.tap_w * s.dilation_w;\n",
+"        const int count = run - start.from < n - k \? run - start.from : n - k;\n",
+"        int low = 0, high = count; /* of these floats, what lies in the image */\n",
 "        if (joined) {\n",
-"            if (low < -w * s.channels - from) low = -w * s.channels - from;\n",
-"            if (high > (s.width - w) * s.channels - from) high = (s.width - w) * s.channels - from;\n",
+"            const int first = w * s.channels + start.from;\n",
+"            if (first < 0) low = -first;\n",
+"            if (high > line - first) high = (int)line - first;\n",
 "        } else if (w < 0 || w >= s.width) {\n",
 "            high = 0;\n",
 "        }\n",
 "        if (h < 0 || h >= s.height || high <= low) {\n",
 "            dml__solo_zero(to + k, count);\n",
 "        } else {\n",
-"            GLOBAL const float *line = x + (((WIDE)corner.image * s.height + h) * s.width + w) * s.channels +\n",
-"                                       group * s.group_channels + from;\n",
-"            dml__solo_zero(to + k, low);\n",
-"            dml__solo_copy(to + k + low, line + low, high - low);\n",
-"            dml__solo_zero(to + k + high, count - high);\n",
+"            GLOBAL const float *from = image + h * line + w * s.channels + start.from;\n",
+"            if (low) dml__solo_zero(to + k, low);\n",
+"            dml__solo_copy(to + k + low, from + low, high - low, end);\n",
+"            if (high < count) dml__solo_zero(to + k + high, count - high);\n",
 "        }\n",
 "        k += count;\n",
+"        if (++start.tap_w == taps_w) start.tap_w = 0, start.tap_h++;\n",
 "    }\n",
 "}\n",
 "\n",
-"/* What conv2d_forward_tiles computes, of the same arguments. */\n",
+"/* The place behind `place` in its batch of images of outputs, or of inputs (stride 1, moved by the pad). */\n",
+"HELPER dml__gpu_place dml__solo_next(dml__gpu_place place, int height, int width, int stride_h, int stride_w,\n",
+"                                     int move_h, int move_w)\n",
+"{\n",
+"    place.w += stride_w;\n",
+"    if (place.w == width * stride_w + move_w) {\n",
+"        place.w = move_w;\n",
+"        place.h += stride_h;\n",
+"        if (place.h == height * stride_h + move_h) place.h = move_h, place.image++;\n",
+"    }\n",
+"    return place;\n",
+"}\n",
+"\n",
+"/* What the tiles of conv2d_forward compute, of the same arguments. */\n",
 "SOLO_KERNEL(conv2d_forward_solo)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *weights = BUFFER(1, const float);\n",
 "    GLOBAL const float *bias = BUFFER(2, const float);\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    GLOBAL const float *end = x + (WIDE)s.batch * s.height * s.width * s.channels;\n",
 "    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);\n",
 "    const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;\n",
+"    const dml__gpu_place first =\n",
+"        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);\n",
 "    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
-"        for (int row = 0; row < piece.rows; row++)\n",
-"            dml__solo_patch(piece.a + row * SOLO_K, x, s, part.group,\n",
-"                            dml__gpu_pixel(row0 + row, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,\n",
-"                                           -s.pad_h, -s.pad_w),\n",
-"                            k0, ks);\n",
+"        const dml__solo_start start = dml__solo_patch_start(s, k0);\n",
+"        dml__gpu_place corner = first;\n",
+"        for (int row = 0; row < piece.rows; row++) {\n",
+"            dml__solo_patch(piece.a + row * SOLO_K, x, end, s, part.group, corner, start, ks);\n",
+"            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"        }\n",
 "        dml__solo_turn(piece, weights + (WIDE)filter0 * depth + k0, depth, ks);\n",
 "        dml__solo_multiply(piece, ks);\n",
 "    }\n",
@@ -1282,29 +1616,28 @@ static const char *const dml__opencl_source[] = {
 "                    bias \? bias + filter0 : 0);\n",
 "}\n",
 "\n",
-"/* Numbers k0 .. k0 + n - 1 of what of dy meets the input `place`, (KH, KW, filters of the group). */\n",
-"HELPER void dml__solo_outputs(SHARED float *to, GLOBAL const float *dy, const dml__gpu_shape s, int group,\n",
-"                              const dml__gpu_place place, int k0, int n)\n",
+"/* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */\n",
+"HELPER void dml__solo_outputs(float *to, GLOBAL const float *dy, GLOBAL const float *end,\n",
+"                              const dml__gpu_shape s, int group, const dml__gpu_place place,\n",
+"                              dml__solo_start start, int n)\n",
 "{\n",
-"    int number = k0 / s.group_filters, from = k0 % s.group_filters;\n",
-"    for (int k = 0; k < n; number++, from = 0) {\n",
-"        const int count = s.group_filters - from < n - k \? s.group_filters - from : n - k;\n",
-"        const int h = place.h - number / s.kernel_w * s.dilation_h;\n",
-"        const int w = place.w - number % s.kernel_w * s.dilation_w;\n",
-"        const int out_h = h / s.stride_h, out_w = w / s.stride_w;\n",
+"    const WIDE line = (WIDE)s.out_w * s.filters;\n",
+"    GLOBAL const float *image = dy + place.image * s.out_h * line + group * s.group_filters;\n",
+"    for (int k = 0; k < n; start.from = 0) {\n",
+"        const int count = s.group_filters - start.from < n - k \? s.group_filters - start.from : n - k;\n",
+"        const int h = place.h - start.tap_h * s.dilation_h, w = place.w - start.tap_w * s.dilation_w;\n",
+"        const int out_h = s.stride_h == 1 \? h : h / s.stride_h, out_w = s.stride_w == 1 \? w : w / s.stride_w;\n",
 "        if (h < 0 || w < 0 || out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h ||\n",
 "            out_w >= s.out_w)\n",
 "            dml__solo_zero(to + k, count);\n",
 "        else\n",
-"            dml__solo_copy(to + k,\n",
-"                           dy + (((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +\n",
-"                               group * s.group_filters + from,\n",
-"                           count);\n",
+"            dml__solo_copy(to + k, image + out_h * line + out_w * s.filters + start.from, count, end);\n",
 "        k += count;\n",
+"        if (++start.tap_w == s.kernel_w) start.tap_w = 0, start.tap_h++;\n",
 "    }\n",
 "}\n",
 "\n",
-"/* What conv2d_backward_input_tiles computes, of the same arguments. */\n",
+"/* What the tiles of conv2d_backward_input compute, of the same arguments. */\n",
 "SOLO_KERNEL(conv2d_backward_input_solo)\n",
 "{\n",
 "    GLOBAL const float *dy = BUFFER(0, const float);\n",
@@ -1312,22 +1645,25 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int pixels = s.batch * s.height * s.width;\n",
 "    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);\n",
+"    GLOBAL const float *dy_end = dy + (WIDE)s.batch * s.out_h * s.out_w * s.filters;\n",
+"    GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);\n",
 "    const int row0 = GROUP_Y * TILE;\n",
+"    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
 "    SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);\n",
 "    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"        const dml__solo_start start = dml__solo_start_at(k0, s.group_filters, s.kernel_w);\n",
 "        int tap = k0 / s.group_filters, filter = k0 % s.group_filters;\n",
-"        for (int row = 0; row < piece.rows; row++)\n",
-"            dml__solo_outputs(piece.a + row * SOLO_K, dy, s, part.group,\n",
-"                              dml__gpu_pixel(row0 + row, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w),\n",
-"                              k0, ks);\n",
+"        dml__gpu_place place = first;\n",
+"        for (int row = 0; row < piece.rows; row++) {\n",
+"            dml__solo_outputs(piece.a + row * SOLO_K, dy, dy_end, s, part.group, place, start, ks);\n",
+"            place = dml__solo_next(place, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
+"        }\n",
 "        for (int k = 0; k < ks; k++) {\n",
-"            dml__solo_copy(\n",
-"                piece.b + k * TILE,\n",
-"                weights + ((WIDE)(part.group * s.group_filters + filter) * taps + tap) * s.group_channels +\n",
-"                    part.first,\n",
-"                piece.columns);\n",
+"            const WIDE row = (WIDE)(part.group * s.group_filters + filter) * taps + tap;\n",
+"            dml__solo_copy(piece.b + k * TILE, weights + row * s.group_channels + part.first, piece.columns,\n",
+"                           weights_end);\n",
 "            if (++filter == s.group_filters) filter = 0, tap++;\n",
 "        }\n",
 "        dml__solo_multiply(piece, ks);\n",
@@ -1337,24 +1673,27 @@ static const char *const dml__opencl_source[] = {
 "                    s.channels, 1.0f, REAL(0), 0);\n",
 "}\n",
 "\n",
-"/* What conv2d_backward_weights_tiles computes, of the same arguments. */\n",
+"/* What the tiles of conv2d_backward_weights compute, of the same arguments. */\n",
 "SOLO_KERNEL(conv2d_backward_weights_solo)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *dy = BUFFER(1, const float);\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;\n",
-"    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);\n",
+"    GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;\n",
+"    GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;\n",
+"    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);\n",
 "    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;\n",
+"    const dml__solo_start start = dml__solo_patch_start(s, column0);\n",
+"    dml__gpu_place corner =\n",
+"        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);\n",
 "    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
 "        for (int k = 0; k < ks; k++) {\n",
-"            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows);\n",
-"            dml__solo_patch(\n",
-"                piece.b + k * TILE, x, s, part.group,\n",
-"                dml__gpu_pixel(k0 + k, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w),\n",
-"                column0, piece.columns);\n",
+"            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);\n",
+"            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);\n",
+"            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "        }\n",
 "        dml__solo_multiply(piece, ks);\n",
 "    }\n",
@@ -1407,9 +1746,10 @@ static const char *const dml__opencl_source[] = {
 "HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)\n",
 "{\n",
 "    dml__gpu_range r;\n",
-"    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window, step = (unsigned)stride;\n",
-"    const unsigned last = place / step;\n",
-"    r.from = place < size \? 0 : (int)((place - size) / step + 1);\n",
+"    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window;\n",
+"    const dml__gpu_divisor step = dml__gpu_divisor_of(stride);\n",
+"    const unsigned last = dml__gpu_quotient(place, step);\n",
+"    r.from = place < size \? 0 : (int)(dml__gpu_quotient(place - size, step) + 1);\n",
 "    r.to = last < (unsigned)outs \? (int)last + 1 : outs;\n",
 "    return r;\n",
 "}\n",
@@ -1421,13 +1761,14 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)\n",
 "{\n",
+"    const unsigned rest = dml__gpu_quotient(i, dml__gpu_divisor_of(channels));\n",
+"    const unsigned row = dml__gpu_quotient(rest, dml__gpu_divisor_of(width));\n",
+"    const unsigned image = dml__gpu_quotient(row, dml__gpu_divisor_of(height));\n",
 "    dml__gpu_element e;\n",
-"    unsigned rest = i / (unsigned)channels;\n",
-"    e.channel = (int)(i % (unsigned)channels);\n",
-"    e.w = (int)(rest % (unsigned)width);\n",
-"    rest /= (unsigned)width;\n",
-"    e.h = (int)(rest % (unsigned)height);\n",
-"    e.image = (int)(rest / (unsigned)height);\n",
+"    e.channel = (int)(i - rest * (unsigned)channels);\n",
+"    e.w = (int)(rest - row * (unsigned)width);\n",
+"    e.h = (int)(row - image * (unsigned)height);\n",
+"    e.image = (int)image;\n",
 "    return e;\n",
 "}\n",
 "\n",
@@ -1441,10 +1782,10 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;\n",
 "    const unsigned i = ELEMENT;\n",
+"    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
+"    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
+"    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
 "    if (i < n) {\n",
-"        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
-"        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
-"        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
 "        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;\n",
 "        int best = h.from * s.width + w.from;\n",
 "        float largest = image[(WIDE)best * s.channels];\n",
@@ -1452,7 +1793,9 @@ static const char *const dml__opencl_source[] = {
 "            for (int column = w.from; column < w.to; column++) {\n",
 "                const int place = row * s.width + column;\n",
 "                const float value = image[(WIDE)place * s.channels];\n",
-"                if (dml__beats(value, largest)) largest = value, best = place;\n",
+"                const int wins = dml__beats(value, largest); /* no branch: nobody can predict it */\n",
+"                largest = wins \? value : largest;\n",
+"                best = wins \? place : best;\n",
 "            }\n",
 "        }\n",
 "        y[i] = largest;\n",
@@ -1471,16 +1814,17 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;\n",
 "    const unsigned i = ELEMENT;\n",
+"    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
+"    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
+"    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
 "    if (i < n) {\n",
-"        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
-"        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
-"        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
 "        float sum = 0.0f;\n",
 "        for (int row = h.from; row < h.to; row++) {\n",
 "            for (int column = w.from; column < w.to; column++) {\n",
 "                const WIDE out =\n",
 "                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;\n",
-"                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];\n",
+"                const float won = dy[out]; /* read anyway: a branch on argmax would be mispredicted */\n",
+"                sum += argmax[out] == e.h * s.width + e.w \? won : 0.0f;\n",
 "            }\n",
 "        }\n",
 "        dx[i] = dml__with_beta(sum, beta, dx + i);\n",
@@ -1496,10 +1840,10 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;\n",
 "    const unsigned i = ELEMENT;\n",
+"    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
+"    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
+"    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
 "    if (i < n) {\n",
-"        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
-"        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
-"        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
 "        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;\n",
 "        float sum = 0.0f;\n",
 "        for (int row = h.from; row < h.to; row++)\n",
@@ -1519,10 +1863,10 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;\n",
 "    const unsigned i = ELEMENT;\n",
+"    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
+"    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
+"    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
 "    if (i < n) {\n",
-"        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
-"        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
-"        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
 "        float sum = 0.0f;\n",
 "        for (int row = h.from; row < h.to; row++) {\n",
 "            for (int column = w.from; column < w.to; column++) {\n",
@@ -2958,9 +3302,9 @@ static const char *const dml__opencl_source[] = {
 "            for (int j = 0; j < SPAN; j++) {                                                                 \\\n",
 "                const int kk = k0 + ALONG_K_K, row = (row0) + ALONG_K_ROW(j);                                \\\n",
 "                const int column = (column0) + ALONG_K_ROW(j);                                               \\\n",
-"                a_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \\\n",
+"                A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \\\n",
 "                    row < (rows) && kk < width \? (x)[(WIDE)row * (x_step) + kk] : 0.0f;                      \\\n",
-"                b_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \\\n",
+"                B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \\\n",
 "                    column < (columns) && kk < width \? (y)[(WIDE)column * (y_step) + kk] : 0.0f;             \\\n",
 "            }                                                                                                \\\n",
 "            TILES_MULTIPLY();                                                                                \\\n",
@@ -2973,15 +3317,15 @@ static const char *const dml__opencl_source[] = {
 "    do {                                                                                                     \\\n",
 "        for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \\\n",
 "            for (int j = 0; j < SPAN; j++) {                                                                 \\\n",
-"                const int row = (row0) + k0 + ACROSS_K_K(j), column = piece + ACROSS_K_ROW;                  \\\n",
-"                b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =                                                        \\\n",
+"                const int row = (row0) + k0 + ACROSS_K_K(j, TILE), column = piece + ACROSS_K_ROW(TILE);      \\\n",
+"                B_TILE(ACROSS_K_K(j, TILE), ACROSS_K_ROW(TILE)) =                                            \\\n",
 "                    row < (rows) && column < width \? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \\\n",
 "            }                                                                                                \\\n",
 "            BARRIER();                                                                                       \\\n",
 "            for (int kk = 0; kk < TILE_K; kk++)                                                              \\\n",
 "                for (int i = 0; i < SPAN; i++)                                                               \\\n",
 "                    for (int j = 0; j < SPAN; j++)                                                           \\\n",
-"                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * b_tile[kk][OWN_COLUMN(j)];              \\\n",
+"                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * B_TILE(kk, OWN_COLUMN(j));              \\\n",
 "            BARRIER();                                                                                       \\\n",
 "        }                                                                                                    \\\n",
 "    } while (0)\n",
@@ -3035,6 +3379,9 @@ static const char *const dml__opencl_source[] = {
 "    LOCAL float largest[TILE];\n",
 "    LOCAL float total[TILE];\n",
 "    LOCAL float factor[TILE];\n",
+"    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];\n",
+"    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];\n",
+"    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN];\n",
 "    for (int i = 0; i < SPAN; i++)\n",
@@ -3129,6 +3476,9 @@ static const char *const dml__opencl_source[] = {
 "    const int mixed_step = INT(12) == 0 \? INT(7) : INT(12) == 1 \? INT(6) : y_step;\n",
 "    const float scale = REAL(0), beta = REAL(1);\n",
 "    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */\n",
+"    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];\n",
+"    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];\n",
+"    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN], p[SPAN][SPAN];\n",
 "    for (int i = 0; i < SPAN; i++)\n",
@@ -3357,7 +3707,7 @@ typedef struct dml__opencl {
     cl_context context;
     cl_command_queue queue;
     cl_program program;
-    dml__solo_use solo;
+    dml__choice choice;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
 } dml__opencl;
@@ -3549,7 +3899,8 @@ static dml_status dml__opencl_build(dml_device *device)
         state->context, lines, (const char **)(uintptr_t)dml__opencl_source, NULL, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
     char options[64] = "-cl-std=CL1.2";
-    if (state->solo) snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
+    if (state->choice.solo)
+        snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
     error = state->cl.clBuildProgram_(state->program, 1, &state->id, options, NULL, NULL);
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }
@@ -3557,7 +3908,7 @@ static dml_status dml__opencl_build(dml_device *device)
 static dml_status dml__opencl_find_kernels(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    const int count = state->solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
+    const int count = state->choice.solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
     for (int i = 0; i < count; i++) {
         char name[64];
         size_t items = 0;
@@ -3579,12 +3930,14 @@ static dml_status dml__opencl_find_kernels(dml_device *device)
 static void dml__opencl_choose(dml__opencl *state)
 {
     cl_device_type type = 0;
-    cl_uint lanes = 0;
+    cl_uint lanes = 0, units = 0;
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    state->choice.units = (int)units;
     state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
     if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
-        state->solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
+        state->choice.solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
 }
 
 static dml_status dml__opencl_prepare(dml_device *device)
@@ -3608,8 +3961,9 @@ static dml_status dml__opencl_prepare(dml_device *device)
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
     dml__opencl_choose(state);
-    const dml_status status = dml__opencl_build(device);
-    return status == DML_OK ? dml__opencl_find_kernels(device) : status;
+    dml_status status = dml__opencl_build(device);
+    if (status == DML_OK) status = dml__opencl_find_kernels(device);
+    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
 }
 
 static dml_status dml__opencl_open(dml_device *device)
@@ -3699,7 +4053,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, state->solo, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
