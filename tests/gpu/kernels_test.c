@@ -43,10 +43,10 @@ static void results_repeat(void)
 /* Launches that name a family, whose kernel is chosen. */
 static void families(void)
 {
-    gemm_cases("gemm");
-    conv_cases("conv2d_forward");
-    conv_cases("conv2d_backward_input");
-    conv_cases("conv2d_backward_weights");
+    gemm_case("gemm", 65, 70, 67, true, false, 1, 0.5f);
+    conv_case("conv2d_forward", &conv_shapes[1], 1, true);
+    conv_case("conv2d_backward_input", &conv_shapes[1], 1, false);
+    conv_case("conv2d_backward_weights", &conv_shapes[1], 1, false);
 }
 
 /* All tiles add in the same order, so that what is chosen changes no bit; the solo kernels may contract
