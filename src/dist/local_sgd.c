@@ -75,8 +75,8 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
     dml_optimizer outer = state->options.outer;
     const float *number;
-    const double how[] = { state->once, state->once ? 0 : state->options.tau, state->options.average_state,
-                           (double)outer.kind, outer.nesterov };
+    const double how[] = { (double)state->once, (double)(state->once ? 0 : state->options.tau),
+                           (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
     uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
     for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
         const double real = (double)*number;

@@ -115,7 +115,7 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
 DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
                                            const char *of)
 {
-    double most[2] = { mark, -(double)mark };
+    double most[2] = { (double)mark, -(double)mark };
     if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
         return dml__sync_failed(trainer, comm);
     if (most[0] == -most[1]) return DML_OK;
