@@ -559,10 +559,12 @@ static void swaps_the_average(side *me, int step)
     CHECK_INT(dml_trainer_swap_average(me->trainer), DML_OK);
 }
 
+static const char *program; /* beside which there is room for files */
+
 static void saves_and_loads(side *me, int step)
 {
-    char path[64];
-    snprintf(path, sizeof path, "build/across_steps.%d.%ld", me->rank, (long)getpid());
+    char path[512];
+    snprintf(path, sizeof path, "%s.checkpoint.%d", program, me->rank);
     if (step == 3) CHECK_INT(dml_trainer_save(me->trainer, path), DML_OK);
     if (step == 6) CHECK_INT(dml_trainer_load(me->trainer, path), DML_OK);
     if (step == 6) remove(path);
@@ -695,8 +697,9 @@ static void a_device_with_memory_of_its_own(void)
 #endif
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    program = argc > 0 ? argv[0] : "across_steps_test";
     RUN(every_optimizer);
     RUN(every_model);
     RUN(every_compression);
