@@ -4,11 +4,11 @@
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
    `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
    runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
-   would cost every user's build (exponentials and their like, which wait for arithmetic, have one in
-   vector_math_wide.h); and the base is only for x86 processors without AVX2, so it is made small,
-   which compiles faster. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
+   would cost every user's build (exponentials and their like, and loops with many instructions for what
+   they read, have one by DML__PER_ISA_OR_WIDE, of the words of vector_math_wide.h); and the base is only for
+   x86 processors without AVX2, so it is made small, which compiles faster. Bodies and helpers pass vectors by
+   pointer, since a vector parameter of a function without the instruction set is an ABI hazard that compilers
+   warn of or refuse; everything is inlined.
 
    a * b + c becomes an FMA where there is one, so results may differ in the last bit between instruction
    sets, but never between places in an array: each element goes through the same loop (the ends of arrays
