@@ -14,9 +14,8 @@
 #define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
 #define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
-#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is */
-#define DML__SHM_REMOTE_MOST (128u * 1024) /* at most: the sender sees that it moves before it would sleep   \
-                                            */
+#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is; at most: */
+#define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
