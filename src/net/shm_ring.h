@@ -14,9 +14,8 @@
 #define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
 #define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
-#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is */
-#define DML__SHM_REMOTE_MOST (128u * 1024) /* at most: the sender sees that it moves before it would sleep   \
-                                            */
+#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is; at most: */
+#define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
@@ -96,13 +95,22 @@ static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t by
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
 }
 
+/* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
+   receiver that looks at it shall not take the line away. */
+static inline void dml__shm_write_short(uint8_t *to, uint32_t at, const uint8_t *data, size_t bytes)
+{
+    const size_t rest = 64 - offsetof(dml__shm_piece, data) - at, first = bytes < rest ? bytes : rest;
+    memcpy(to + at + first, data + first, bytes - first);
+    memcpy(to + at, data, first);
+}
+
 /* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
    many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
     if (dml__shm_knows_room(s, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
-        memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
+        dml__shm_write_short(s->way->pieces[s->head % DML__SHM_PIECES].data, at, data, left);
         dml__shm_publish(s, at, (uint32_t)left, 0);
         return (uint32_t)left;
     }
