@@ -48,8 +48,10 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= most) {
         plan->images = dml__smaller(p->batch, most / dml__larger(1, image));
-        while (plan->images > 1 && dml__quotient_up(p->batch, plan->images) < wanted)
-            plan->images = dml__quotient_up(plan->images, 2);
+        /* Pixels that lack the same taps fill tiles only in several images. */
+        const ptrdiff_t parts = plan->exact ? dml__smaller(threads, wanted) : wanted;
+        plan->images =
+            dml__quotient_up(p->batch, dml__round_up(dml__quotient_up(p->batch, plan->images), parts));
     } else {
         while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
                dml__conv_pass_footprint(plan, 1, plan->lines) > most)

@@ -143,11 +143,6 @@ DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
     return best;
 }
 
-DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow)
-{
-    return dml__round_up(rows, dml__tall_size(rows, b_narrow));
-}
-
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows)
 {
     const int size = tile->size;

@@ -35,9 +35,6 @@ DML__LOCAL bool dml__tall_is_there(dml_isa isa);
 /* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
 DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
 
-/* How many are then computed of them. */
-DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow);
-
 /* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
 DML__LOCAL void dml__tall_end(dml__tall_tile *tile);

@@ -116,7 +116,7 @@ static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgr
     dml__tall_tile tall;
     tall.columns = (int)j->filters;
     tall.b_narrow = j->filters < plan->kernel->lanes;
-    tall.size = dml__tall_size(line, tall.b_narrow);
+    tall.size = plan->tall;
     tall.blocks = (int)strip->lines;
     tall.k = (int)strip->w;
     tall.a_at = a_at, tall.b_at = b_at;
@@ -189,7 +189,7 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
-        if (dml__wgrad_is_tall(plan))
+        if (plan->tall)
             dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);

@@ -88,11 +88,15 @@ static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
     return 3 * vectors + vectors % 2;
 }
 
-DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
+/* Rows of a group where a turned tile may be tall: of one vector of filters, under elements of lines of taps.
+ */
+static int dml__wgrad_tall(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
-    return j->filters <= plan->kernel->lanes && j->taps_w * j->channels >= DML__TALL_LEAST &&
-           dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+    const ptrdiff_t line = j->taps_w * j->channels;
+    const bool may = plan->lines_of_taps && j->filters <= plan->kernel->lanes && line >= DML__TALL_LEAST &&
+                     dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+    return may ? dml__tall_size(line, j->filters < plan->kernel->lanes) : 0;
 }
 
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
@@ -102,7 +106,7 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
     if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
         return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
-    if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
+    if (plan->tall) return 3 * j->taps_h * dml__round_up(line, plan->tall) < lines;
     return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
 }
 
@@ -132,6 +136,7 @@ DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *
     plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
+    plan.tall = dml__wgrad_tall(&plan);
     plan.turned = dml__wgrad_is_turned(&plan);
     plan.patch_w = dml__wgrad_gathers(&plan);
     plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);

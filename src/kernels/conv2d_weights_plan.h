@@ -17,6 +17,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
     bool turned;                /* a tile's columns are filters: whole vectors, or one under a tall tile */
+    int tall;                   /* rows of a group where turned tiles are tall, or 0 */
     ptrdiff_t
         patch_w; /* a tile's columns run through (taps_h, taps_w, channels), gathered in so many floats */
     ptrdiff_t panels;        /* of channels; of whole lines 1 */
@@ -50,9 +51,6 @@ typedef struct dml__wgrad_view {
 } dml__wgrad_view;
 
 DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads);
-
-/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
-DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan);
 
 /* Floats of a worker: of the copy of x, and with the packed dy behind it. */
 DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
