@@ -8662,11 +8662,11 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
    `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
    runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
-   would cost every user's build (exponentials and their like, which wait for arithmetic, have one in
-   vector_math_wide.h); and the base is only for x86 processors without AVX2, so it is made small,
-   which compiles faster. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
+   would cost every user's build (exponentials and their like, and loops with many instructions for what
+   they read, have one by DML__PER_ISA_OR_WIDE, of the words of vector_math_wide.h); and the base is only for
+   x86 processors without AVX2, so it is made small, which compiles faster. Bodies and helpers pass vectors by
+   pointer, since a vector parameter of a function without the instruction set is an ABI hazard that compilers
+   warn of or refuse; everything is inlined.
 
    a * b + c becomes an FMA where there is one, so results may differ in the last bit between instruction
    sets, but never between places in an array: each element goes through the same loop (the ends of arrays
@@ -11141,8 +11141,10 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= most) {
         plan->images = dml__smaller(p->batch, most / dml__larger(1, image));
-        while (plan->images > 1 && dml__quotient_up(p->batch, plan->images) < wanted)
-            plan->images = dml__quotient_up(plan->images, 2);
+        /* Pixels that lack the same taps fill tiles only in several images. */
+        const ptrdiff_t parts = plan->exact ? dml__smaller(threads, wanted) : wanted;
+        plan->images =
+            dml__quotient_up(p->batch, dml__round_up(dml__quotient_up(p->batch, plan->images), parts));
     } else {
         while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
                dml__conv_pass_footprint(plan, 1, plan->lines) > most)
@@ -11313,9 +11315,6 @@ DML__LOCAL bool dml__tall_is_there(dml_isa isa);
 
 /* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
 DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
-
-/* How many are then computed of them. */
-DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow);
 
 /* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
@@ -12149,6 +12148,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
     bool turned;                /* a tile's columns are filters: whole vectors, or one under a tall tile */
+    int tall;                   /* rows of a group where turned tiles are tall, or 0 */
     ptrdiff_t
         patch_w; /* a tile's columns run through (taps_h, taps_w, channels), gathered in so many floats */
     ptrdiff_t panels;        /* of channels; of whole lines 1 */
@@ -12182,9 +12182,6 @@ typedef struct dml__wgrad_view {
 } dml__wgrad_view;
 
 DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads);
-
-/* Whether a turned tile may be tall: of one vector of filters, under elements of lines of taps. */
-DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan);
 
 /* Floats of a worker: of the copy of x, and with the packed dy behind it. */
 DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
@@ -12298,11 +12295,15 @@ static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
     return 3 * vectors + vectors % 2;
 }
 
-DML__LOCAL bool dml__wgrad_is_tall(const dml__wgrad_plan *plan)
+/* Rows of a group where a turned tile may be tall: of one vector of filters, under elements of lines of taps.
+ */
+static int dml__wgrad_tall(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
-    return j->filters <= plan->kernel->lanes && j->taps_w * j->channels >= DML__TALL_LEAST &&
-           dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+    const ptrdiff_t line = j->taps_w * j->channels;
+    const bool may = plan->lines_of_taps && j->filters <= plan->kernel->lanes && line >= DML__TALL_LEAST &&
+                     dml__tall_is_there(dml__pool_machine(plan->pool).isa);
+    return may ? dml__tall_size(line, j->filters < plan->kernel->lanes) : 0;
 }
 
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
@@ -12312,7 +12313,7 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
     if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
         return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
-    if (dml__wgrad_is_tall(plan)) return 3 * j->taps_h * dml__tall_cost(line, j->filters < lanes) < lines;
+    if (plan->tall) return 3 * j->taps_h * dml__round_up(line, plan->tall) < lines;
     return j->filters % lanes == 0 && plan->patch * dml__wgrad_line_cost(j->filters, lanes) < lines;
 }
 
@@ -12342,6 +12343,7 @@ DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *
     plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
+    plan.tall = dml__wgrad_tall(&plan);
     plan.turned = dml__wgrad_is_turned(&plan);
     plan.patch_w = dml__wgrad_gathers(&plan);
     plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
@@ -12691,7 +12693,7 @@ static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgr
     dml__tall_tile tall;
     tall.columns = (int)j->filters;
     tall.b_narrow = j->filters < plan->kernel->lanes;
-    tall.size = dml__tall_size(line, tall.b_narrow);
+    tall.size = plan->tall;
     tall.blocks = (int)strip->lines;
     tall.k = (int)strip->w;
     tall.a_at = a_at, tall.b_at = b_at;
@@ -12764,7 +12766,7 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
-        if (dml__wgrad_is_tall(plan))
+        if (plan->tall)
             dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
@@ -14543,11 +14545,6 @@ DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
         best = size;
     }
     return best;
-}
-
-DML__LOCAL ptrdiff_t dml__tall_cost(ptrdiff_t rows, bool b_narrow)
-{
-    return dml__round_up(rows, dml__tall_size(rows, b_narrow));
 }
 
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows)

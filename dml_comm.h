@@ -446,8 +446,9 @@ DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
 
 /* Writes a few lines of text: the ranks and what lies between them, what was measured, which algorithms calls
-   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most `bytes` with the 0 at the end. Returns the
-   bytes that all of it takes, without the 0. Rank 0 says the same to its log when it opens. */
+   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most
+   `bytes` with the 0 at the end. Returns the bytes that all of it takes, without the 0. Rank 0 says the same
+   to its log when it opens. */
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
 
 /* How many connections were dropped during the rendezvous because they weren't this job's. */
@@ -1038,9 +1039,10 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
    Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
    tested or given away. Load a checkpoint before the strategy is attached. Every rank makes the same calls;
    steps that one of them skips for its loss scale count too. Ranks with unlike options, and those that meet
-   after unlike numbers of steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
-   each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors more, and its
-   state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
+   after unlike numbers of steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused.
+   An average takes 4 bytes for each parameter over the network as an all-reduce does; with `outer` each rank
+   keeps 2 vectors more, and its state. The communicator stays the caller's, who closes it after the trainer
+   is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
 
 /* The same with no average until dml_local_sgd_average: every rank learns from its part of the data, once as
@@ -4972,9 +4974,8 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 #define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
 #define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
-#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is */
-#define DML__SHM_REMOTE_MOST (128u * 1024) /* at most: the sender sees that it moves before it would sleep   \
-                                            */
+#define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is; at most: */
+#define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
@@ -5054,13 +5055,22 @@ static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t by
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
 }
 
+/* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
+   receiver that looks at it shall not take the line away. */
+static inline void dml__shm_write_short(uint8_t *to, uint32_t at, const uint8_t *data, size_t bytes)
+{
+    const size_t rest = 64 - offsetof(dml__shm_piece, data) - at, first = bytes < rest ? bytes : rest;
+    memcpy(to + at + first, data + first, bytes - first);
+    memcpy(to + at, data, first);
+}
+
 /* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
    many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
     if (dml__shm_knows_room(s, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
-        memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
+        dml__shm_write_short(s->way->pieces[s->head % DML__SHM_PIECES].data, at, data, left);
         dml__shm_publish(s, at, (uint32_t)left, 0);
         return (uint32_t)left;
     }

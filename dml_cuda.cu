@@ -1544,6 +1544,20 @@ HELPER void dml__solo_patch(float *to, GLOBAL const float *x, GLOBAL const float
     const int taps_w = joined ? 1 : s.kernel_w;
     const WIDE line = (WIDE)s.width * s.channels;
     GLOBAL const float *image = x + corner.image * s.height * line + group * s.group_channels;
+    /* Most windows lie in the image, and then nothing is to be looked at: a row of taps after the other. */
+    if (joined && corner.h >= 0 && corner.h + (s.kernel_h - 1) * s.dilation_h < s.height && corner.w >= 0 &&
+        corner.w + s.kernel_w <= s.width) {
+        GLOBAL const float *from =
+            image + (corner.h + start.tap_h * s.dilation_h) * line + corner.w * s.channels + start.from;
+        for (int k = 0; k < n;) {
+            const int count = run - start.from < n - k ? run - start.from : n - k;
+            dml__solo_copy(to + k, from, count, end);
+            k += count;
+            from += s.dilation_h * line - start.from;
+            start.from = 0;
+        }
+        return;
+    }
     for (int k = 0; k < n; start.from = 0) {
         const int h = corner.h + start.tap_h * s.dilation_h, w = corner.w + start.tap_w * s.dilation_w;
         const int count = run - start.from < n - k ? run - start.from : n - k;

@@ -165,8 +165,9 @@ DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
 
 /* Writes a few lines of text: the ranks and what lies between them, what was measured, which algorithms calls
-   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most `bytes` with the 0 at the end. Returns the
-   bytes that all of it takes, without the 0. Rank 0 says the same to its log when it opens. */
+   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most
+   `bytes` with the 0 at the end. Returns the bytes that all of it takes, without the 0. Rank 0 says the same
+   to its log when it opens. */
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
 
 /* How many connections were dropped during the rendezvous because they weren't this job's. */
