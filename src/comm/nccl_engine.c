@@ -260,11 +260,19 @@ static bool dml__nccl_is_device(const dml__nccl *nccl, const void *data)
            (attributes.kind == DML__CUDA_ON_DEVICE || attributes.kind == DML__CUDA_MANAGED);
 }
 
+/* Of leaves the first that is this rank's. */
+static const void *dml__nccl_in(const dml__comm_call *call)
+{
+    for (int i = 0; call->leaves && i < call->signature.root; i++)
+        if (call->leaves[i]) return call->leaves[i];
+    return call->in;
+}
+
 DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
 {
     const dml__comm_operation operation = call->signature.operation;
     const bool root = comm->rank == call->signature.root;
-    const void *in = operation == DML__CALL_SCATTER && !root ? NULL : call->in;
+    const void *in = operation == DML__CALL_SCATTER && !root ? NULL : dml__nccl_in(call);
     const void *out = operation == DML__CALL_GATHER && !root ? NULL : call->out;
     char text[DML__SIGNATURE_TEXT];
     if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))

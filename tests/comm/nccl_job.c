@@ -238,6 +238,14 @@ static void what_fails(dml_comm *comm, const char *what, float *a, float *b)
     if (!strcmp(what, "function"))
         dml_comm_all_reduce(comm, a, 5, DML_F32, dml_comm_add_reduce(comm, on_host, NULL));
     if (!strcmp(what, "integers")) dml_comm_all_reduce(comm, a, 5, DML_I32, DML_MEAN);
+    if (!strcmp(what, "leaves") ||
+        !strcmp(what, "leaves_to_host")) { /* each rank has the one of its number */
+        void *leaves[WORLD] = { NULL };
+        int64_t owners[WORLD];
+        leaves[rank] = a;
+        dml_comm_all_reduce_leaves(comm, leaves, owners, (size_t)world, strcmp(what, "leaves") ? host : b, 5,
+                                   DML_F32, DML_SUM);
+    }
     if (!strcmp(what, "both")) dml_comm_all_gather(comm, a, 5, DML_F32, host);
     if (!strcmp(what, "host")) dml_comm_all_reduce(comm, rank == 1 ? host : a, COUNT, DML_F32, DML_SUM);
     if (!strcmp(what, "sum")) dml_comm_all_reduce(comm, a, COUNT, DML_F32, DML_SUM);

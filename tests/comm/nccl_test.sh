@@ -57,6 +57,8 @@ check_fails "a send" "NCCL's messages have no tags" job 2 send
 check_fails "in place" "NCCL has it for two arrays only" job 2 in_place
 check_fails "a function" "a function of the program's runs on the host" job 2 function
 check_fails "a mean of integers" "means of integers are not ours" job 2 integers
+check_fails "leaves" "all_reduce_leaves.*NCCL has nothing like it" job 2 leaves
+check_fails "leaves, and their sum on the host" "one array in a GPU's memory and one in the host's" job 2 leaves_to_host
 check_fails "one array of each" "one array in a GPU's memory and one in the host's" job 2 both
 check_fails "host memory at one rank" "in the host's memory while rank" job 2 host
 export DML_COMM_DETERMINISTIC=1
