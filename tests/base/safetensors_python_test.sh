@@ -1,46 +1,32 @@
-#Files of ours read by the reference implementation of the format, in Python, and its files read by us.
-.tests / build / check.sh PYTHON = $DML_BUILD / python / bin /
-                                   python
+# Files of ours read by the reference implementation of the format, in Python, and its files read by us.
+. tests/build/check.sh
+PYTHON=$DML_BUILD/python/bin/python
 
-#A Python that has the packages : built once, in the build folder.
-                                   prepare()
-{
-    if
-        [-x "$PYTHON"] && "$PYTHON" - c 'import numpy, safetensors' 2 > / dev / null;
-    then return 0;
-    fi rm - rf "$DML_BUILD/python" has python3 ||
-    {
-        why = 'python3 is not installed';
-        return 1;
-    }
-    mkdir - p "$DML_BUILD" python3 - m venv "$DML_BUILD/python" > "$WORK/said" 2 > &1 ||
-    {
-        why = 'python3 makes no venv';
-        return 1;
-    }
-    "$PYTHON" - m pip install - q-- disable - pip - version -
-                check-- timeout 10 --retries 1 safetensors numpy >
-            "$WORK/said" 2 > &1 ||
-    {
-        why = 'pip brings no safetensors and numpy';
-        return 1;
-    }
+# A Python that has the packages: built once, in the build folder.
+prepare() {
+    if [ -x "$PYTHON" ] && "$PYTHON" -c 'import numpy, safetensors' 2>/dev/null; then return 0; fi
+    rm -rf "$DML_BUILD/python"
+    has python3 || { why='python3 is not installed'; return 1; }
+    mkdir -p "$DML_BUILD"
+    python3 -m venv "$DML_BUILD/python" >"$WORK/said" 2>&1 || { why='python3 makes no venv'; return 1; }
+    "$PYTHON" -m pip install -q --disable-pip-version-check --timeout 10 --retries 1 safetensors numpy \
+        >"$WORK/said" 2>&1 || { why='pip brings no safetensors and numpy'; return 1; }
 }
 
-if
-    !prepare;
-then skip 'safetensors in Python' "$why" report base / safetensors_python exit fi
+if ! prepare; then
+    skip 'safetensors in Python' "$why"
+    report base/safetensors_python
+    exit
+fi
 
-                                                           cat >
-    "$WORK/tool.c" << 'END'
+cat >"$WORK/tool.c" <<'END'
 #include "base/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-        /* Writes the file that the Python side expects. */
-        static dml_status
-        save(dml__memory * memory, const char *path, dml__error *error)
+/* Writes the file that the Python side expects. */
+static dml_status save(dml__memory *memory, const char *path, dml__error *error)
 {
     static float matrix[6] = { 0.5f, -1, 2, 3e30f, 4, -0.0f };
     static double real[1] = { 1.0 / 3 };
@@ -98,8 +84,8 @@ int main(int argc, char **argv)
     dml__error error = { DML_OK, "" };
     if (argc != 3) return 2;
     dml__memory_init(&memory, NULL, NULL, 0);
-    const dml_status status =
-        strcmp(argv[1], "save") == 0 ? save(&memory, argv[2], &error) : show(&memory, argv[2], &error);
+    const dml_status status = strcmp(argv[1], "save") == 0 ? save(&memory, argv[2], &error)
+                                                           : show(&memory, argv[2], &error);
     if (status != DML_OK) fprintf(stderr, "%s\n", error.text);
     return status != DML_OK;
 }

@@ -102,7 +102,7 @@ check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
 check "allreduce" run allreduce --ranks 2 --transport tcp --bytes 4096 --seconds 0.001 $none
 check "allreduce's row" rows_are_well 1
-check "its time and bandwidth" grep -q '^name=all_reduce transport=tcp ranks=2 bytes=4096 algo=[a-z_]* latency_us=[^ ]* algbw=' "$WORK/rows"
+check "its time and bandwidth" grep -q '^name=all_reduce transport=tcp ranks=2 bytes=4096 algo=[a-z_]* chosen=1 latency_us=[^ ]* algbw=' "$WORK/rows"
 check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/rows"
 check "over each transport between processes, for each size" run allreduce --ranks 2 --min 4 --max 1024 --seconds 0.001 $none
 check "their rows" rows_are_well 6
@@ -215,7 +215,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp opencl_gemm strategies numerics; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"
