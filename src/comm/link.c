@@ -452,7 +452,9 @@ static dml_status dml__take_message_frame(dml__comm_job *job, int rank, const dm
     }
     if (frame->kind == DML__FRAME_EAGER && frame->message != flow->message)
         return dml__begin_storing(job, rank, frame);
-    return dml__take_payload(job, rank, flow, frame);
+    /* What came before it may have been on its way into the store when its flow began. */
+    if (frame->message != flow->message) status = dml__take_stored(job, flow);
+    return status ? status : dml__take_payload(job, rank, flow, frame);
 }
 
 static void dml__end_payload(dml__comm_job *job, int rank)

@@ -95,7 +95,9 @@ TEST__UNUSED static void check_accepted(const char *header, size_t data)
 /* Runs the tests of one file. */
 static int with_folder(void (*run)(void), const char *name)
 {
-    if (!mkdtemp(strcpy(folder, "/tmp/dml-safetensors-test-XXXXXX"))) {
+    snprintf(folder, sizeof folder, "/tmp/dml-%s-XXXXXX",
+             strrchr(name, '/') + 1); /* programs run side by side */
+    if (!mkdtemp(folder)) {
         printf("can't make a folder in /tmp\n");
         return 1;
     }

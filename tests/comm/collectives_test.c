@@ -378,6 +378,36 @@ static void all_reduce_in_many_pieces(void)
     run_worlds_of(all_reduce_body, 4000, "a key");
 }
 
+/* Of two halves one goes at once and one when it is granted: the first may still be coming in, unasked, when
+   the second is granted. Rank 0 waits for a message all the time, so that it takes what comes early. */
+static void halves_body(test_rank *me)
+{
+    enum { COUNT = 65537, CALLS = 200 };
+    float *data = (float *)malloc(COUNT * sizeof *data), last = 1;
+    dml_request *message = me->rank == 0 ? dml_comm_receive_start(me->comm, &last, 1, DML_F32, 1, 0) : NULL;
+    for (int call = 0; call < CALLS; call++) {
+        for (int i = 0; i < COUNT; i++) data[i] = (float)(i % 1000 + me->rank);
+        for (int i = 0; me->rank == 0 && i < call % 20; i++) me->bad += dml_comm_done(me->comm, message);
+        me->bad += dml_comm_all_reduce(me->comm, data, COUNT, DML_F32, DML_SUM) != DML_OK;
+        for (int i = 0; i < COUNT; i++) me->bad += data[i] != (float)(2 * (i % 1000) + 1);
+    }
+    if (me->rank == 1) me->bad += dml_comm_send(me->comm, &last, 1, DML_F32, 0, 0) != DML_OK;
+    if (me->rank == 0) me->bad += dml_comm_wait(me->comm, message) != DML_OK;
+    free(data);
+}
+
+static void early_halves(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 60, halves_body, NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].options.segment_bytes = 4000;
+        ranks[rank].options.algorithm = "tree";
+    }
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+}
+
 static void reduce_scatter(void)
 {
     run_worlds_of(reduce_scatter_body, 1000, NULL);
@@ -604,6 +634,7 @@ int main(void)
 {
     RUN(all_reduce);
     RUN(all_reduce_in_many_pieces);
+    RUN(early_halves);
     RUN(reduce_scatter);
     RUN(all_gather);
     RUN(broadcast);
