@@ -7288,7 +7288,8 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
-static inline bool dml__takes_reduce(dml__comm_operation operation)
+/* Whether it adds, so that the order in which it does may show in the result. */
+static inline bool dml__adds(dml__comm_operation operation)
 {
 #define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
     if (operation == DML__CALL_##NAME) return reduce;
@@ -10451,13 +10452,6 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,
                                  dml__choice *choice);
-
-/* Whether an operation adds, so that the order in which it does may show in the result. */
-static inline bool dml__adds(dml__comm_operation operation)
-{
-    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-           operation == DML__CALL_REDUCE_SCATTER;
-}
 
 /* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
    algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */
@@ -14137,7 +14131,7 @@ static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
     const dml__comm_operation operation = flow->request->call.signature.operation;
     const bool exchange =
         operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
-    if (!job->links[flow->rank].reads || dml__takes_reduce(operation)) return false;
+    if (!job->links[flow->rank].reads || dml__adds(operation)) return false;
     if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
     return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
 }

@@ -387,12 +387,18 @@ static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock second
     return true;
 }
 
+/* Whether nothing is to be measured: it isn't wanted, or the file has it, which is then in the table. */
+static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char *path, size_t capacity)
+{
+    return !dml__tune_path(path, capacity) || dml__tune_read(choice, path, device);
+}
+
 /* Reads the table, or measures it and adds it to the file. False: a launch failed. */
 static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
                                   void *argument)
 {
     char path[1024];
-    if (!dml__tune_path(path, sizeof path) || dml__tune_read(choice, path, device)) return true;
+    if (dml__tune_is_settled(choice, device, path, sizeof path)) return true;
     FILE *file = fopen(path, "a");
     if (!file) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);
@@ -438,8 +444,10 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
 static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
 {
     dml__tune_job job;
+    char path[1024];
     const dml_ref all = { &job.matrix, 0 };
-    if (choice->solo != DML__SOLO_NONE) return DML_OK;
+    if (choice->solo != DML__SOLO_NONE || dml__tune_is_settled(choice, name, path, sizeof path))
+        return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
     job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);

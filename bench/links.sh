@@ -5,21 +5,11 @@ build=${1:-build}
 [ $# -eq 0 ] || shift
 rate=1000
 [ "$1" != --mbit ] || rate=$2
-export DML_BUILD="$build"
-. tests/build/check.sh
-. tests/comm/hosts.sh
-unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY
-
-if why=$(hosts_missing); then
-    echo "links: $why" >&2
-    exit 1
-fi
+bench=links
+. bench/hosts.sh
 status=0
 for ranks in 2 4 8; do
-    hosts_up "$ranks" "${rate}mbit" >"$WORK/up" 2>&1 || {
-        cat "$WORK/up" >&2
-        exit 1
-    }
+    bench_hosts_up "$ranks" "${rate}mbit"
     hosts_start links "$ranks" "$build/bench/links" "$@"
     hosts_wait links "$ranks" >"$WORK/said" || status=1 # no pipe: who waits has to be who started them
     sed 's/^\[[0-9]*\] //' "$WORK/said"

@@ -4,26 +4,16 @@
 # gradients have come and across_steps: the step with both (ours), each alone, and what is lost of the step.
 build=${1:-build}
 [ $# -eq 0 ] || shift
-export DML_BUILD="$build"
-. tests/build/check.sh
-. tests/comm/hosts.sh
+bench=overlap
+. bench/hosts.sh
 HOSTS_LIMIT=${HOSTS_LIMIT:-120}
-unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY
-
-if why=$(hosts_missing); then
-    echo "overlap: $why" >&2
-    exit 1
-fi
 # Both at once, as in the job: they share memory and caches.
 "$build/bench/overlap" "$@" >"$WORK/other" &
 alone=$("$build/bench/overlap" "$@") || exit 1
 wait $!
 # Of two ranks each sends as many bytes as there are gradients; half of a step, and what TCP and Ethernet add.
 rate=$(echo "$alone" | awk '{ printf "%d", $2 * 8 * 1.06 / ($1 / 2) }')
-hosts_up 2 "${rate}bit" >"$WORK/up" 2>&1 || {
-    cat "$WORK/up" >&2
-    exit 1
-}
+bench_hosts_up 2 "${rate}bit"
 hosts_start overlap 2 "$build/bench/overlap" "$@"
 hosts_wait overlap 2 >"$WORK/said" # no pipe: who waits has to be who started them
 status=$?

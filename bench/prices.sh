@@ -3,21 +3,11 @@
 # namespaces, so as root) whose links are shaped to RATE megabits a second (40). Prints a row each, for simulate --check.
 build=${1:-build}
 rate=${2:-40}
-export DML_BUILD="$build"
-. tests/build/check.sh
-. tests/comm/hosts.sh
-unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY
-
-if why=$(hosts_missing); then
-    echo "prices: $why" >&2
-    exit 1
-fi
+bench=prices
+. bench/hosts.sh
 status=0
 for ranks in 2 4 8; do
-    hosts_up "$ranks" "${rate}mbit" >"$WORK/up" 2>&1 || {
-        cat "$WORK/up" >&2
-        exit 1
-    }
+    bench_hosts_up "$ranks" "${rate}mbit"
     for algo in all_to_all master_worker tree round_robin butterfly halving_doubling ring ring_segmented direct chain; do
         for kib in 256 1024; do
             hosts_start prices "$ranks" "$build/bench/links" --algo "$algo" --kib "$kib" --mbit "$rate" --calls 3

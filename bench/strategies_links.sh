@@ -3,19 +3,9 @@
 # over links shaped to 100 and 1000 Mbit/s. Prints a row for each way and rate; SVG: draws what a step takes. Takes about
 # a minute.
 build=${1:-build} svg=$2
-export DML_BUILD="$build"
-. tests/build/check.sh
-. tests/comm/hosts.sh
-unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY DML_PS
-
-if why=$(hosts_missing); then
-    echo "strategies_links: $why" >&2
-    exit 1
-fi
-hosts_up 3 1000mbit >"$WORK/up" 2>&1 || {
-    cat "$WORK/up" >&2
-    exit 1
-}
+bench=strategies_links
+. bench/hosts.sh
+bench_hosts_up 3 1000mbit
 status=0 jobs=0
 # time_way LABEL flags...: at each rate.
 time_way() {

@@ -41,7 +41,8 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
-static inline bool dml__takes_reduce(dml__comm_operation operation)
+/* Whether it adds, so that the order in which it does may show in the result. */
+static inline bool dml__adds(dml__comm_operation operation)
 {
 #define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
     if (operation == DML__CALL_##NAME) return reduce;

@@ -34,13 +34,6 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  bool rank_order, double until, void *work, size_t work_bytes,
                                  dml__choice *choice);
 
-/* Whether an operation adds, so that the order in which it does may show in the result. */
-static inline bool dml__adds(dml__comm_operation operation)
-{
-    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-           operation == DML__CALL_REDUCE_SCATTER;
-}
-
 /* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
    algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */
 DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps);

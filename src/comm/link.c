@@ -100,7 +100,7 @@ static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
     const dml__comm_operation operation = flow->request->call.signature.operation;
     const bool exchange =
         operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
-    if (!job->links[flow->rank].reads || dml__takes_reduce(operation)) return false;
+    if (!job->links[flow->rank].reads || dml__adds(operation)) return false;
     if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
     return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
 }
