@@ -146,7 +146,7 @@ $(BUILD)/bench/allreduce: bench/allreduce.c $(wildcard bench/*.h) dml.h $(SOURCE
 	    $(wildcard src/base/*.c src/net/*.c src/comm/*.c) -o $@ $(BASE_LIBS)
 
 # This one reads rows and uses nothing of the library.
-$(BUILD)/bench/report: bench/report.c
+$(BUILD)/bench/report: bench/report.c bench/rows.h bench/reasons.h
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ -lm

@@ -369,10 +369,11 @@ DML_API void dml_pool_destroy(dml_pool *pool);
 /* How many workers share a loop, the caller included; 1 for NULL. */
 DML_API int dml_pool_threads(const dml_pool *pool);
 
-/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Who
-   has no task takes the next, or the next few of many, so which worker runs which differs from run to run: a
-   result that must repeat may depend on the task's number only. About 1 us on threads that spin, and 10 to 30
-   us where they have gone to sleep. */
+/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Each
+   worker begins with a part of its own, the same whenever there are as many tasks, and then takes over what
+   others haven't begun, so which worker runs which differs from run to run: a result that must repeat may
+   depend on the task's number only. About 1 us on threads that spin, and 10 to 30 us where they have gone to
+   sleep. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
@@ -1287,6 +1288,10 @@ typedef struct dml_device_info {
     uint64_t memory;   /* bytes, 0 where unknown */
     int compute_units; /* cores or multiprocessors */
     bool gpu;          /* not a CPU that speaks OpenCL */
+    int clock;         /* in MHz at most, 0 where unknown */
+    char
+        features[96]; /* of its instructions: "avx512", "compute capability 9.0", "cl_khr_fp16", ...; or "" */
+    char driver[64];  /* its driver and version, "" where there is none */
 } dml_device_info;
 
 /* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch
@@ -1312,6 +1317,10 @@ typedef struct dml_backend {
     dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
     dml_status (*launch)(dml_device *device, const dml_launch *launch);
     dml_status (*finish)(dml_device *device);
+    /* Begins or ends the timing of launches and transfers, each of which is then told to
+       dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
+       no clock of its own. */
+    dml_status (*profile)(dml_device *device, bool on);
 } dml_backend;
 
 struct dml_device {
@@ -1320,15 +1329,28 @@ struct dml_device {
     bool host_memory;
     void *state; /* the backend's own */
     struct dml_context *context;
+    const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
+    const char *pass;             /* "forward" or "backward" */
+    struct dml__profile *profile; /* NULL: nothing is timed (device/profile.h) */
 };
 
-/* For backends: the first failure sticks to the context; returns `status`. */
+/* For backends: the first failure sticks to the context, with the layer that runs; returns `status`. */
 DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
+
+/* For backends, while they open: takes back a failure that the device can do without; and tells of it in the
+   context's log. */
+DML_API void dml_device_forgive(dml_device *device);
+DML_API void dml_device_warn(dml_device *device, const char *format, ...) DML__PRINTF(2, 3);
 
 /* For backends: zeroed memory from the context's allocator, NULL when there is none left. */
 DML_API void *dml_device_allocate(dml_device *device, size_t bytes);
 DML_API void dml_device_release(dml_device *device, void *memory);
+
+/* For backends: what is about to run ("write", a kernel's name) in the layer of now, -1 where nothing is
+   timed; and when it ran, in seconds of dml_seconds. */
+DML_API int dml_device_begin_event(dml_device *device, const char *what);
+DML_API void dml_device_end_event(dml_device *device, int event, double begin, double end);
 
 /* The backends of this build: the CPU always; OpenCL and CUDA where the implementation was compiled with
    DML_OPENCL or DML_CUDA defined and linked with dml_opencl.c or dml_cuda.cu. NULL past the last. */
@@ -1404,6 +1426,45 @@ DML_API const dml_device *dml_context_device(const dml_context *context);
 
 #endif
 
+/* ---- device/profile.h ---- */
+
+/* profile.h: which layer takes how long, on request. On a GPU these are the times of its kernels, as the
+   device took them; on the CPU, of the ops. */
+#ifndef DML_DEVICE_PROFILE_H
+#define DML_DEVICE_PROFILE_H
+
+/* What ran for one purpose, added up. The strings last as long as the profile does. */
+typedef struct dml_profile_row {
+    /* The layer's name in the graph, its first 63 bytes; "" for what is no layer's: copies, the optimizer's
+       step. */
+    const char *node;
+    const char *pass; /* "forward", "backward", or "step" outside of both */
+    const char *what; /* a kernel, "write", "read", "copy" or "zero"; on the CPU the layer's op */
+    int64_t calls;
+    double seconds;
+} dml_profile_row;
+
+/* Begins to measure, anew if that was done before, and keeps the first `events` for the timeline (0: 65536);
+   what comes later is only added up. That costs a GPU's queue two marks a launch, so nothing is measured
+   unless it is asked for. DML_ERROR_MEMORY; DML_ERROR_ARGUMENT for less than 0; a program with a thread of
+   its own isn't measured. */
+DML_API dml_status dml_profile_begin(dml_context *context, int events);
+
+/* Waits for the device, fills up to `capacity` rows, those that took longest first, and returns how many
+   there are in all; 0 where nothing is measured. */
+DML_API int dml_profile_rows(dml_context *context, dml_profile_row *rows, int capacity);
+
+#ifndef DML_NO_STDIO
+/* Waits for the device and writes the timeline in the format of Chrome's tracing (chrome://tracing,
+   ui.perfetto.dev), which a communicator's is in too. DML_ERROR_STATE where nothing is measured. */
+DML_API dml_status dml_profile_write(dml_context *context, const char *path);
+#endif
+
+/* Measures no longer and releases what was measured; dml_close does the same. */
+DML_API void dml_profile_end(dml_context *context);
+
+#endif
+
 /* ---- graph/shape.h ---- */
 
 /* shape.h: the shape of a tensor, without its batch axis. */
@@ -1422,7 +1483,7 @@ typedef struct dml_shape {
    a zeroed dml_shape. */
 #define dml_shape_of(...) DML__REST_SHAPE(0, __VA_ARGS__)
 
-/* How many elements: the product of the dimensions, 1 for a scalar. */
+/* How many elements: the product of the dimensions, 1 for a scalar, 0 for NULL. */
 DML_API size_t dml_shape_count(const dml_shape *shape);
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
 
@@ -2398,7 +2459,8 @@ DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
 /* Zeros before and after x along an axis. */
 DML_API dml_node *dml_pad(dml_node *x, int axis, int before, int after);
 
-/* Several of the same shape, but for the axis along which they come behind each other. `count` at least 1. */
+/* Several of the same shape, but for the axis along which they come behind each other. `count` at least 1.
+   NULL for `nodes` of NULL, where there is no graph to record an error on. */
 DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis);
 
 #endif
@@ -2977,6 +3039,9 @@ typedef struct dml_sync {
     /* For dml_trainer_gather: makes every vector but g whole on this rank. A strategy that calls
        dml_trainer_own or dml_trainer_forget has one. */
     dml_status (*gather)(void *state, dml_trainer *trainer);
+    /* The strategy goes on from what the trainer had in `start`, which it keeps elsewhere: dml_trainer_load
+       is refused as long as it is attached. */
+    bool keeps;
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
@@ -3000,7 +3065,7 @@ DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
    Until this is called, and for the next strategy, it is everything. */
 DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end);
 
-/* That range. */
+/* That range; either place may be NULL. */
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
 
 /* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
@@ -3050,7 +3115,8 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
    had never stopped: the optimizer takes on the run's numbers (a learning rate can be set again afterwards),
    the context its seed. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
    is damaged, or is of another model or an optimizer with other state, with what doesn't fit: the trainer is
-   then unchanged. */
+   then unchanged. DML_ERROR_STATE under a strategy that keeps parameters elsewhere (a parameter server's, or
+   local SGD with an outer optimizer): load before dml_trainer_sync. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
@@ -3155,10 +3221,10 @@ typedef struct dml_lr_finder dml_lr_finder;
 
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
    (their mean over ranks). NULL, with the error on the context: DML_ERROR_ARGUMENT for options out of range,
-   DML_ERROR_STATE while the gradient waits for more or the average is in the parameters' place,
-   DML_ERROR_MEMORY: it copies w, the optimizer's state and the average.
-   Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing,
-   end and suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
+   DML_ERROR_STATE while another search is on, while the gradient waits for more or the average is in the
+   parameters' place, DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
+   "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing, end and
+   suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
 DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options);
 
 /* Takes down the loss of the step that was just made and sets the next rate. False when the search has ended:
@@ -3396,8 +3462,9 @@ typedef struct dml_cifar_change {
 DML_API void dml_cifar_image(const unsigned char *record /* (DML_CIFAR_RECORD) */, dml_cifar_change change,
                              float mean, float deviation, float *image /* (32, 32, 3) */);
 
-/* The change by up to `most` pixels each way, 0 or more, with a mirror for half of the samples, that sample
-   number `sample` gets in an epoch: from these numbers alone, so that it doesn't matter which rank has it. */
+/* The change by up to `most` pixels each way (0 to 2^20; others count as the nearest), with a mirror for half
+   of the samples, that sample number `sample` gets in an epoch: from these numbers alone, so that it doesn't
+   matter which rank has it. */
 DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most);
 
 #endif
@@ -3850,6 +3917,17 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
 /* ---- base/windows.h ---- */
 
 /* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
@@ -3924,6 +4002,16 @@ DML_API double dml_seconds(void)
 #else
     return (double)clock() / CLOCKS_PER_SEC;
 #endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
 }
 
 #endif
@@ -4335,7 +4423,8 @@ DML_API dml_caches dml_cpu_caches(void)
 typedef enum dml__bf16_isa {
     DML__BF16_WIDENED, /* none: bf16 is widened to f32 */
     DML__BF16_AVX512,  /* AVX512-BF16: dot products of pairs */
-    DML__BF16_AMX      /* AMX-TILE and AMX-BF16: 16 x 16 tiles */
+    DML__BF16_AMX /* AMX-TILE and AMX-BF16: 16 x 16 tiles; with AVX512-BF16, as on every processor that has
+                     them */
 } dml__bf16_isa;
 
 /* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
@@ -4433,9 +4522,9 @@ DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
     const char *wanted = getenv("DML_ISA");
     const bool pairs = wanted && strcmp(wanted, "avx512_bf16") == 0;
     if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
+    if (!dml__has_avx512_bf16()) return DML__BF16_WIDENED;
     if (dml__has_amx() && !pairs) return DML__BF16_AMX;
-    return dml__has_avx512_bf16() && (pairs || dml__avx512_bf16_pays()) ? DML__BF16_AVX512
-                                                                        : DML__BF16_WIDENED;
+    return pairs || dml__avx512_bf16_pays() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
 }
 
 #endif
@@ -5275,7 +5364,23 @@ DML__LOCAL uint32_t dml__crc32c(uint32_t crc, const void *data, size_t bytes);
 
 #include <string.h>
 
-/* Compilers make one load or store of each. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define DML__BYTES_AS(type, name)                                                                            \
+    static inline type dml__load##name(const void *from)                                                     \
+    {                                                                                                        \
+        type value;                                                                                          \
+        memcpy(&value, from, sizeof value);                                                                  \
+        return value;                                                                                        \
+    }                                                                                                        \
+    static inline void dml__store##name(void *to, type value)                                                \
+    {                                                                                                        \
+        memcpy(to, &value, sizeof value);                                                                    \
+    }
+DML__BYTES_AS(uint16_t, 16)
+DML__BYTES_AS(uint32_t, 32)
+DML__BYTES_AS(uint64_t, 64)
+#undef DML__BYTES_AS
+#else
 static inline uint16_t dml__load16(const void *from)
 {
     const unsigned char *b = (const unsigned char *)from;
@@ -5316,6 +5421,8 @@ static inline void dml__store64(void *to, uint64_t value)
     dml__store32(b, (uint32_t)value);
     dml__store32(b + 4, (uint32_t)(value >> 32));
 }
+
+#endif
 
 static inline float dml__load_f32(const void *from)
 {
@@ -5988,6 +6095,9 @@ DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
 /* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
 DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
 
+/* Goes past a value of any kind, nested at most 64 deep. */
+DML__LOCAL bool dml__json_skip(dml__json *json);
+
 /* Whether nothing but white space is left. */
 DML__LOCAL bool dml__json_end(dml__json *json);
 
@@ -6267,6 +6377,80 @@ DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
         n = n * 10 + digit;
     }
     *value = n;
+    return true;
+}
+
+/* Whether the very next character is one of these, which is then taken. */
+static bool dml__json_take_any(dml__json *json, const char *characters)
+{
+    const char c = json->at < json->bytes ? json->text[json->at] : '\0';
+    if (c == '\0' || !strchr(characters, c)) return false;
+    json->at++;
+    return true;
+}
+
+static bool dml__json_take_digits(dml__json *json)
+{
+    const size_t start = json->at;
+    while (dml__json_take_any(json, "0123456789")) continue;
+    return json->at > start;
+}
+
+static bool dml__json_take_number(dml__json *json)
+{
+    dml__json_take_any(json, "-");
+    if (!dml__json_take_any(json, "0") && !dml__json_take_digits(json)) return false;
+    if (dml__json_take_any(json, ".") && !dml__json_take_digits(json)) return false;
+    if (!dml__json_take_any(json, "eE")) return true;
+    dml__json_take_any(json, "+-");
+    return dml__json_take_digits(json);
+}
+
+static bool dml__json_take_word(dml__json *json)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    for (int i = 0; i < 3; i++) {
+        const size_t bytes = strlen(words[i]);
+        if (json->bytes - json->at < bytes || memcmp(json->text + json->at, words[i], bytes) != 0) continue;
+        json->at += bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Neither an object nor an array. */
+static bool dml__json_skip_plain(dml__json *json)
+{
+    dml__json_string string;
+    if (dml__json_peek(json) == '"') return dml__json_read_string(json, &string);
+    const size_t start = json->at;
+    if (!json->problem && (dml__json_take_word(json) || dml__json_take_number(json))) return true;
+    return dml__json_fail(json, start, "a value was expected");
+}
+
+DML__LOCAL bool dml__json_skip(dml__json *json)
+{
+    uint64_t objects = 0; /* a bit for each that is open, the innermost lowest: not an array */
+    int depth = 0;
+    bool first = true;
+    dml__json_string name;
+    do {
+        const bool object = dml__json_take(json, '{');
+        if (object || dml__json_take(json, '[')) {
+            if (depth == 64) return dml__json_fail(json, json->at - 1, "values are nested more than 64 deep");
+            objects = objects << 1 | (object ? 1u : 0u);
+            depth++;
+            first = true;
+        } else if (!dml__json_skip_plain(json)) {
+            return false;
+        }
+        while (depth > 0 && !dml__json_more(json, objects & 1 ? '}' : ']', &first)) {
+            if (json->problem) return false;
+            objects >>= 1;
+            depth--;
+        }
+        if (depth > 0 && (objects & 1) && !dml__json_read_name(json, &name)) return false;
+    } while (depth > 0);
     return true;
 }
 
@@ -7468,6 +7652,16 @@ static inline void dml__pause(void)
 #endif
 }
 
+/* The line of that address will be written: another processor that has it may give it away now. */
+static inline void dml__write_soon(const void *address)
+{
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 #endif
 
 /* ---- thread/pool_internal.h ---- */
@@ -7511,14 +7705,28 @@ DML__LOCAL dml_dtype dml__pool_rounds_to(const dml_pool *pool);
 
 #define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
 
-/* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
-   claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
-   that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
-   for a loop does no harm, and nobody waits for a worker that has claimed nothing.
+/* How a loop runs. Its tasks are cut into a part for each worker, the same for the same number of tasks: what
+   a worker left in its own caches in one loop, it finds there in the next. The caller writes the parts, each
+   with all that is to be known of the loop, and `unclaimed` last. A worker claims tasks of a part, of its own
+   first and then of the others', by lowering `unclaimed` from a positive value, and only then reads the rest
+   of it: until these tasks are counted off `unfinished`, the loop can't end and the part can't change. So a
+   worker that is late for a loop does no harm, and nobody waits for a worker that has claimed nothing.
 
    In a process that fork() made, the workers are missing, which is just as if all were late; the mutex may be
    held by one that isn't there, so it and the condition are left alone there. Only who is about to make a
    system call asks what process it is in. */
+typedef struct dml__pool_worker {
+    /* Its part of the loop. */
+    int unclaimed DML__OWN_LINE; /* tasks of it not yet claimed, the last ones before `end` */
+    int loop;                    /* the number of the loop: who spins is told by its change */
+    int end;
+    int number;
+    dml_pool_task task;
+    void *argument;
+    dml_pool *pool;
+    dml__thread thread; /* number 0 is the caller, who has none */
+} dml__pool_worker;
+
 struct dml_pool {
     dml__memory memory;
     dml__machine machine;
@@ -7533,25 +7741,17 @@ struct dml_pool {
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
     dml_scratch scratch;
-    char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
-    struct dml__pool_worker *workers;
-    dml__mutex mutex; /* these two where there is no futex */
+    char *scratch_memory;      /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
+    dml__pool_worker *workers; /* (threads) */
+    dml__mutex mutex;          /* these two where there is no futex */
     dml__cond cond;
     /* What the threads share is on cache lines of its own. */
-    int unclaimed DML__OWN_LINE; /* tasks not yet claimed; -1: the pool is being destroyed */
-    int sleepers;                /* workers that sleep, or are about to, until unclaimed != 0 */
-    int tasks;                   /* the loop's: who claims finds it on the line that he has just fetched */
-    dml_pool_task task;
-    void *argument;
+    int loops DML__OWN_LINE;      /* how many began, but for overflow: who sleeps is told by its change */
+    int sleepers;                 /* workers that sleep, or are about to */
+    bool ends;                    /* the pool is being destroyed */
     int unfinished DML__OWN_LINE; /* tasks not yet ended */
     int caller_sleeps;            /* until unfinished == 0 */
 };
-
-typedef struct dml__pool_worker {
-    dml_pool *pool;
-    int number;
-    dml__thread thread;
-} dml__pool_worker;
 
 /* False in a child process, to which the threads haven't come along. */
 static bool dml__pool_is_ours(const dml_pool *pool)
@@ -7588,39 +7788,61 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 #endif
 }
 
-/* Spins until *word == 0, or until *word != 0, but no longer than the pool may; whether it is so. The clock
-   is read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
-static bool dml__pool_spin(const dml_pool *pool, const int *word, bool zero)
+/* Spins until (*word == value) is as wanted, but no longer than the pool may; whether it is so. The clock is
+   read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
+static bool dml__pool_spin(const dml_pool *pool, const int *word, int value, bool wanted)
 {
     double until = 0;
     for (int i = 1; pool->spin > 0; i++) {
-        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero) return true;
+        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) == wanted) return true;
         dml__pause();
         if (i % 64) continue;
         const double now = dml_seconds();
         if (until == 0) until = now + pool->spin * 1e-6;
         if (now >= until) break;
     }
-    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero;
+    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) == wanted;
 }
 
-/* Claims and runs tasks until none is left, and returns how many it ran. Of many it claims a few at a time,
-   fewer towards the end: threads that claim at once wait for each other. */
+/* Claims and runs tasks of a part until none is left, and returns how many it ran. Of many it claims a few at
+   a time, fewer towards the end: two who claim at once wait for each other. */
+static int dml__pool_work_on(dml__pool_worker *part, int worker)
+{
+    int ran = 0;
+    int unclaimed = __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED);
+    while (unclaimed > 0) {
+        const int left = unclaimed - (unclaimed + 7) / 8;
+        if (!__atomic_compare_exchange_n(&part->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
+                                         __ATOMIC_RELAXED))
+            continue;
+        for (int i = unclaimed; i > left; i--) part->task(part->argument, part->end - i, worker);
+        ran += unclaimed - left;
+        unclaimed = __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED);
+    }
+    return ran;
+}
+
 static int dml__pool_work(dml_pool *pool, int worker)
 {
     int ran = 0;
-    int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-    while (unclaimed > 0) {
-        const int few = unclaimed / 4 / pool->threads;
-        const int left = unclaimed - (few > 1 ? few : 1);
-        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
-                                         __ATOMIC_RELAXED))
-            continue;
-        for (int i = unclaimed; i > left; i--) pool->task(pool->argument, pool->tasks - i, worker);
-        ran += unclaimed - left;
-        unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-    }
+    for (int i = worker; i < pool->threads; i++) ran += dml__pool_work_on(&pool->workers[i], worker);
+    for (int i = 0; i < worker; i++) ran += dml__pool_work_on(&pool->workers[i], worker);
     return ran;
+}
+
+/* Waits until there is a loop other than `seen` with a part for this worker, or any loop that it was woken
+ * for. */
+static void dml__pool_await_loop(dml_pool *pool, const dml__pool_worker *self, int seen)
+{
+    if (dml__pool_spin(pool, &self->loop, seen, false)) return;
+    /* The count goes up before the number of loops is read, and the caller looks at the count after it has
+       raised that number: one of the two sees the other. */
+    __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+    const int loops = __atomic_load_n(&pool->loops, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&self->loop, __ATOMIC_ACQUIRE) == seen)
+        while (__atomic_load_n(&pool->loops, __ATOMIC_SEQ_CST) == loops)
+            dml__pool_sleep(pool, &pool->loops, loops);
+    __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
 static void dml__pool_worker_main(void *argument)
@@ -7628,16 +7850,10 @@ static void dml__pool_worker_main(void *argument)
     const dml__pool_worker *self = (const dml__pool_worker *)argument;
     dml_pool *pool = self->pool;
     if (pool->pin_first >= 0) dml__thread_pin(pool->pin_first + self->number);
-    for (;;) {
-        if (!dml__pool_spin(pool, &pool->unclaimed, false)) {
-            /* The count goes up before the kernel looks at the word, and the caller looks at the count after
-               it has written the word: one of the two sees the other. */
-            __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST) == 0)
-                dml__pool_sleep(pool, &pool->unclaimed, 0);
-            __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-        }
-        if (__atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED) < 0) return;
+    for (int seen = 0;;) {
+        dml__pool_await_loop(pool, self, seen);
+        seen = __atomic_load_n(&self->loop, __ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&pool->ends, __ATOMIC_RELAXED)) return;
         const int ran = dml__pool_work(pool, self->number);
         if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
@@ -7645,18 +7861,41 @@ static void dml__pool_worker_main(void *argument)
     }
 }
 
-/* Publishes `unclaimed` and wakes up to `wanted` sleepers. */
-static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
+/* Tells the workers who sleep that there is another loop; up to `wanted` of them. */
+static void dml__pool_ring(dml_pool *pool, int loop, int wanted)
 {
-    __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->loops, loop, __ATOMIC_SEQ_CST);
     const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
     if (sleepers && dml__pool_is_ours(pool))
-        dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+        dml__pool_wake(pool, &pool->loops, sleepers < wanted ? sleepers : wanted);
+}
+
+/* Backwards: the caller's own part is the one that nobody waits for. */
+static void dml__pool_publish(dml_pool *pool, int loop, int tasks, dml_pool_task task, void *argument)
+{
+    int end = tasks;
+    for (int i = pool->threads - 1; i >= 0; i--) {
+        dml__pool_worker *part = &pool->workers[i];
+        const int begin = (int)(((int64_t)tasks * i + pool->threads - 1) / pool->threads);
+        /* After a fork() in the middle of a loop, what nobody will run is left in a part. */
+        if (begin == end && __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED) == 0) continue;
+        part->end = end;
+        part->task = task;
+        part->argument = argument;
+        __atomic_store_n(&part->unclaimed, end - begin, __ATOMIC_RELEASE);
+        __atomic_store_n(&part->loop, loop, __ATOMIC_RELEASE);
+        end = begin;
+    }
+}
+
+static int dml__pool_next_loop(const dml_pool *pool)
+{
+    return (int)((unsigned)pool->loops + 1);
 }
 
 static void dml__pool_wait(dml_pool *pool)
 {
-    if (dml__pool_spin(pool, &pool->unfinished, true)) return;
+    if (dml__pool_spin(pool, &pool->unfinished, 0, true)) return;
     __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
     int unfinished;
     while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
@@ -7666,11 +7905,10 @@ static void dml__pool_wait(dml_pool *pool)
 
 static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
 {
-    pool->tasks = tasks;
-    pool->task = task;
-    pool->argument = argument;
+    const int loop = dml__pool_next_loop(pool);
     __atomic_store_n(&pool->unfinished, tasks, __ATOMIC_RELAXED);
-    dml__pool_publish(pool, tasks, tasks - 1);
+    dml__pool_publish(pool, loop, tasks, task, argument);
+    dml__pool_ring(pool, loop, tasks - 1);
     const int ran = dml__pool_work(pool, 0);
     if (__atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_ACQUIRE) != 0) dml__pool_wait(pool);
 }
@@ -7678,7 +7916,7 @@ static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task,
 static bool dml__pool_start_threads(dml_pool *pool)
 {
     while (pool->started < pool->threads - 1) {
-        dml__pool_worker *worker = &pool->workers[pool->started];
+        dml__pool_worker *worker = &pool->workers[pool->started + 1];
         worker->pool = pool;
         worker->number = pool->started + 1;
         if (!dml__thread_start(&worker->thread, dml__pool_worker_main, worker)) return false;
@@ -7689,9 +7927,12 @@ static bool dml__pool_start_threads(dml_pool *pool)
 
 static void dml__pool_stop_threads(dml_pool *pool)
 {
-    if (!dml__pool_is_ours(pool)) return;
-    dml__pool_publish(pool, -1, pool->started);
-    for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
+    if (!pool->started || !dml__pool_is_ours(pool)) return;
+    const int loop = dml__pool_next_loop(pool);
+    __atomic_store_n(&pool->ends, true, __ATOMIC_RELAXED);
+    for (int i = 1; i <= pool->started; i++) __atomic_store_n(&pool->workers[i].loop, loop, __ATOMIC_RELEASE);
+    dml__pool_ring(pool, loop, pool->started);
+    for (int i = 1; i <= pool->started; i++) dml__thread_join(&pool->workers[i].thread);
 }
 
 #else
@@ -7733,8 +7974,8 @@ static void dml__pool_settle(dml_pool *pool, const dml_pool_options *options)
 static bool dml__pool_start(dml_pool *pool)
 {
     if (pool->host_parallel || pool->threads == 1) return true;
-    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads - 1,
-                                                            sizeof *pool->workers);
+    pool->workers =
+        (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads, sizeof *pool->workers);
     return pool->workers && dml__pool_start_threads(pool);
 }
 
@@ -7886,7 +8127,7 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #define DML__TILE_FLOATS 1024
 #elif defined(DML__HAS_AVX512)
 #define DML__TILE_ROWS 15
-#define DML__TILE_FLOATS 256
+#define DML__TILE_FLOATS 448
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
@@ -7898,6 +8139,8 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #else
 #define DML__PANEL_FLOATS 8192
 #endif
+
+#define DML__HIGH_ROWS 14
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
@@ -7914,9 +8157,9 @@ typedef struct dml__tile {
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
-    bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
-    ptrdiff_t
-        row_step; /* of a tall tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i row_step */
+    bool a_packed;      /* the rows are side by side, as in a panel: a[i] = a[0] + i */
+    ptrdiff_t row_step; /* of a tall or high tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i
+                           row_step */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
@@ -7951,11 +8194,14 @@ typedef struct dml__microkernel {
        at most. */
     int k_block;
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
-       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
+       wanted packed as lines, k floats each one after the other, and those of C lie the same distance apart.
+     */
     int k_multiple;
     int least_columns; /* of a tile: 1 with masks, otherwise lanes */
     /* Tiles of up to a vector may have 10 .. so many rows too, in fives that lie row_step apart; 0: they
-       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. */
+       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. Those of more may
+       then have DML__HIGH_ROWS, in fives too, so that what a tile costs beside its multiply-adds is paid for
+       less often. */
     int tall_rows;
 } dml__microkernel;
 
@@ -8166,8 +8412,9 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
    panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
    share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
-   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. */
-enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL };
+   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. So
+   has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL, DML__HIGH };
 #define DML__WIDE_FORMS 3
 #define DML__ROWS_TOGETHER 5
 
@@ -8178,10 +8425,10 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
-        const int together = form == DML__TALL ? DML__ROWS_TOGETHER : 1;                                     \
+        const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
-        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED || form == DML__HIGH;           \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
@@ -8209,7 +8456,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             for (int i = 0; i < together; i++)                                                               \
                 at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
             const float *packed = a[0] + at[0];                                                              \
-            for (int p = keeps ? k : tile->k; p > 0; p -= steps, packed += steps * rows) {                   \
+            for (int p = keeps ? k : tile->k; p > 0; p -= steps) {                                           \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
                     DML__UNROLL                                                                              \
@@ -8220,16 +8467,18 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value = dml__##isa##_splat(                                             \
-                            form == DML__A_PACKED ? packed[s * rows + i]                                     \
-                                                  : a[i - i % together][at[i % together]]);                  \
+                            form == DML__A_PACKED                                                            \
+                                ? packed[i]                                                                  \
+                                : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);      \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
                     b += b_step;                                                                             \
-                    if (form != DML__A_PACKED) {                                                             \
+                    packed += a_step;                                                                        \
+                    if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == steps)) {                    \
                         DML__UNROLL                                                                          \
-                        for (int i = 0; i < together; i++) at[i] += a_step;                                  \
+                        for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? steps : a_step;      \
                     }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
@@ -8344,12 +8593,34 @@ DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 15, dml__avx512_fma)
 DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
 DML__DEFINE_TILE(avx512, DML__AVX512, 10, 1, DML__TALL)
 DML__DEFINE_TILE(avx512, DML__AVX512, 15, 1, DML__TALL)
+DML__DEFINE_TILE(avx512, DML__AVX512, 14, 2, DML__HIGH)
+DML__DEFINE_TILE(avx512, DML__AVX512, 14, 2, DML__A_PACKED)
 DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
+
+/* A high tile; or its rows in two, where its columns aren't whole vectors or its k isn't in fours. */
+static void dml__run_avx512_high(const dml__tile *tile)
+{
+    enum { HALF = DML__HIGH_ROWS / 2 };
+    if (tile->columns == 32 && tile->k % 4 == 0 && (tile->a_packed || tile->a_step == 1)) {
+        const dml__tile_function run =
+            tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
+        for (int n = 0; n < tile->panels; n++) run(tile, n);
+        return;
+    }
+    dml__tile half = *tile;
+    half.rows = HALF;
+    half.a_packed = false;
+    dml__run_avx512(&half);
+    for (int i = 0; i < HALF; i++) half.a[i] = tile->a[HALF + i], half.c[i] = tile->c[HALF + i];
+    dml__run_avx512(&half);
+}
 
 static void dml__run_avx512_any(const dml__tile *tile)
 {
     if (tile->rows <= 8)
         dml__run_avx512(tile);
+    else if (tile->rows == DML__HIGH_ROWS)
+        dml__run_avx512_high(tile);
     else if (tile->rows == 10)
         dml__tile_avx512_10x1_DML__TALL(tile, 0);
     else
@@ -8420,12 +8691,27 @@ DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 
 #define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
 
-/* All eight tiles have 16 rows of 64 bytes. */
+/* Tiles 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 of B; each row has 64 bytes. */
 typedef struct dml__amx_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } dml__amx_config;
+
+/* For `rows` rows of A: products of fewer take less time. Without lower rows their tiles are left out. */
+DML__AMX DML__INLINE void dml__configure_amx(int rows)
+{
+    dml__amx_config config = { 1,
+                               0,
+                               { 0 },
+                               { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
+                               { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
+    if (rows <= 16)
+        config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)rows;
+    else
+        config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(rows - 16);
+    _tile_loadconfig(&config);
+}
 
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
@@ -8447,24 +8733,56 @@ DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, co
     }
 }
 
-/* Rows of A are lines of k floats; those behind the last are read and make sums that nobody looks at. */
+/* Where the four tiles of sums lie: the first, and bytes between rows; those that there aren't lie nowhere.
+ */
+typedef struct dml__amx_sums {
+    float *first, *right, *low, *low_right;
+    ptrdiff_t line;
+} dml__amx_sums;
+
+DML__AMX DML__INLINE void dml__load_amx_sums(const dml__amx_sums *at)
+{
+    _tile_loadd(0, at->first, at->line);
+    if (at->right) _tile_loadd(1, at->right, at->line);
+    if (at->low) _tile_loadd(2, at->low, at->line);
+    if (at->low_right) _tile_loadd(3, at->low_right, at->line);
+}
+
+DML__AMX DML__INLINE void dml__store_amx_sums(const dml__amx_sums *at)
+{
+    _tile_stored(0, at->first, at->line);
+    if (at->right) _tile_stored(1, at->right, at->line);
+    if (at->low) _tile_stored(2, at->low, at->line);
+    if (at->low_right) _tile_stored(3, at->low_right, at->line);
+}
+
+DML__AMX DML__INLINE void dml__zero_amx_sums(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+/* Rows of A are lines of k floats. Sums to which nothing is to be done are begun in C, and stored there. */
 DML__AMX static void dml__run_amx(const dml__tile *tile)
 {
-    static const dml__amx_config config = { 1,
-                                            0,
-                                            { 0 },
-                                            { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
-                                            { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
     const bool low = tile->rows > 16, right = tile->columns > 16;
-    const int a_line = tile->k * 4, b_line = (int)tile->b_step * 4; /* bytes */
+    const bool bare = tile->alpha == 1 && (tile->beta == 0 || tile->beta == 1) && !tile->bias && !tile->relu;
+    const ptrdiff_t a_line = tile->k * 4, b_line = tile->b_step * 4; /* bytes */
+    const ptrdiff_t c_step = tile->rows > 1 ? tile->c[1] - tile->c[0] : 0, line = bare ? c_step : 32;
+    const ptrdiff_t right_at = !bare ? 16 : tile->columns - 16;
     float sums[32 * 32];
-    _tile_loadconfig(&config);
+    dml__configure_amx(tile->rows);
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;
+        const dml__amx_sums at = { first, right ? first + right_at : NULL, low ? first + 16 * line : NULL,
+                                   low && right ? first + 16 * line + right_at : NULL, line * 4 };
+        if (bare && tile->beta == 1)
+            dml__load_amx_sums(&at);
+        else
+            dml__zero_amx_sums();
         for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
             _tile_loadd(4, tile->a[0] + p, a_line);
             _tile_loadd(6, b, b_line);
@@ -8479,11 +8797,8 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
                 if (right) _tile_dpbf16ps(3, 5, 7);
             }
         }
-        _tile_stored(0, sums, 128);
-        _tile_stored(1, sums + 16, 128);
-        _tile_stored(2, sums + 16 * 32, 128);
-        _tile_stored(3, sums + 16 * 32 + 16, 128);
-        dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
+        dml__store_amx_sums(&at);
+        if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
     _tile_release();
 }
@@ -8518,12 +8833,28 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 #ifndef DML_KERNELS_PACK_H
 #define DML_KERNELS_PACK_H
 
-/* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
-   first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
-   zeros in lanes lanes .. width - 1; lanes <= width. */
+/* Copies of a factor's part, of lanes first .. first + lanes - 1 and k0 <= k < k0 + kc. */
+typedef struct dml__packers {
+    /* A panel, out[(k - k0) * width + lane - first], with zeros in lanes lanes .. width - 1; lanes <= width.
+     */
+    void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
+    /* Lines, out[(lane - first) * line + k - k0], of any number of lanes, for a micro-kernel that wants
+       lines; NULL: `pack` is asked for a line at a time, of width 1. */
+    void (*pack_lines)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, ptrdiff_t line,
+                       float *out);
+    /* So many panels that are whole vectors, with beginnings `apart`, where lanes are best read side by side;
+       NULL: `pack` is asked for one at a time. */
+    void (*pack_panels)(const void *source, ptrdiff_t first, ptrdiff_t panels, ptrdiff_t k0, int kc,
+                        int width, ptrdiff_t apart, float *out);
+} dml__packers;
+
+/* One factor of a product: `lane` counts the rows of A, or the columns of B. */
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;
+    const dml__packers *packers;  /* of which `pack` is one; NULL: there is no other */
+    const dml__packers *as_pairs; /* of the same source, whose floats become pairs of bf16 of two k's, which
+                                     k0 and kc then count; NULL: there are none */
 } dml__factor;
 
 /* A plain matrix as the source of a factor, which is then used where it lies if that is as fast: element
@@ -8535,6 +8866,12 @@ typedef struct dml__matrix {
 
 DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                  int width, float *out);
+
+/* Panels beside each other of lanes that lie side by side, line by line, since lines are best read from end
+   to end: out[(panel * kc + k) * width + lane] = x[k * k_step + panel * width + lane]. A width of 32 is that
+   of two vectors of AVX-512, which the processor then has. */
+DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
+                                 ptrdiff_t width, float *out);
 
 /* out[k * width + lane] = x[lane * lane_step + k], lane < lanes, k < kc: for packers. */
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
@@ -8628,6 +8965,49 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     }
 }
 
+#if defined(DML__HAS_AVX512)
+
+/* Panels of two vectors. The lines come from far where there is something to pack: some are asked for ahead.
+ */
+#define DML__LINES_AHEAD 4
+DML__AVX512 static void dml__pack_panels_avx512(const float *x, ptrdiff_t k_step, ptrdiff_t panels,
+                                                ptrdiff_t kc, float *out)
+{
+    for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += 32) {
+        const float *from = x, *ahead = x + (k + DML__LINES_AHEAD < kc ? DML__LINES_AHEAD * k_step : 0);
+        float *to = out;
+        for (ptrdiff_t panel = 0; panel < panels; panel++, from += 32, ahead += 32, to += kc * 32) {
+            const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+            DML__PREFETCH(ahead);
+            DML__PREFETCH(ahead + 16);
+            _mm512_storeu_ps(to, low);
+            _mm512_storeu_ps(to + 16, high);
+        }
+    }
+}
+
+#endif
+
+DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
+                                 ptrdiff_t width, float *out)
+{
+#if defined(DML__HAS_AVX512)
+    if (width == 32) {
+        dml__pack_panels_avx512(x, k_step, panels, kc, out);
+        return;
+    }
+#endif
+    for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
+        float *to = out;
+        if (width == 16)
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
+                memcpy(to, x + panel * 16, 16 * sizeof *to);
+        else
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
+                memcpy(to, x + panel * width, (size_t)width * sizeof *to);
+    }
+}
+
 DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                  int width, float *out)
 {
@@ -8637,10 +9017,306 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
         dml__pack_lanes(x, m->k_step, lanes, kc, width, out);
         return;
     }
+    if (width == 1) { /* a line, for a micro-kernel that wants lines */
+        memcpy(out, x, (size_t)kc * sizeof *out);
+        return;
+    }
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
 }
 
+#endif
+
+/* ---- kernels/pack_pairs.c ---- */
+
+#ifndef DML_KERNELS_PACK_PAIRS_C
+#define DML_KERNELS_PACK_PAIRS_C
+
+/* ---- kernels/pack_pairs.h ---- */
+
+/* pack_pairs.h: factors of floats or of bf16, packed as pairs of bf16 for the micro-kernels that multiply
+   such. A pair is of two k's, the first in the lower half; the pair of a last odd k has a zero. */
+#ifndef DML_KERNELS_PACK_PAIRS_H
+#define DML_KERNELS_PACK_PAIRS_H
+
+/* Element (lane, k) is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
+typedef struct dml__pairs_source {
+    const void *x;
+    bool wide; /* of floats, which are rounded to nearest, denormals to 0; otherwise of bf16 */
+    ptrdiff_t lane_step, k_step, k;
+} dml__pairs_source;
+
+#if defined(DML__HAS_AVX512_BF16)
+
+#define DML__PAIRS_TARGET DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
+
+/* A factor whose k's count pairs, for a micro-kernel on pairs; the source is kept. */
+DML__LOCAL dml__factor dml__factor_of_pairs(const dml__pairs_source *source);
+
+#endif
+#endif
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* Pairs of k's that are turned into lines at once. */
+#define DML__PAIRS_BLOCK 16
+
+/* Bits 0 .. n - 1, of 32 at most; n may be anything. */
+static inline uint32_t dml__first_bits(ptrdiff_t n)
+{
+    return n >= 32 ? 0xFFFFFFFFu : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* Two vectors of floats as bf16, those of `low` in the lower half. */
+DML__PAIRS_TARGET DML__INLINE __m512 dml__narrowed(__m512 low, __m512 high)
+{
+    return (__m512)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* A lane's k's from element `at` on, up to 32 of them, which lie side by side. */
+DML__PAIRS_TARGET DML__INLINE __m512 dml__pairs_of_lane(const dml__pairs_source *s, ptrdiff_t at,
+                                                        ptrdiff_t count, const bool wide)
+{
+    const float *x = (const float *)s->x + at;
+    if (count >= 32)
+        return wide ? dml__narrowed(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16))
+                    : _mm512_loadu_ps((const uint16_t *)s->x + at);
+    const uint32_t mask = dml__first_bits(count);
+    if (!wide) return (__m512)_mm512_maskz_loadu_epi16(mask, (const uint16_t *)s->x + at);
+    return dml__narrowed(_mm512_maskz_loadu_ps((__mmask16)mask, x),
+                         _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16));
+}
+
+/* The pair of k and k + 1 of 16 lanes, of which those of the masks are there, and lie side by side from
+   element `at` on. */
+DML__PAIRS_TARGET DML__INLINE __m512 dml__pairs_of_k(const dml__pairs_source *s, ptrdiff_t at, __mmask16 even,
+                                                     __mmask16 odd, const bool wide)
+{
+    static const uint16_t in_turn[32] = { 0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 };
+    if (!wide) {
+        const uint16_t *x = (const uint16_t *)s->x + at;
+        const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(even, x));
+        const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(odd, x + s->k_step));
+        return (__m512)(low | _mm512_slli_epi32(high, 16));
+    }
+    const float *x = (const float *)s->x + at;
+    const __m512 both =
+        dml__narrowed(_mm512_maskz_loadu_ps(even, x), _mm512_maskz_loadu_ps(odd, x + s->k_step));
+    return (__m512)_mm512_permutexvar_epi16((__m512i)_mm512_loadu_ps(in_turn), (__m512i)both);
+}
+
+/* Four rows of each of four quarters, which become columns: lines 4 i .. 4 i + 3 of the quarters q. */
+#define DML__TURN_QUARTERS(r, i)                                                                             \
+    do {                                                                                                     \
+        const __m512 t0 = _mm512_unpacklo_ps(r[i], r[i + 1]), t1 = _mm512_unpackhi_ps(r[i], r[i + 1]);       \
+        const __m512 t2 = _mm512_unpacklo_ps(r[i + 2], r[i + 3]),                                            \
+                     t3 = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);                                            \
+        r[i] = _mm512_shuffle_ps(t0, t2, 0x44);                                                              \
+        r[i + 1] = _mm512_shuffle_ps(t0, t2, 0xEE);                                                          \
+        r[i + 2] = _mm512_shuffle_ps(t1, t3, 0x44);                                                          \
+        r[i + 3] = _mm512_shuffle_ps(t1, t3, 0xEE);                                                          \
+    } while (0)
+
+/* Quarters of rows i, i + 4, i + 8, i + 12 change places: a 4 x 4 of them is turned. */
+#define DML__TURN_WHOLES(r, i)                                                                               \
+    do {                                                                                                     \
+        const __m512 t0 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88),                                        \
+                     t1 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xDD);                                        \
+        const __m512 t2 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88),                                   \
+                     t3 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xDD);                                   \
+        r[i] = _mm512_shuffle_f32x4(t0, t2, 0x88);                                                           \
+        r[i + 4] = _mm512_shuffle_f32x4(t1, t3, 0x88);                                                       \
+        r[i + 8] = _mm512_shuffle_f32x4(t0, t2, 0xDD);                                                       \
+        r[i + 12] = _mm512_shuffle_f32x4(t1, t3, 0xDD);                                                      \
+    } while (0)
+
+/* Rows become columns. */
+DML__PAIRS_TARGET DML__INLINE void dml__turn_16x16(__m512 r[16])
+{
+    DML__TURN_QUARTERS(r, 0);
+    DML__TURN_QUARTERS(r, 4);
+    DML__TURN_QUARTERS(r, 8);
+    DML__TURN_QUARTERS(r, 12);
+    DML__TURN_WHOLES(r, 0);
+    DML__TURN_WHOLES(r, 1);
+    DML__TURN_WHOLES(r, 2);
+    DML__TURN_WHOLES(r, 3);
+}
+
+/* 16 x 16 of what comes in rows, turned, to `count` rows of the output. */
+DML__PAIRS_TARGET DML__INLINE void dml__store_turned(__m512 r[16], int count, __mmask16 mask, ptrdiff_t step,
+                                                     float *out)
+{
+    dml__turn_16x16(r);
+    if (count >= 16) {
+        DML__UNROLL
+        for (int i = 0; i < 16; i++) _mm512_mask_storeu_ps(out + i * step, mask, r[i]);
+        return;
+    }
+    __m512 rows[16];
+    DML__UNROLL
+    for (int i = 0; i < 16; i++) rows[i] = r[i];
+    for (int i = 0; i < count; i++) _mm512_mask_storeu_ps(out + i * step, mask, rows[i]);
+}
+
+/* Of lanes whose k's lie side by side. */
+DML__PAIRS_TARGET DML__INLINE void dml__panel_of_lanes(const dml__pairs_source *s, ptrdiff_t first, int lanes,
+                                                       ptrdiff_t k0, int kc, int width, float *out,
+                                                       const bool wide)
+{
+    for (int lane = 0; lane < width; lane += 16) {
+        const __mmask16 mask = (__mmask16)dml__first_bits(width - lane);
+        for (int k = 0; k < kc; k += DML__PAIRS_BLOCK) {
+            const ptrdiff_t begin = 2 * (k0 + k), left = s->k - begin;
+            __m512 r[16];
+            ptrdiff_t at = (first + lane) * s->lane_step + begin;
+            DML__UNROLL
+            for (int l = 0; l < 16; l++, at += s->lane_step)
+                r[l] = dml__pairs_of_lane(s, at, lane + l < lanes ? left : 0, wide);
+            dml__store_turned(r, kc - k, mask, width, out + (ptrdiff_t)k * width + lane);
+        }
+    }
+}
+
+/* Of lanes that lie side by side. */
+DML__PAIRS_TARGET DML__INLINE void dml__panel_of_ks(const dml__pairs_source *s, ptrdiff_t first, int lanes,
+                                                    ptrdiff_t k0, int kc, int width, float *out,
+                                                    const bool wide)
+{
+    const int whole = lanes / 16 * 16;
+    const __mmask16 rest = (__mmask16)dml__first_bits(lanes - whole);
+    ptrdiff_t at = 2 * k0 * s->k_step + first, left = s->k - 2 * k0;
+    for (int k = 0; k < kc; k++, out += width, at += 2 * s->k_step, left -= 2) {
+        const __mmask16 odd = left > 1 ? 0xFFFF : 0;
+        int lane = 0;
+        for (; lane < whole; lane += 16)
+            _mm512_storeu_ps(out + lane, dml__pairs_of_k(s, at + lane, 0xFFFF, odd, wide));
+        for (; lane < width; lane += 16) {
+            const __mmask16 there = (__mmask16)(lane < lanes ? rest : 0);
+            _mm512_mask_storeu_ps(out + lane, (__mmask16)dml__first_bits(width - lane),
+                                  dml__pairs_of_k(s, at + lane, there, (__mmask16)(there & odd), wide));
+        }
+    }
+}
+
+/* The same for whole panels beside each other, `apart` floats: lines are best read from end to end. */
+DML__PAIRS_TARGET DML__INLINE void dml__panels_of_ks(const dml__pairs_source *s, ptrdiff_t first,
+                                                     ptrdiff_t panels, ptrdiff_t k0, int kc, int width,
+                                                     ptrdiff_t apart, float *out, const bool wide)
+{
+    ptrdiff_t at = 2 * k0 * s->k_step + first, left = s->k - 2 * k0;
+    for (int k = 0; k < kc; k++, out += width, at += 2 * s->k_step, left -= 2) {
+        const __mmask16 odd = left > 1 ? 0xFFFF : 0;
+        ptrdiff_t from = at;
+        float *to = out;
+        for (ptrdiff_t panel = 0; panel < panels; panel++, to += apart)
+            for (int lane = 0; lane < width; lane += 16, from += 16)
+                _mm512_storeu_ps(to + lane, dml__pairs_of_k(s, from, 0xFFFF, odd, wide));
+    }
+}
+
+DML__PAIRS_TARGET DML__INLINE void dml__lines_of_lanes(const dml__pairs_source *s, ptrdiff_t first, int lanes,
+                                                       ptrdiff_t k0, int kc, ptrdiff_t line, float *out,
+                                                       const bool wide)
+{
+    for (int lane = 0; lane < lanes; lane++, out += line) {
+        const ptrdiff_t at = (first + lane) * s->lane_step + 2 * k0, left = s->k - 2 * k0;
+        int k = 0;
+        for (; k + 16 <= kc && left - 2 * k >= 32; k += 16) {
+            DML__PREFETCH((const char *)s->x + (at + 2 * k + s->lane_step) * (wide ? 4 : 2));
+            if (wide) DML__PREFETCH((const float *)s->x + at + 2 * k + s->lane_step + 16);
+            _mm512_storeu_ps(out + k, dml__pairs_of_lane(s, at + 2 * k, 32, wide));
+        }
+        for (; k < kc; k += 16)
+            _mm512_mask_storeu_ps(out + k, (__mmask16)dml__first_bits(kc - k),
+                                  dml__pairs_of_lane(s, at + 2 * k, left - 2 * k, wide));
+    }
+}
+
+DML__PAIRS_TARGET DML__INLINE void dml__lines_of_ks(const dml__pairs_source *s, ptrdiff_t first, int lanes,
+                                                    ptrdiff_t k0, int kc, ptrdiff_t line, float *out,
+                                                    const bool wide)
+{
+    for (int k = 0; k < kc; k += DML__PAIRS_BLOCK) {
+        const __mmask16 mask = (__mmask16)dml__first_bits(kc - k);
+        for (int lane = 0; lane < lanes; lane += 16) {
+            const ptrdiff_t begin = 2 * (k0 + k), left = s->k - begin;
+            const __mmask16 there = (__mmask16)dml__first_bits(lanes - lane);
+            __m512 r[16];
+            ptrdiff_t at = begin * s->k_step + first + lane;
+            DML__UNROLL
+            for (int p = 0; p < 16; p++, at += 2 * s->k_step)
+                r[p] = dml__pairs_of_k(s, at, (__mmask16)(left > 2 * p ? there : 0),
+                                       (__mmask16)(left > 2 * p + 1 ? there : 0), wide);
+            dml__store_turned(r, lanes - lane, mask, line, out + lane * line + k);
+        }
+    }
+}
+
+/* Each of the four in both types, so that the type is a constant in its loops. */
+#define DML__DEFINE_PACK_PAIRS(name, last, wide)                                                             \
+    DML__PAIRS_TARGET static void dml__##name##_##wide(const dml__pairs_source *s, ptrdiff_t first,          \
+                                                       int lanes, ptrdiff_t k0, int kc, last, float *out)    \
+    {                                                                                                        \
+        dml__##name(s, first, lanes, k0, kc, step, out, wide);                                               \
+    }
+DML__DEFINE_PACK_PAIRS(panel_of_lanes, int step, true)
+DML__DEFINE_PACK_PAIRS(panel_of_lanes, int step, false)
+DML__DEFINE_PACK_PAIRS(panel_of_ks, int step, true)
+DML__DEFINE_PACK_PAIRS(panel_of_ks, int step, false)
+DML__DEFINE_PACK_PAIRS(lines_of_lanes, ptrdiff_t step, true)
+DML__DEFINE_PACK_PAIRS(lines_of_lanes, ptrdiff_t step, false)
+DML__DEFINE_PACK_PAIRS(lines_of_ks, ptrdiff_t step, true)
+DML__DEFINE_PACK_PAIRS(lines_of_ks, ptrdiff_t step, false)
+
+DML__PAIRS_TARGET static void dml__panels_of_ks_any(const dml__pairs_source *s, ptrdiff_t first,
+                                                    ptrdiff_t panels, ptrdiff_t k0, int kc, int width,
+                                                    ptrdiff_t apart, float *out)
+{
+    if (s->wide)
+        dml__panels_of_ks(s, first, panels, k0, kc, width, apart, out, true);
+    else
+        dml__panels_of_ks(s, first, panels, k0, kc, width, apart, out, false);
+}
+
+static void dml__pack_pairs_panels(const void *source, ptrdiff_t first, ptrdiff_t panels, ptrdiff_t k0,
+                                   int kc, int width, ptrdiff_t apart, float *out)
+{
+    dml__panels_of_ks_any((const dml__pairs_source *)source, first, panels, k0, kc, width, apart, out);
+}
+
+static void dml__pack_pairs_panel(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
+{
+    const dml__pairs_source *s = (const dml__pairs_source *)source;
+    if (s->lane_step == 1)
+        (s->wide ? dml__panel_of_ks_true : dml__panel_of_ks_false)(s, first, lanes, k0, kc, width, out);
+    else
+        (s->wide ? dml__panel_of_lanes_true : dml__panel_of_lanes_false)(s, first, lanes, k0, kc, width, out);
+}
+
+static void dml__pack_pairs_lines(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  ptrdiff_t line, float *out)
+{
+    const dml__pairs_source *s = (const dml__pairs_source *)source;
+    if (s->lane_step == 1)
+        (s->wide ? dml__lines_of_ks_true : dml__lines_of_ks_false)(s, first, lanes, k0, kc, line, out);
+    else
+        (s->wide ? dml__lines_of_lanes_true : dml__lines_of_lanes_false)(s, first, lanes, k0, kc, line, out);
+}
+
+DML__LOCAL dml__factor dml__factor_of_pairs(const dml__pairs_source *source)
+{
+    static const dml__packers along = { dml__pack_pairs_panel, dml__pack_pairs_lines, NULL };
+    static const dml__packers across = { dml__pack_pairs_panel, dml__pack_pairs_lines,
+                                         dml__pack_pairs_panels };
+    const dml__factor factor = { dml__pack_pairs_panel, source, source->lane_step == 1 ? &across : &along,
+                                 NULL };
+    return factor;
+}
+
+#endif
 #endif
 
 /* ---- kernels/finish.c ---- */
@@ -9007,8 +9683,9 @@ typedef enum dml__thin_form {
     DML__THIN_OUTER  /* one k: C's rows are multiples of B's only line */
 } dml__thin_form;
 
-/* Which form a product has; it depends on the sizes, of which none is 0, and on how the factors lie alone. */
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product);
+/* Which form a product has on an instruction set; otherwise it depends on the sizes, of which none is 0, and
+   on how the factors lie alone. Of bf16 it is the same on all. */
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product, dml_isa isa);
 
 /* Computes a product that has one of the forms. */
 DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
@@ -9090,6 +9767,9 @@ static inline ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
 #define DML__LINES_MOST_FAR 8     /* where B is so large that tiles would wait for it: */
 #define DML__LINES_FAR 65536      /* elements, */
 #define DML__LINES_FAR_LENGTH 256 /* and its lines so long */
+/* With AVX-512 tiles' loads keep up with a second cache, which then has at least so many floats. */
+#define DML__LINES_MOST_WIDE 3
+#define DML__LINES_FAR_WIDE 262145
 
 #define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
 
@@ -9231,8 +9911,13 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
             dml__line_vector_##name(b + at + lanes, b_line, factor, sums + i * line + at + lanes, line,      \
                                     rows, terms);                                                            \
         }                                                                                                    \
-        for (; at + lanes <= n; at += lanes)                                                                 \
+        for (; at + lanes <= n; at += lanes) {                                                               \
+            if (lanes == 16 && rows == DML__LINES_TILE && i == 0) {                                          \
+                DML__UNROLL                                                                                  \
+                for (int q = 0; q < terms; q++) DML__PREFETCH(b + at + (terms + q) * b_line);                \
+            }                                                                                                \
             dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+        }                                                                                                    \
         if (at < n)                                                                                          \
             dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
     }                                                                                                        \
@@ -9447,18 +10132,26 @@ static dml__thin_factor dml__thin_factor_of(const dml__factor *factor)
     return own;
 }
 
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
+/* The most rows of A whose products are sums of B's lines, of f32 or bf16. */
+static ptrdiff_t dml__most_rows_of_lines(ptrdiff_t n, ptrdiff_t k, bool wide)
+{
+    const ptrdiff_t far = wide ? DML__LINES_FAR_WIDE : DML__LINES_FAR;
+    if (n >= DML__LINES_FAR_LENGTH && k >= dml__quotient_up(far, n)) return DML__LINES_MOST_FAR;
+    return wide ? DML__LINES_MOST_WIDE : DML__LINES_MOST;
+}
+
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product, dml_isa isa)
 {
     const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (!a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
+    if (product->kernel || !a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
     if (a.k_step == 1 && b.k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
         (m >= 4 || n >= 4))
         return DML__THIN_DOTS;
     if (b.lane_step != 1) return DML__NOT_THIN;
     if (k == 1 && !a.narrow) return DML__THIN_OUTER;
-    const bool far = n >= DML__LINES_FAR_LENGTH && k >= DML__LINES_FAR / n;
-    return m <= (far ? DML__LINES_MOST_FAR : DML__LINES_MOST) && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
+    const bool wide = isa == DML_ISA_AVX512 && !a.narrow;
+    return n >= 16 && m <= dml__most_rows_of_lines(n, k, wide) ? DML__THIN_LINES : DML__NOT_THIN;
 }
 
 DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
@@ -9487,7 +10180,7 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
                        product->n,
                        isa,
                        dml__thin_kernel_get(isa, a.narrow) };
-    switch (dml__thin_kind(product)) {
+    switch (dml__thin_kind(product, isa)) {
     case DML__THIN_DOTS:
         thin.b_line = b.lane_step;
         if (thin.m > thin.n) {
@@ -9570,9 +10263,11 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 
 #include <string.h>
 
-/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most. */
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; or,
+   for a micro-kernel that wants A packed as lines, of so many floats. */
 #define DML__PACK_ROWS 120
 #define DML__PACK_COLUMNS 512
+#define DML__PACK_FLOATS 262144
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
    k's than this, writing C takes longer than reading them. */
@@ -9585,12 +10280,19 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
-/* Rows of A that are so far apart have a page each. */
-#define DML__PAGE_FLOATS 1024
+/* The same where loads may come from the second cache: for more columns than this, and where the lines take
+   little more than a first cache, for more than that. */
+#define DML__LINES_COLUMNS 128
+#define DML__NEAR_LINES_COLUMNS 512
+#define DML__NEAR_LINES_FLOATS 16384
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
+
+/* Where loads may come from the second cache, any B is worth packing for more rows than this alone: fewer
+   don't repay the copy, wherever B lies. */
+#define DML__IN_PLACE_ROWS 240
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
@@ -9602,6 +10304,11 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 static bool dml__has_lanes(const dml__factor *factor)
 {
     return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+static inline bool dml__packs_panels(const dml__factor *factor)
+{
+    return factor->packers && factor->packers->pack_panels;
 }
 
 /* The share of a vector's lanes that `n` columns fill. */
@@ -9652,11 +10359,13 @@ static bool dml__asks_for_lines(const dml__job *job)
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
-/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
+/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
+   up with zeros. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC : job->kernel->k_block;
-    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
+    const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
 }
 
 /* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
@@ -9714,12 +10423,19 @@ DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__t
 DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
                                          ptrdiff_t j0)
 {
-    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+    if (tile->rows * job->full <= DML__SMALL_TILE_FLOATS) {
         dml__small_side_tile(job, tile, i0, j0);
         return;
     }
     float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
     dml__compute_aside(job, tile, i0, j0, side, across);
+}
+
+/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
+static bool dml__collides(ptrdiff_t line_step)
+{
+    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
+    return (line_step + near) % sets <= 2 * near;
 }
 
 /* How a range is computed: what is packed, and how much of it at once. */
@@ -9732,19 +10448,33 @@ typedef struct dml__blocking {
     float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
-/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
-   `height`; or in tall ones, and what is left in another. */
+/* The rows of a part: first high tiles, then tiles of about the same height, so many of `height` + 1 rows and
+   so many of `height`; or in tall ones, and what is left in another. */
 typedef struct dml__heights {
-    ptrdiff_t height, higher_until, tall_until;
+    ptrdiff_t high_until, height, higher_until, tall_until;
 } dml__heights;
+
+/* How many of a part's rows are in high tiles: one or two that would be left are too few for a tile. The rows
+   of a tile that are used in place must not meet in one set of the first cache. */
+static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t rows = part->i1 - part->i0, left = rows % DML__HIGH_ROWS;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    if (!job->kernel->tall_rows || rows < DML__HIGH_ROWS || part->j1 - part->j0 < job->full ||
+        (part->k1 - part->k0) % 4 != 0)
+        return 0;
+    if (!blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step)) return 0;
+    return rows - left - (left == 1 || left == 2 ? DML__HIGH_ROWS : 0);
+}
 
 static dml__heights dml__divide_rows(const dml__job *job, const dml__blocking *blocking,
                                      const dml__range *part)
 {
-    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const ptrdiff_t high = dml__high_rows(job, blocking, part), from = part->i0 + high;
+    const ptrdiff_t rows = part->i1 - from, tiles = dml__larger(1, dml__quotient_up(rows, job->rows));
     const bool tall =
         !blocking->pack_a && part->j1 - part->j0 <= job->kernel->lanes && job->kernel->tall_rows;
-    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1),
+    const dml__heights heights = { from, rows / tiles, from + rows % tiles * (rows / tiles + 1),
                                    tall ? part->i1 : 0 };
     return heights;
 }
@@ -9753,6 +10483,7 @@ static dml__heights dml__divide_rows(const dml__job *job, const dml__blocking *b
 static inline int dml__height_at(const dml__job *job, const dml__heights *heights, ptrdiff_t i)
 {
     const ptrdiff_t left = heights->tall_until - i;
+    if (i < heights->high_until) return DML__HIGH_ROWS;
     if (left <= 0) return (int)(heights->height + (i < heights->higher_until));
     if (left >= job->kernel->tall_rows) return job->kernel->tall_rows;
     return (int)(left >= 10 ? 10 : left > job->rows ? left / 2 : left);
@@ -9770,24 +10501,22 @@ static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
     return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
 }
 
-/* Where B's columns are side by side: line by line, through all full panels, since lines are best read from
-   end to end. Returns how many columns that were. */
+/* Where B's columns are side by side: all full panels at once. Returns how many columns that were. */
 static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking,
                                       const dml__range *part)
 {
-    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    const dml__factor *b = &job->product.b;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
     const ptrdiff_t rest = columns % full, least = job->kernel->least_columns;
     const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < least);
-    const float *line = b->x + part->j0 + part->k0 * b->k_step;
-    for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
-        float *to = blocking->b + k * full;
-        if (full == 16)
-            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
-                memcpy(to, line + panel * 16, 16 * sizeof *to);
-        else
-            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
-                memcpy(to, line + panel * full, (size_t)full * sizeof *to);
+    const ptrdiff_t apart = full * dml__filled_k(job, kc);
+    if (dml__packs_panels(b)) {
+        b->packers->pack_panels(b->source, part->j0, whole, part->k0, (int)kc, (int)full, apart, blocking->b);
+        for (ptrdiff_t panel = 0; panel < whole && apart > full * kc; panel++)
+            memset(blocking->b + panel * apart + full * kc, 0, (size_t)(apart - full * kc) * sizeof(float));
+    } else {
+        const dml__matrix *m = (const dml__matrix *)b->source;
+        dml__pack_panels(m->x + part->j0 + part->k0 * m->k_step, m->k_step, whole, kc, full, blocking->b);
     }
     return whole * full;
 }
@@ -9796,7 +10525,8 @@ static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, cons
 {
     const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
     ptrdiff_t j = part->j0, columns;
-    if (blocking->pack_b && dml__has_lanes(&job->product.b)) j += dml__pack_lines_of_b(job, blocking, part);
+    if (blocking->pack_b && (dml__packs_panels(&job->product.b) || dml__has_lanes(&job->product.b)))
+        j += dml__pack_lines_of_b(job, blocking, part);
     for (; j < part->j1; j += columns) {
         columns = dml__columns_at(job, j, part->j1);
         const ptrdiff_t width = dml__panel_width(job, columns);
@@ -9810,10 +10540,15 @@ static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, cons
 static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    const dml__factor *a = &job->product.a;
+    const bool together = a->packers && a->packers->pack_lines;
     float *line = blocking->a;
+    if (together)
+        a->packers->pack_lines(a->source, part->i0, (int)(part->i1 - part->i0), part->k0, (int)kc, filled,
+                               line);
     for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
-        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
-        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
+        if (!together) a->pack(a->source, i, 1, part->k0, (int)kc, 1, line);
+        if (filled > kc) memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
     }
 }
 
@@ -9854,6 +10589,7 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
         row_step = a->lane_step;
         tile->a_step = a->k_step;
         tile->row_step = a->lane_step;
+        tile->a_packed = a->lane_step == 1;
     } else if (job->kernel->k_multiple) {
         row_step = tile->k;
         tile->a_step = 1;
@@ -9997,13 +10733,6 @@ static void dml__multiply_range(const dml__job *job, dml__blocking *blocking, co
 
 /* --- what is packed, and where --- */
 
-/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
-static bool dml__collides(ptrdiff_t line_step)
-{
-    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
-    return (line_step + near) % sets <= 2 * near;
-}
-
 /* Whether a first cache of 64 sets of 8 lines holds a vector or two of each of so many lines. */
 static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
 {
@@ -10018,16 +10747,35 @@ static inline bool dml__loads_lines(const dml__job *job)
     return job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
-/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
-   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
- */
-static bool dml__packs_a(const dml__job *job, ptrdiff_t columns)
+/* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many
+   columns. */
+static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
-    if (job->product.a.pack != dml__pack_matrix) return true;
+    if (!dml__loads_lines(job)) return DML__PACKED_A_COLUMNS;
+    return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
+}
+
+/* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
+   ready; and when its lines are so far apart that a cache can't hold a block of them while it is used again
+   and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t kc)
+{
+    if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (a->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
-    if (dml__loads_lines(job)) return columns >= 192 && a->lane_step >= DML__PAGE_FLOATS;
+    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, rows, kc);
+    if (dml__loads_lines(job)) return false;
     return columns >= (dml__collides(a->lane_step) ? 96 : 192);
+}
+
+/* For how many rows of C vectors of B are loaded where they lie, from a second cache: for any where a block
+   of them stays there and each is a line of it; loads that cross lines take two. */
+static ptrdiff_t dml__rows_in_place(const dml__job *job, const dml__matrix *b, ptrdiff_t kc)
+{
+    const ptrdiff_t bytes = b->k_step * (ptrdiff_t)sizeof(float);
+    const bool near = bytes <= job->l2 / kc, crosses = ((intptr_t)b->x | bytes) % DML__ALIGNMENT != 0;
+    if (crosses) return near ? DML__IN_PLACE_ROWS : DML__IN_PLACE_TILES * job->rows;
+    return near ? PTRDIFF_MAX : DML__IN_PLACE_ROWS;
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
@@ -10035,8 +10783,8 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
-    const bool near = b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc;
-    if (dml__loads_lines(job) && near && !dml__collides(b->k_step)) return false;
+    if (dml__loads_lines(job) && rows <= dml__rows_in_place(job, b, kc) && !dml__collides(b->k_step))
+        return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
@@ -10053,9 +10801,19 @@ static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, 
  * through. */
 static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
 {
-    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
-    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
-    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+    const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / rows;
+    const ptrdiff_t most = DML__PACK_ROWS / rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * rows;
+}
+
+/* Columns of B that are packed at once, at most. Where A is packed anew for each block of B, they are more
+   for an A that comes from beyond the second cache: B then takes half of that. */
+static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__range *range, ptrdiff_t kc)
+{
+    if (!job->kernel->k_multiple) return DML__PACK_COLUMNS;
+    const bool far = dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, DML__PACK_FLOATS);
+    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, kc) / job->full * job->full;
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -10063,13 +10821,13 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
-    blocking.pack_a = dml__packs_a(job, columns);
+    blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    if (blocking.pack_b && !job->product.panels && columns > DML__PACK_COLUMNS)
-        blocking.nc =
-            dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
+    const ptrdiff_t most = dml__packed_columns(job, range, blocking.kc);
+    if (blocking.pack_b && !job->product.panels && columns > most)
+        blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
     blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
@@ -10078,12 +10836,10 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     return blocking;
 }
 
-/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
-   Lines are read by the whole tile. */
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines. */
 static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
 {
-    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
-    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * blocking->mc,
                                             DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
                             : 0;
 }
@@ -10192,6 +10948,7 @@ typedef struct dml__rounded_factor {
     dml_isa isa;
     dml_dtype dtype;
     ptrdiff_t k;
+    dml__pairs_source pairs; /* of a matrix, for a micro-kernel on pairs of bf16 */
 } dml__rounded_factor;
 
 typedef struct dml__rounded_product {
@@ -10250,6 +11007,8 @@ static void dml__pack_rounded(const void *source, ptrdiff_t first, int lanes, pt
     dml__round_line(f->isa, f->dtype, (size_t)kc * (size_t)width, out);
 }
 
+#if defined(DML__HAS_AVX512_BF16)
+
 /* Floats that are packed at once before they become pairs, of two k's at least. */
 #define DML__PAIRS_AT_ONCE 1024
 
@@ -10276,23 +11035,46 @@ static void dml__pack_rounded_pairs(const void *source, ptrdiff_t first, int lan
     }
 }
 
+/* The factor for a micro-kernel on pairs of bf16. */
+static dml__factor dml__rounded_pairs(dml__rounded_factor *rounded)
+{
+    const dml__factor by_floats = { dml__pack_rounded_pairs, rounded, NULL, NULL };
+    if (rounded->factor.as_pairs) {
+        const dml__packers *packers = rounded->factor.as_pairs;
+        const dml__factor by_pairs = { packers->pack, rounded->factor.source, packers, NULL };
+        return by_pairs;
+    }
+    if (rounded->factor.pack != dml__pack_matrix) return by_floats;
+    const dml__matrix *m = (const dml__matrix *)rounded->factor.source;
+    const dml__pairs_source pairs = { m->x, true, m->lane_step, m->k_step, rounded->k };
+    rounded->pairs = pairs;
+    return dml__factor_of_pairs(&rounded->pairs);
+}
+
+#endif
+
 DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
                                    dml__rounded_product *rounded)
 {
-    const dml_isa isa = dml__pool_machine(pool).isa;
-    const dml__rounded_factor a = { product->a, isa, dtype, product->k };
-    const dml__rounded_factor b = { product->b, isa, dtype, product->k };
+    const dml__factor *factors[2] = { &product->a, &product->b };
+    dml__factor *of_product[2] = { &rounded->product.a, &rounded->product.b };
     rounded->product = *product;
-    rounded->factors[0] = a;
-    rounded->factors[1] = b;
-    rounded->product.a.source = &rounded->factors[0];
-    rounded->product.b.source = &rounded->factors[1];
-    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded;
+    for (int i = 0; i < 2; i++) {
+        dml__rounded_factor *own = &rounded->factors[i];
+        const dml__factor factor = { dml__pack_rounded, own, NULL, NULL };
+        own->factor = *factors[i];
+        own->isa = dml__pool_machine(pool).isa;
+        own->dtype = dtype;
+        own->k = product->k;
+        *of_product[i] = factor;
+    }
+#if defined(DML__HAS_AVX512_BF16)
     const dml__microkernel *kernel = dtype == DML_BF16 ? dml__microkernel_bf16(dml__pool_bf16(pool)) : NULL;
     if (!kernel) return;
     rounded->product.kernel = kernel;
     rounded->product.k = product->k / 2 + product->k % 2;
-    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded_pairs;
+    for (int i = 0; i < 2; i++) *of_product[i] = dml__rounded_pairs(&rounded->factors[i]);
+#endif
 }
 
 #endif
@@ -10529,8 +11311,8 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
 {
     dml_scratch scratch = { 0, 0 };
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
     const dml__machine machine = dml__pool_machine(NULL);
+    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product, machine.isa) != DML__NOT_THIN) return scratch;
     const dml__job job = dml__plan_product(machine, product);
     const dml__range all = { 0, job.product.m,
                              0, job.product.n,
@@ -10549,7 +11331,7 @@ DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__produ
     if (m <= 0 || n <= 0) return true;
     if (k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+    } else if (dml__thin_kind(product, dml__pool_machine(pool).isa) != DML__NOT_THIN) {
         dml__multiply_thin(NULL, product);
     } else if (dml__is_chunked(m, n, k)) {
         return false;
@@ -10568,7 +11350,7 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *asked)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+    } else if (dml__thin_kind(product, dml__pool_machine(pool).isa) != DML__NOT_THIN) {
         dml__multiply_thin(pool, product);
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
@@ -10829,18 +11611,8 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 #define DML_KERNELS_BF16_C
 
 #include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 /* --- packing --- */
-
-static inline float dml__f32_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                   int width, float *out)
@@ -10867,41 +11639,40 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
     }
 }
 
-/* As pairs of two k's, the first in the lower half, for a micro-kernel on bf16; k0 and kc count pairs, and
-   the pair of a last odd k has a zero. */
-static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                            float *out)
-{
-    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
-    const dml_bf16 *x = m->x + first * m->lane_step + 2 * k0 * m->k_step;
-    const int whole = (int)(m->k - 2 * k0) / 2 < kc ? (int)(m->k - 2 * k0) / 2 : kc;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (int k = 0; k < kc; k++, out += width) {
-        const dml_bf16 *even = x + 2 * k * m->k_step, *odd = even + m->k_step;
-        int lane = 0;
-#if defined(__SSE2__)
-        for (; m->lane_step == 1 && k < whole && lane + 8 <= lanes; lane += 8) {
-            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(even + lane));
-            const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(odd + lane));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(low, high));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(low, high));
-        }
-#endif
-        for (; lane < lanes; lane++) {
-            const uint32_t second = k < whole ? odd[lane * m->lane_step] : 0u;
-            out[lane] = dml__f32_of(second << 16 | even[lane * m->lane_step]);
-        }
-    }
-}
-
 /* --- the product --- */
 
 /* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
-#define DML__BF16_THIN 4
+#define DML__BF16_THIN 3
 
 DML__DRIVERS_BEGIN
 
-static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+typedef struct dml__bf16_factors {
+    dml__bf16_matrix of_bf16[2];
+    dml__pairs_source of_pairs[2];
+    dml__matrix as_they_lie[2];
+} dml__bf16_factors;
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* For a micro-kernel that uses rows where they are: where its k's are side by side, a matrix of bf16 is one
+   of pairs as it lies, as long as each begins at a float's address; others are packed as such. (Those of
+   single pairs, too: their lanes would be side by side.) */
+static dml__factor dml__bf16_factor(const dml__microkernel *kernel, dml__bf16_factors *factors, int which)
+{
+    const dml__bf16_matrix *m = &factors->of_bf16[which];
+    const dml__pairs_source source = { m->x, false, m->lane_step, m->k_step, m->k };
+    const dml__matrix matrix = { (const float *)(const void *)m->x, m->lane_step / 2, 1 };
+    const dml__factor as_it_lies = { dml__pack_matrix, &factors->as_they_lie[which], NULL, NULL };
+    const bool lies_ready = !kernel->k_multiple && m->k_step == 1 && m->k % 2 == 0 && m->lane_step % 2 == 0 &&
+                            m->lane_step > 2 && (uintptr_t)m->x % sizeof(float) == 0;
+    factors->of_pairs[which] = source;
+    factors->as_they_lie[which] = matrix;
+    return lies_ready ? as_it_lies : dml__factor_of_pairs(&factors->of_pairs[which]);
+}
+
+#endif
+
+static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_factors *factors, int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
@@ -10909,16 +11680,20 @@ static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factor
     product.n = n;
     product.k = k;
     product.a.pack = product.b.pack = dml__pack_widened;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
+    product.a.source = &factors->of_bf16[0];
+    product.b.source = &factors->of_bf16[1];
+#if defined(DML__HAS_AVX512_BF16)
     const dml__microkernel *kernel = dml__microkernel_bf16(isa);
-    const bool thin =
-        (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 && dml__thin_kind(&product) != DML__NOT_THIN;
+    const bool thin = (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 &&
+                      dml__thin_kind(&product, DML_ISA_SCALAR) != DML__NOT_THIN;
     if (kernel && !thin) {
         product.kernel = kernel;
         product.k = ((ptrdiff_t)k + 1) / 2;
-        product.a.pack = product.b.pack = dml__pack_pairs;
+        product.a = dml__bf16_factor(kernel, factors, 0);
+        product.b = dml__bf16_factor(kernel, factors, 1);
     }
+#endif
+    (void)isa;
     return product;
 }
 
@@ -10930,10 +11705,12 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
                                             b,       c,       lda, ldb, ldc, epilogue };
     const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
-    dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
-    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
-    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(dml__pool_bf16(pool), factors, m, n, k);
+    const dml__bf16_matrix left = { a, trans_a == DML_TRANS ? 1 : lda, trans_a == DML_TRANS ? lda : 1, k };
+    const dml__bf16_matrix right = { b, trans_b == DML_TRANS ? ldb : 1, trans_b == DML_TRANS ? 1 : ldb, k };
+    dml__bf16_factors factors;
+    factors.of_bf16[0] = left;
+    factors.of_bf16[1] = right;
+    dml__product product = dml__bf16_product(dml__pool_bf16(pool), &factors, m, n, k);
     product.alpha = alpha;
     product.beta = beta;
     product.c = c;
@@ -10946,10 +11723,10 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
 DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
 {
     const dml_scratch none = { 0, 0 };
-    dml__bf16_matrix factors[2];
+    dml__bf16_factors factors;
     if (m < 1 || n < 1 || k < 1) return none;
-    memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), factors, m, n, k);
+    memset(&factors, 0, sizeof factors); /* no k's are side by side: all is packed, which takes the most */
+    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), &factors, m, n, k);
     return dml__product_scratch(&product);
 }
 
@@ -11313,8 +12090,8 @@ typedef struct dml__tall_tile {
 
 DML__LOCAL bool dml__tall_is_there(dml_isa isa);
 
-/* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
-DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
+/* Rows of a group that so many runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, ptrdiff_t runs, bool b_narrow);
 
 /* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
@@ -11565,7 +12342,7 @@ static void dml__conv_pass_sweep_tall(const dml__conv_pass_sweep *sweep)
     const ptrdiff_t a_run = along ? a_line : a_pixel, c_run = along ? p->target_line : p->target_pixel;
     dml__tall_tile tall;
     tall.columns = sweep->columns;
-    tall.size = dml__tall_size(rows, false);
+    tall.size = dml__tall_size(rows, band->images * runs, false);
     tall.blocks = tile->blocks, tall.k = tile->k;
     tall.a_at = tile->a_at, tall.b_at = tile->b_at;
     tall.a_step = tile->a_step, tall.row_step = along ? a_pixel : a_line;
@@ -11985,6 +12762,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
     const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
+    const ptrdiff_t end = clip0 < clip1 && clip0 < p->taps_h ? dml__smaller(clip1, p->taps_h) : 0;
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
@@ -12007,7 +12785,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         tile->b = band->planes ? band->planes + x0 : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= dml__smaller(clip1, p->taps_h);
+        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= end; /* of no taps: chunk 0 is the last */
         plan->kernel->run(tile);
         tile->beta = 1;
     }
@@ -12303,7 +13081,7 @@ static int dml__wgrad_tall(const dml__wgrad_plan *plan)
     const ptrdiff_t line = j->taps_w * j->channels;
     const bool may = plan->lines_of_taps && j->filters <= plan->kernel->lanes && line >= DML__TALL_LEAST &&
                      dml__tall_is_there(dml__pool_machine(plan->pool).isa);
-    return may ? dml__tall_size(line, j->filters < plan->kernel->lanes) : 0;
+    return may ? dml__tall_size(line, j->taps_h, j->filters < plan->kernel->lanes) : 0;
 }
 
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
@@ -12607,65 +13385,119 @@ typedef struct dml__wgrad_part {
     float beta;
 } dml__wgrad_part;
 
-/* One strip's share of some panels' and tiles' dw; dy is packed, or NULL. */
-static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
-                                const dml__wgrad_view *view, const dml__wgrad_part *part, const float *packed,
-                                float beta)
+/* The lines of a strip whose taps of a line lie in the image: the others would add zeros. Turned, and of
+   patches that are gathered, all. */
+static int dml__wgrad_lines(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tap_h,
+                            ptrdiff_t *lines)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t tiles = dml__wgrad_tiles(plan), pixels = strip->lines * strip->w;
-    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    const ptrdiff_t first = tap_h * j->dilation_h - j->pad_h;
+    ptrdiff_t line = strip->line0 % j->out_h;
+    const bool all = plan->patch_w || plan->turned;
+    int count = 0;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) {
+        const ptrdiff_t y = first + line * j->stride_h;
+        if (all || (y >= 0 && y < j->in_h)) lines[count++] = l;
+        if (++line == j->out_h) line = 0;
+    }
+    return count;
+}
+
+/* The same of the pixels of a line, where they are no multiple of 4, for which the micro-kernel is faster
+   than for fewer. */
+typedef struct dml__wgrad_pixels {
+    ptrdiff_t begin, end;
+} dml__wgrad_pixels;
+
+static dml__wgrad_pixels dml__wgrad_pixels_at(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                              const dml__wgrad_columns *columns)
+{
+    const dml__wgrad *j = plan->job;
+    dml__wgrad_pixels in = { 0, strip->w };
+    if (plan->lines_of_taps || strip->w % 4 == 0) return in;
+    const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->first / j->channels * j->dilation_w;
+    if (x < 0) in.begin = dml__smaller(strip->w, dml__quotient_up(-x, j->stride_w));
+    const ptrdiff_t end = x < j->in_w ? dml__quotient_up(j->in_w - x, j->stride_w) : 0;
+    in.end = dml__larger(in.begin, dml__smaller(strip->w, end));
+    return in;
+}
+
+/* Asks for a tile of dw: those of a large one are far from each other, and come from memory. */
+static void dml__wgrad_ask(const dml__wgrad_plan *plan, float *dw, ptrdiff_t row,
+                           const dml__wgrad_columns *columns)
+{
+    const float *ahead = dml__wgrad_element(plan, dw, row, columns);
+    for (int i = 0; i < plan->rows && row + i < plan->job->filters; i++)
+        DML__PREFETCH(ahead + i * plan->patch);
+}
+
+/* One strip's share of some tiles of filters, at a panel's line of taps; dy is packed, or NULL. */
+static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                     const dml__wgrad_view *view, const dml__wgrad_part *part,
+                                     ptrdiff_t panel, ptrdiff_t tap_h, const float *packed, float beta)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t across = dml__wgrad_tiles(plan) / (plan->patch_w ? 1 : j->taps_h);
+    const ptrdiff_t pixels = strip->lines * strip->w, at0 = tap_h * across;
+    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.beta = beta;
-    tile.k = (int)strip->w;
-    tile.blocks = (int)strip->lines;
-    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
-        dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
-        const ptrdiff_t width = plan->in_place        ? 1
-                                : plan->patch_w       ? plan->patch_w
-                                : plan->lines_of_taps ? j->channels
-                                                      : dml__round_up(next.count, plan->kernel->lanes);
-        tile.b_step = view->pixel_step * width;
-        for (ptrdiff_t l = 0; l < strip->lines; l++)
-            b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
-        for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
-            const ptrdiff_t row = dml__wgrad_row(plan, t);
-            tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
-            const float *a = packed;
-            tile.a_step = tile.rows;
-            tile.a_packed = packed != NULL;
-            if (packed)
-                a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
-            else
-                a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row,
-                tile.a_step = j->dy_pixel;
-            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + i;
-            const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
-            for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = l * a_line;
-            for (ptrdiff_t at = 0; at < tiles; at++) {
-                const dml__wgrad_columns columns = next;
-                float *c = dml__wgrad_element(plan, part->dw, row, &columns);
-                for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
-                /* The tiles of a large dw are far from each other, and come from memory. */
-                next = dml__wgrad_columns_at(plan, panel, at + 1 < tiles ? at + 1 : 0);
-                if (at + 1 < tiles || t + 1 < part->tile1) {
-                    const ptrdiff_t next_row = at + 1 < tiles ? row : row + tile.rows;
-                    const float *ahead = dml__wgrad_element(plan, part->dw, next_row, &next);
-                    for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
-                        DML__PREFETCH(ahead + i * plan->patch);
-                }
-                tile.columns = dml__wgrad_tile_columns(plan, columns.count);
-                tile.b = view->base + (panel - part->panel0) * view->panel_step +
-                         columns.tap_h * j->dilation_h * view->line_step * width;
-                tile.b += plan->lines_of_taps ? columns.first
-                                              : columns.first / j->channels * view->dilation_step * width;
-                dml__conv_tile(plan->kernel, &tile, columns.count);
-            }
+    tile.blocks = dml__wgrad_lines(plan, strip, tap_h, lines);
+    if (tile.blocks == 0 && beta == 1) return;
+    dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, at0);
+    const ptrdiff_t width = plan->in_place        ? 1
+                            : plan->patch_w       ? plan->patch_w
+                            : plan->lines_of_taps ? j->channels
+                                                  : dml__round_up(next.count, plan->kernel->lanes);
+    const float *b = view->base + (panel - part->panel0) * view->panel_step +
+                     tap_h * j->dilation_h * view->line_step * width;
+    tile.b_step = view->pixel_step * width;
+    for (int i = 0; i < tile.blocks; i++)
+        b_at[i] = view->at[lines[i]] * (plan->in_place ? 1 : view->line_step * width);
+    for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
+        const ptrdiff_t row = dml__wgrad_row(plan, t);
+        tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
+        const float *a = packed;
+        tile.a_step = tile.rows;
+        tile.a_packed = packed != NULL;
+        if (packed)
+            a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
+        else
+            a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row, tile.a_step = j->dy_pixel;
+        const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
+        for (int i = 0; i < tile.blocks; i++) a_at[i] = lines[i] * a_line;
+        for (ptrdiff_t at = 0; at < across; at++) {
+            const dml__wgrad_columns columns = next;
+            const bool more = at + 1 < across;
+            float *c = dml__wgrad_element(plan, part->dw, row, &columns);
+            for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
+            next = dml__wgrad_columns_at(plan, panel, more ? at0 + at + 1 : at0);
+            if (more || t + 1 < part->tile1)
+                dml__wgrad_ask(plan, part->dw, more ? row : row + tile.rows, &next);
+            tile.columns = dml__wgrad_tile_columns(plan, columns.count);
+            const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, strip, &columns);
+            tile.k = (int)(in.end - in.begin);
+            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + in.begin * tile.a_step + i;
+            tile.b = b + in.begin * tile.b_step;
+            tile.b += plan->lines_of_taps ? columns.first
+                                          : columns.first / j->channels * view->dilation_step * width;
+            dml__conv_tile(plan->kernel, &tile, columns.count);
         }
     }
+}
+
+/* One strip's share of some panels' and tiles' dw. */
+static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                const dml__wgrad_view *view, const dml__wgrad_part *part, const float *packed,
+                                float beta)
+{
+    const ptrdiff_t lines_of_taps = plan->patch_w ? 1 : plan->job->taps_h;
+    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
+        for (ptrdiff_t tap_h = 0; tap_h < lines_of_taps; tap_h++)
+            dml__wgrad_multiply_line(plan, strip, view, part, panel, tap_h, packed, beta);
 }
 
 /* Packs a strip of dy as panels of filters, (pixels, columns) one behind the other. */
@@ -12842,7 +13674,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
-    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
     tile.a_at = a_at;
@@ -12855,11 +13687,12 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
-        tile.blocks = (int)strip.lines;
-        tile.k = (int)strip.w;
-        for (ptrdiff_t l = 0; l < strip.lines; l++) {
-            a_at[l] = l * j->out_w * j->dy_pixel;
-            b_at[l] = l * strip.w * width;
+        const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
+        tile.k = (int)(in.end - in.begin);
+        tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
+        for (int i = 0; i < tile.blocks; i++) {
+            a_at[i] = (lines[i] * j->out_w + in.begin) * j->dy_pixel;
+            b_at[i] = (lines[i] * strip.w + in.begin) * width;
         }
         for (ptrdiff_t t = piece->tile0; t < piece->tile1; t++) {
             const ptrdiff_t row = dml__wgrad_row(plan, t);
@@ -13166,72 +13999,85 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
 }
 
 #define DML__DEFINE_DEPTHWISE_TILES(isa, target_isa, vector, lanes)                                          \
+    target_isa DML__INLINE void dml__depthwise_tile_##isa(                                                   \
+        const dml__depthwise_row *line, ptrdiff_t x, const int taps, const int stride, const int pixels,     \
+        const bool whole, const dml__depthwise_role role)                                                    \
+    {                                                                                                        \
+        const dml__depthwise_row row = *line; /* which no store can change */                                \
+        const bool plain = row.beta == 0 && !row.relu;                                                       \
+        const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                        \
+        const ptrdiff_t count = row.grid_w - x;                                                              \
+        const int behind = whole ? (pixels - 1) * stride + 1 : 0; /* the first that may be */                \
+        for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                       \
+            vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                     \
+            const float *from = row.source + x * stride * row.source_pixel + c;                              \
+            float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;                   \
+            vector first = dml__##isa##_splat(0);                                                            \
+            if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                                   \
+                DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,               \
+                                   row.source_pixel)                                                         \
+                DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                     \
+            }                                                                                                \
+            if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);          \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) {                                                               \
+                pixel[p] = first;                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT && (whole || p < count))                                 \
+                    pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                                 \
+            }                                                                                                \
+            for (ptrdiff_t l = row.tap_lines; l > 0; l--, from += row.line, weights += taps * row.width) {   \
+                DML__UNROLL                                                                                  \
+                for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);          \
+                const float *third = from; /* pixel i - i % 3 */                                             \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                     \
+                    if (i && i % 3 == 0) {                                                                   \
+                        third += 3 * row.source_pixel;                                                       \
+                        DML__DEPTHWISE_KEEP(third)                                                           \
+                    }                                                                                        \
+                    if ((i < taps - 1 && i < begin) || (i >= behind && i >= end)) continue;                  \
+                    vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                      \
+                    DML__DEPTHWISE_HOLD(value)                                                               \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) {                                                         \
+                        const int p = (i - t) / stride;                                                      \
+                        if (i < t || (i - t) % stride || p >= pixels) continue;                              \
+                        if (role == DML__DEPTHWISE_GRADIENT)                                                 \
+                            tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                              \
+                        else                                                                                 \
+                            pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                            \
+                    }                                                                                        \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT) {                                                       \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);      \
+                }                                                                                            \
+            }                                                                                                \
+            if (role == DML__DEPTHWISE_GRADIENT) continue;                                                   \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) {                                                               \
+                if (!whole && p >= count) continue;                                                          \
+                if (plain)                                                                                   \
+                    dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                                 \
+                else                                                                                         \
+                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
                                                            const int stride, const int pixels,               \
                                                            const dml__depthwise_role role)                   \
     {                                                                                                        \
-        const dml__depthwise_row row = *line; /* which no store can change */                                \
-        const bool plain = row.beta == 0 && !row.relu;                                                       \
-        for (ptrdiff_t x = 0; x < row.grid_w; x += pixels) {                                                 \
-            const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                    \
-            const ptrdiff_t count = row.grid_w - x;                                                          \
-            for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                   \
-                vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                 \
-                const float *from = row.source + x * stride * row.source_pixel + c;                          \
-                float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;               \
-                vector first = dml__##isa##_splat(0);                                                        \
-                if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                               \
-                    DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,           \
-                                       row.source_pixel)                                                     \
-                    DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                 \
-                }                                                                                            \
-                if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);      \
-                DML__UNROLL                                                                                  \
-                for (int p = 0; p < pixels; p++) {                                                           \
-                    pixel[p] = first;                                                                        \
-                    if (role == DML__DEPTHWISE_GRADIENT && p < count)                                        \
-                        pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                             \
-                }                                                                                            \
-                for (ptrdiff_t l = row.tap_lines; l > 0;                                                     \
-                     l--, from += row.line, weights += taps * row.width) {                                   \
-                    DML__UNROLL                                                                              \
-                    for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
-                    const float *third = from; /* pixel i - i % 3 */                                         \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
-                        if (i && i % 3 == 0) {                                                               \
-                            third += 3 * row.source_pixel;                                                   \
-                            DML__DEPTHWISE_KEEP(third)                                                       \
-                        }                                                                                    \
-                        if ((i < taps - 1 && i < begin) || i >= end) continue;                               \
-                        vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                  \
-                        DML__DEPTHWISE_HOLD(value)                                                           \
-                        DML__UNROLL                                                                          \
-                        for (int t = 0; t < taps; t++) {                                                     \
-                            const int p = (i - t) / stride;                                                  \
-                            if (i < t || (i - t) % stride || p >= pixels) continue;                          \
-                            if (role == DML__DEPTHWISE_GRADIENT)                                             \
-                                tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                          \
-                            else                                                                             \
-                                pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                        \
-                        }                                                                                    \
-                    }                                                                                        \
-                    if (role == DML__DEPTHWISE_GRADIENT) {                                                   \
-                        DML__UNROLL                                                                          \
-                        for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);  \
-                    }                                                                                        \
-                }                                                                                            \
-                if (role == DML__DEPTHWISE_GRADIENT) continue;                                               \
-                DML__UNROLL                                                                                  \
-                for (int p = 0; p < pixels; p++) {                                                           \
-                    if (p >= count) continue;                                                                \
-                    if (plain)                                                                               \
-                        dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                             \
-                    else                                                                                     \
-                        DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
+        const dml__depthwise_row row = *line;                                                                \
+        ptrdiff_t x = 0;                                                                                     \
+        /* Of pixels whose first taps all lie in the image only the last taps are asked about: a gradient    \
+           gains by that, and its rest goes pixel by pixel. */                                               \
+        const ptrdiff_t inside = dml__smaller(row.grid_w, (row.source_w - row.origin - 1) / stride + 1);     \
+        for (; role == DML__DEPTHWISE_GRADIENT && x + pixels <= inside; x += pixels)                         \
+            dml__depthwise_tile_##isa(&row, x, taps, stride, pixels, true, role);                            \
+        const int rest = role == DML__DEPTHWISE_GRADIENT ? 1 : pixels;                                       \
+        for (; x < row.grid_w; x += rest)                                                                    \
+            dml__depthwise_tile_##isa(&row, x, taps, stride, rest, false, role);                             \
     }                                                                                                        \
     /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
        strides each pixel meets too few others for the loop above. */                                        \
@@ -13513,9 +14359,13 @@ DML__LOCAL void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, 
 
 #define DML__DEPTHWISE_TAPS 128 /* kernels of more are left to the loop over groups */
 
-/* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
-   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
-DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass);
+#define DML__DEPTHWISE_PASSES 4 /* at once */
+
+/* Passes over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
+   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. Of
+   several, which are the phases of an input gradient, line y of each is computed before line y + 1 of any;
+   the first has the largest grid. */
+DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count);
 
 /* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
@@ -13534,10 +14384,16 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 
 /* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
    channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
-   arrays come from beyond the second cache. */
+   arrays come from beyond the second cache in less than whole lines of it at once. */
 #define DML__DEPTHWISE_L1 0.6
 #define DML__DEPTHWISE_RUN 64
 #define DML__DEPTHWISE_RUN_NEAR 32
+
+/* A third cache of more bytes is spread over so many cores that it is far from each. There vectors of 16
+   leave no time to wait: arrays that come from it are gone through in whole lines, and with strides, where
+   few lines come again, what the processor looks ahead by itself is more than what would be asked for. */
+#define DML__DEPTHWISE_THIRD ((size_t)64 << 20)
+#define DML__DEPTHWISE_OWN 1.5 /* second caches a worker: of arrays of that size most is still in one */
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
 typedef struct dml__depthwise_lines {
@@ -13559,104 +14415,147 @@ static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilati
 /* --- forward and input gradient --- */
 
 typedef struct dml__depthwise_loop {
-    const dml__conv_pass *pass;
+    const dml__conv_pass *passes; /* (count) */
+    int count;
     dml_isa isa;
     bool distant;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
 
-static void dml__depthwise_task(void *argument, int task, int worker)
+/* What the lines of a pass have in common; packs the weights of `channels` channels from c0 on. */
+static dml__depthwise_row dml__depthwise_row_of(const dml__conv_pass *p, ptrdiff_t c0, ptrdiff_t channels,
+                                                bool ask, float *weights)
 {
-    const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
-    const dml__conv_pass *p = loop->pass;
-    DML__OWN_LINE float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
-    float *first = weights;                              /* of the first tap */
     dml__depthwise_row row;
     dml__conv_pass packed = *p;
     const ptrdiff_t taps = p->taps_h * p->taps_w;
     /* Of taps from the last to the first, which the gradient of the input has, all are packed at once. */
     const bool reversed = p->weights_tap_w == -1 && p->weights_tap_h == -p->taps_w;
     if (reversed) packed.weights -= taps - 1, packed.weights_tap_w = 1, packed.weights_tap_h = p->taps_w;
+    row.channels = channels, row.grid_w = p->grid_w;
+    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
+    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.source_line = p->source_w * p->source_pixel, row.line = p->dilation_h * row.source_line;
+    row.source_end = p->source + p->batch * p->source_h * row.source_line;
+    row.ask = ask;
+    row.width = dml__round_up(channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
+    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
+    row.weights = weights;
+    dml__conv_pass_pack(&packed, c0, channels, row.width, 0, taps, weights);
+    if (reversed) row.weights += (taps - 1) * row.width, row.width = -row.width;
+    return row;
+}
+
+/* A line of the grid; `first` are the weights of the first line of taps. */
+static void dml__depthwise_pass_line(dml_isa isa, const dml__conv_pass *p, dml__depthwise_row *row,
+                                     float *first, ptrdiff_t n, ptrdiff_t y, ptrdiff_t c0)
+{
+    const ptrdiff_t top = p->origin_y + y * p->stride_h;
+    const dml__depthwise_lines down = dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
+    const float *line =
+        p->source + (n * p->source_h + top) * row->source_line + p->origin_x * p->source_pixel + c0;
+    row->source = line + down.l0 * row->line;
+    row->ahead = (p->taps_h - 1 - down.l0) * row->line + row->source_line;
+    row->tap_lines = down.l1 - down.l0;
+    row->weights = first + down.l0 * p->taps_w * row->width;
+    row->target = p->target + n * p->target_image + y * p->target_line + c0;
+    dml__depthwise_line(isa, row, DML__DEPTHWISE_RESULT);
+}
+
+static void dml__depthwise_task(void *argument, int task, int worker)
+{
+    const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
+    const dml__conv_pass *p = loop->passes;
+    DML__OWN_LINE float weights[DML__DEPTHWISE_WEIGHTS]; /* of each pass (taps_h, taps_w, width) */
+    dml__depthwise_row rows[DML__DEPTHWISE_PASSES];
+    float *first[DML__DEPTHWISE_PASSES]; /* of the first tap */
     const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
     const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
     const ptrdiff_t n1 = dml__smaller(p->batch, n0 + loop->images);
     const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
-    const ptrdiff_t y1 = dml__smaller(p->grid_h, y0 + loop->lines);
-    const ptrdiff_t source_line = p->source_w * p->source_pixel;
+    const ptrdiff_t channels = dml__smaller(loop->channels, p->columns - c0);
+    float *to = weights;
     (void)worker;
-    row.channels = dml__smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
-    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
-    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
-    row.source_end = p->source + p->batch * p->source_h * source_line;
-    row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
-    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
-    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
-    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
-    dml__conv_pass_pack(&packed, c0, row.channels, row.width, 0, taps, weights);
-    if (reversed) first += (taps - 1) * row.width, row.width = -row.width;
+    for (int i = 0; i < loop->count; i++) {
+        rows[i] = dml__depthwise_row_of(&p[i], c0, channels, loop->distant, to);
+        first[i] = rows[i].weights;
+        to += p[i].taps_h * p[i].taps_w * dml__round_up(channels, DML__DEPTHWISE_LINE);
+    }
     for (ptrdiff_t n = n0; n < n1; n++)
-        for (ptrdiff_t y = y0; y < y1; y++) {
-            const ptrdiff_t top = p->origin_y + y * p->stride_h;
-            const dml__depthwise_lines down =
-                dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
-            const float *line =
-                p->source + (n * p->source_h + top) * source_line + p->origin_x * p->source_pixel + c0;
-            row.source = line + down.l0 * row.line;
-            row.ahead = (p->taps_h - 1 - down.l0) * row.line + source_line;
-            row.tap_lines = down.l1 - down.l0;
-            row.weights = first + down.l0 * p->taps_w * row.width;
-            row.target = p->target + n * p->target_image + y * p->target_line + c0;
-            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_RESULT);
-        }
+        for (ptrdiff_t y = y0; y < y0 + loop->lines; y++)
+            for (int i = 0; i < loop->count; i++)
+                if (y < p[i].grid_h) dml__depthwise_pass_line(loop->isa, &p[i], &rows[i], first[i], n, y, c0);
 }
 
-/* How many level-2 caches the arrays fill. */
-static double dml__depthwise_size(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
-                                  ptrdiff_t target_image)
+/* Where the arrays lie. */
+typedef struct dml__depthwise_place {
+    bool near;    /* in the second cache, or in one that is as good */
+    bool far;     /* beyond those of all workers, in a third one that is far */
+    bool distant; /* beyond the caches */
+} dml__depthwise_place;
+
+static dml__depthwise_place dml__depthwise_place_of(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                                    ptrdiff_t target_image, ptrdiff_t stride)
 {
+    const dml__machine machine = dml__pool_machine(pool);
     const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
-    return bytes / (double)dml__larger(1, (ptrdiff_t)dml__pool_machine(pool).caches.l2);
+    const double size = bytes / (double)dml__larger(1, (ptrdiff_t)machine.caches.l2); /* level-2 caches */
+    const bool wide = machine.isa == DML_ISA_AVX512;
+    const bool spread = machine.caches.l3 > DML__DEPTHWISE_THIRD;
+    dml__depthwise_place place;
+    place.near = size <= 1 || (wide && !spread);
+    place.far = wide && spread && size > DML__DEPTHWISE_OWN * dml_pool_threads(pool);
+    place.distant = size > DML__DEPTHWISE_NEAR && !(place.far && stride > 1);
+    return place;
 }
 
 /* Channels of a task, of which the weights have so much room; `floats` of each come again. */
-static ptrdiff_t dml__depthwise_channels(dml_pool *pool, double size, ptrdiff_t channels, ptrdiff_t taps,
-                                         ptrdiff_t blocks, ptrdiff_t floats)
+static ptrdiff_t dml__depthwise_channels(dml_pool *pool, const dml__depthwise_place *place,
+                                         ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks,
+                                         ptrdiff_t floats)
 {
     const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__larger(1, taps) / DML__DEPTHWISE_LINE;
     const double l1 = DML__DEPTHWISE_L1 / sizeof(float) * (double)dml__pool_machine(pool).caches.l1;
     const ptrdiff_t fitting = (ptrdiff_t)(l1 / (double)dml__larger(1, floats));
     blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
-    if (fitting >= (size > 1 ? DML__DEPTHWISE_RUN : DML__DEPTHWISE_RUN_NEAR))
+    if (!place->far && fitting >= (place->near ? DML__DEPTHWISE_RUN_NEAR : DML__DEPTHWISE_RUN))
         blocks = dml__larger(blocks, dml__quotient_up(channels, fitting));
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
-DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
+DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
     dml__depthwise_loop loop;
-    const ptrdiff_t taps = pass->taps_h * pass->taps_w, threads = dml_pool_threads(pool);
+    const dml__conv_pass *p = passes; /* the first, which is the largest */
+    const ptrdiff_t threads = dml_pool_threads(pool), pixels = p->grid_h * p->grid_w * count;
+    ptrdiff_t taps = 0, lines = 0; /* of a line's sources */
+    for (int i = 0; i < count; i++) {
+        taps += passes[i].taps_h * passes[i].taps_w;
+        lines = dml__larger(lines, passes[i].taps_h + 1);
+    }
     const double work =
-        (double)pass->batch * (double)(pass->grid_h * pass->grid_w) * (double)taps * (double)pass->columns;
-    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+        (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)taps * (double)p->columns;
+    if (p->batch < 1 || p->grid_h < 1 || p->grid_w < 1) return;
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
-    loop.pass = pass;
+    loop.passes = passes;
+    loop.count = count;
     loop.isa = dml__pool_machine(pool).isa;
-    const double size = dml__depthwise_size(
-        pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
-    loop.distant = size > DML__DEPTHWISE_NEAR;
-    loop.channels =
-        dml__depthwise_channels(pool, size, pass->columns, taps, 1, (pass->taps_h + 1) * pass->source_w);
-    loop.blocks = dml__quotient_up(pass->columns, loop.channels);
-    loop.lines = pass->grid_h;
-    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
-    while (loop.images > 1 && dml__quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
+    const dml__depthwise_place place = dml__depthwise_place_of(
+        pool, p->batch, p->source_h * p->source_w * p->source_pixel, p->target_image, p->stride_w);
+    loop.distant = place.distant;
+    loop.channels = dml__depthwise_channels(pool, &place, p->columns, taps, 1, lines * p->source_w);
+    loop.blocks = dml__quotient_up(p->columns, loop.channels);
+    loop.lines = p->grid_h;
+    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / pixels);
+    while (loop.images > 1 && dml__quotient_up(p->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
-           pass->batch * loop.blocks * dml__quotient_up(pass->grid_h, loop.lines) < wanted)
+           p->batch * loop.blocks * dml__quotient_up(p->grid_h, loop.lines) < wanted)
         loop.lines = dml__quotient_up(loop.lines, 2);
-    loop.bands_down = dml__quotient_up(pass->grid_h, loop.lines);
-    const ptrdiff_t tasks = dml__quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
+    loop.bands_down = dml__quotient_up(p->grid_h, loop.lines);
+    const ptrdiff_t tasks = dml__quotient_up(p->batch, loop.images) * loop.bands_down * loop.blocks;
     dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__depthwise_task, &loop);
 }
 
@@ -13714,10 +14613,14 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
     const ptrdiff_t taps = job->taps_h * job->taps_w;
-    const double size = dml__depthwise_size(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
-                                            job->out_h * job->out_w * job->dy_pixel);
-    loop.distant = size > DML__DEPTHWISE_NEAR;
-    loop.channels = dml__depthwise_channels(pool, size, job->filters, taps, threads == 1 ? 1 : 2 * threads,
+    const dml__depthwise_place place =
+        dml__depthwise_place_of(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                job->out_h * job->out_w * job->dy_pixel, job->stride_w);
+    loop.distant = place.distant;
+    loop.channels = dml__depthwise_channels(pool, &place, job->filters, taps,
+                                            threads == 1 ? 1
+                                            : place.far  ? threads
+                                                         : 2 * threads,
                                             (job->taps_h + 1) * job->in_w + taps);
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
@@ -14534,14 +15437,15 @@ static int dml__tall_groups(int size)
     return size == DML__TALL_LEAST ? 5 : 3;
 }
 
-DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, ptrdiff_t runs, bool b_narrow)
 {
     int best = DML__TALL_LEAST;
-    ptrdiff_t least = dml__round_up(rows, best);
-    for (int size = 8; size <= 10 && size <= rows && !b_narrow; size++) {
-        const ptrdiff_t computed = dml__round_up(rows, size);
-        if (computed > least) continue;
-        least = computed;
+    ptrdiff_t least = PTRDIFF_MAX;
+    for (int size = best; size <= 10 && size <= rows; size = size < 8 ? 8 : size + 1) {
+        const ptrdiff_t groups = runs * dml__quotient_up(rows, size), at_once = dml__tall_groups(size);
+        const ptrdiff_t loads = dml__quotient_up(groups, at_once) * (at_once * size + 1); /* of a step of k */
+        if (loads > least || (b_narrow && size > best)) continue;
+        least = loads;
         best = size;
     }
     return best;
@@ -14576,6 +15480,254 @@ DML__LOCAL void dml__tall_end(dml__tall_tile *tile)
 
 #endif
 
+/* ---- kernels/conv2d_patches.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_PATCHES_C
+#define DML_KERNELS_CONV2D_PATCHES_C
+
+/* ---- kernels/conv2d_patches.h ---- */
+
+/* conv2d_patches.h: the patches of images as a factor of a product, for convolutions whose factors are
+ * rounded.
+ */
+#ifndef DML_KERNELS_CONV2D_PATCHES_H
+#define DML_KERNELS_CONV2D_PATCHES_H
+
+/* The pixels of a grid, each with those of an image that its taps meet: element (grid pixel, (tap, channel))
+   of a matrix. Along an axis, tap t of pixel g meets what (g step + origin + t tap) / divisor is, where that
+   is whole and inside of the image; elsewhere there is a zero. */
+typedef struct dml__conv_axis {
+    ptrdiff_t grid, taps, step, origin, tap, divisor, size, stride; /* stride: floats between two pixels */
+} dml__conv_axis;
+
+typedef struct dml__conv_patches {
+    const float *image;
+    ptrdiff_t image_step; /* from one image of the batch to the next */
+    ptrdiff_t pixels;     /* of the grid, in all images */
+    ptrdiff_t depth;      /* channels */
+    dml__conv_axis v, h;
+} dml__conv_patches;
+
+/* Floats from the start of a line or column, -1 for a zero. */
+static inline ptrdiff_t dml__conv_meets(const dml__conv_axis *axis, ptrdiff_t pixel, ptrdiff_t tap)
+{
+    ptrdiff_t at = pixel * axis->step + axis->origin + tap * axis->tap;
+    if (at < 0) return -1;
+    if (axis->divisor > 1) {
+        if (at % axis->divisor) return -1;
+        at /= axis->divisor;
+    }
+    return at < axis->size ? at * axis->stride : -1;
+}
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* Patches as pairs of bf16: lanes are pixels, and k's taps and channels; or, across, the other way round. */
+DML__LOCAL const dml__packers *dml__patches_as_pairs(bool across);
+
+#endif
+#endif
+
+#include <string.h>
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* Numbers of bf16 that are gathered at once, on the stack, before they are turned or put in pairs; and of how
+   many lanes at most, so that those are of several pixels. */
+#define DML__PATCH_NUMBERS 8192
+#define DML__PATCH_LANES 1024
+
+/* What does not change from tap to tap of a line of patches: the part of a patch that is wanted. */
+typedef struct dml__patch_part {
+    const dml__conv_patches *patches;
+    ptrdiff_t begin, end; /* of (tap, channel) */
+    bool together;        /* the taps of a line lie side by side in the image */
+} dml__patch_part;
+
+DML__PAIRS_TARGET DML__INLINE void dml__narrow_run(const float *x, ptrdiff_t n, uint16_t *to)
+{
+    for (; n >= 32; n -= 32, x += 32, to += 32)
+        _mm512_storeu_ps(to, (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+    if (n <= 0) return;
+    const uint32_t mask = (1u << n) - 1;
+    const __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, x),
+                 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16);
+    _mm512_mask_storeu_epi16(to, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+static inline void dml__zero_run(ptrdiff_t n, uint16_t *to)
+{
+    if (n > 0) memset(to, 0, (size_t)n * sizeof *to);
+}
+
+/* Numbers begin .. end - 1 of the taps of one line, which begins at `line`, for the grid's pixel x. */
+DML__PAIRS_TARGET DML__INLINE void dml__gather_taps(const dml__conv_patches *p, bool together,
+                                                    const float *line, ptrdiff_t x, ptrdiff_t begin,
+                                                    ptrdiff_t end, uint16_t *to)
+{
+    const dml__conv_axis *h = &p->h;
+    if (together) {
+        const ptrdiff_t at = x * h->step + h->origin;
+        const ptrdiff_t first = at < 0 ? -at : 0, behind = dml__smaller(h->taps, h->size - at);
+        const ptrdiff_t low = dml__smaller(end, dml__larger(begin, first * p->depth)),
+                        high = dml__larger(low, dml__smaller(end, behind * p->depth));
+        dml__zero_run(low - begin, to);
+        dml__narrow_run(line + at * h->stride + low, high - low, to + (low - begin));
+        dml__zero_run(end - high, to + (high - begin));
+        return;
+    }
+    for (ptrdiff_t tap = begin / p->depth; begin < end; tap++) {
+        const ptrdiff_t at = dml__conv_meets(h, x, tap), channel = begin - tap * p->depth;
+        const ptrdiff_t count = dml__smaller(end, (tap + 1) * p->depth) - begin;
+        if (at < 0)
+            dml__zero_run(count, to);
+        else
+            dml__narrow_run(line + at + channel, count, to);
+        begin += count;
+        to += count;
+    }
+}
+
+/* The parts of `count` pixels' patches from pixel `first` on, rows of bf16 that lie `row` apart. */
+DML__PAIRS_TARGET static void dml__gather_patches(const dml__patch_part *part, ptrdiff_t first,
+                                                  ptrdiff_t count, ptrdiff_t row, uint16_t *out)
+{
+    const dml__conv_patches *p = part->patches;
+    const ptrdiff_t line_of_taps = p->h.taps * p->depth;
+    ptrdiff_t x = first % p->h.grid, y = first / p->h.grid % p->v.grid;
+    const float *image = p->image + first / p->h.grid / p->v.grid * p->image_step;
+    for (; count > 0; count--, out += row) {
+        uint16_t *to = out;
+        ptrdiff_t begin = part->begin;
+        for (ptrdiff_t tap = begin / line_of_taps; begin < part->end; tap++) {
+            const ptrdiff_t at = dml__conv_meets(&p->v, y, tap), skipped = tap * line_of_taps;
+            const ptrdiff_t end = dml__smaller(part->end, skipped + line_of_taps);
+            if (at < 0)
+                dml__zero_run(end - begin, to);
+            else
+                dml__gather_taps(p, part->together, image + at, x, begin - skipped, end - skipped, to);
+            to += end - begin;
+            begin = end;
+        }
+        if (++x < p->h.grid) continue;
+        x = 0;
+        if (++y < p->v.grid) continue;
+        y = 0;
+        image += p->image_step;
+    }
+}
+
+/* Numbers begin .. begin + count - 1 of patches, as far as there are so many. */
+static dml__patch_part dml__part_of_patches(const dml__conv_patches *p, ptrdiff_t begin, ptrdiff_t count)
+{
+    const ptrdiff_t all = p->v.taps * p->h.taps * p->depth;
+    const dml__patch_part part = { p, begin, dml__smaller(all, begin + count),
+                                   p->h.divisor == 1 && p->h.tap == 1 && p->h.stride == p->depth };
+    return part;
+}
+
+/* --- lanes are pixels --- */
+
+static void dml__pack_patch_lines(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  ptrdiff_t line, float *out)
+{
+    const dml__patch_part part = dml__part_of_patches((const dml__conv_patches *)source, 2 * k0, 2 * kc);
+    const ptrdiff_t missing = 2 * kc - (part.end - part.begin);
+    uint16_t *rows = (uint16_t *)(void *)out;
+    dml__gather_patches(&part, first, lanes, 2 * line, rows);
+    for (int lane = 0; lane < lanes && missing; lane++)
+        dml__zero_run(missing, rows + 2 * (lane * line + kc) - missing);
+}
+
+static void dml__pack_patch_panel(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
+{
+    uint16_t rows[DML__PATCH_NUMBERS]; /* (lanes, 2 most) */
+    const int most = DML__PATCH_NUMBERS / 2 / lanes;
+    for (int k = 0, count; k < kc; k += count, out += (ptrdiff_t)count * width) {
+        count = kc - k < most ? kc - k : most;
+        const dml__patch_part part =
+            dml__part_of_patches((const dml__conv_patches *)source, 2 * (k0 + k), 2 * count);
+        const dml__pairs_source gathered = { rows, false, 2 * count, 1, part.end - part.begin };
+        const dml__factor factor = dml__factor_of_pairs(&gathered);
+        dml__gather_patches(&part, first, lanes, 2 * count, rows);
+        factor.pack(&gathered, 0, lanes, 0, count, width, out);
+    }
+}
+
+/* --- across: lanes are taps and channels, and pixels k's --- */
+
+/* Pixels 2 k0 .. of which a stack holds so many lanes, rounded down to pairs; gathered as a matrix. */
+static dml__pairs_source dml__gather_across(const dml__conv_patches *p, ptrdiff_t first, ptrdiff_t lanes,
+                                            ptrdiff_t k0, ptrdiff_t kc, uint16_t rows[DML__PATCH_NUMBERS])
+{
+    const dml__patch_part part = dml__part_of_patches(p, first, lanes);
+    const ptrdiff_t count = dml__smaller(2 * kc, p->pixels - 2 * k0);
+    const dml__pairs_source gathered = { rows, false, 1, lanes, count };
+    dml__gather_patches(&part, 2 * k0, count, lanes, rows);
+    return gathered;
+}
+
+static void dml__pack_across_panels(const void *source, ptrdiff_t first, ptrdiff_t panels, ptrdiff_t k0,
+                                    int kc, int width, ptrdiff_t apart, float *out)
+{
+    const dml__conv_patches *p = (const dml__conv_patches *)source;
+    uint16_t rows[DML__PATCH_NUMBERS];
+    for (ptrdiff_t together; panels > 0; panels -= together, out += together * apart) {
+        together = dml__smaller(panels, DML__PATCH_LANES / width);
+        const ptrdiff_t lanes = together * width, most = DML__PATCH_NUMBERS / 2 / lanes;
+        for (ptrdiff_t k = 0, count; k < kc; k += count) {
+            count = dml__smaller(kc - k, most);
+            const dml__pairs_source gathered = dml__gather_across(p, first, lanes, k0 + k, count, rows);
+            const dml__factor factor = dml__factor_of_pairs(&gathered);
+            factor.packers->pack_panels(&gathered, 0, together, 0, (int)count, width, apart, out + k * width);
+        }
+        first += lanes;
+    }
+}
+
+static void dml__pack_across_panel(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   int width, float *out)
+{
+    uint16_t rows[DML__PATCH_NUMBERS];
+    const ptrdiff_t most = DML__PATCH_NUMBERS / 2 / lanes;
+    for (ptrdiff_t k = 0, count; k < kc; k += count) {
+        count = dml__smaller(kc - k, most);
+        const dml__pairs_source gathered =
+            dml__gather_across((const dml__conv_patches *)source, first, lanes, k0 + k, count, rows);
+        const dml__factor factor = dml__factor_of_pairs(&gathered);
+        factor.pack(&gathered, 0, lanes, 0, (int)count, width, out + k * width);
+    }
+}
+
+static void dml__pack_across_lines(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   ptrdiff_t line, float *out)
+{
+    uint16_t rows[DML__PATCH_NUMBERS];
+    for (int together; lanes > 0; lanes -= together, first += together, out += together * line) {
+        together = lanes < DML__PATCH_LANES ? lanes : DML__PATCH_LANES;
+        const ptrdiff_t most = DML__PATCH_NUMBERS / 2 / together;
+        for (ptrdiff_t k = 0, count; k < kc; k += count) {
+            count = dml__smaller(kc - k, most);
+            const dml__pairs_source gathered =
+                dml__gather_across((const dml__conv_patches *)source, first, together, k0 + k, count, rows);
+            const dml__factor factor = dml__factor_of_pairs(&gathered);
+            factor.packers->pack_lines(&gathered, 0, together, 0, (int)count, line, out + k);
+        }
+    }
+}
+
+DML__LOCAL const dml__packers *dml__patches_as_pairs(bool across)
+{
+    static const dml__packers pixels = { dml__pack_patch_panel, dml__pack_patch_lines, NULL };
+    static const dml__packers taps = { dml__pack_across_panel, dml__pack_across_lines,
+                                       dml__pack_across_panels };
+    return across ? &taps : &pixels;
+}
+
+#endif
+#endif
+
 /* ---- kernels/conv2d_product.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_PRODUCT_C
@@ -14604,32 +15756,6 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
 #endif
 
 #include <string.h>
-
-/* The pixels of a grid, each with those of an image that its taps meet: element (grid pixel, (tap, channel))
-   of a matrix. Along an axis, tap t of pixel g meets what (g step + origin + t tap) / divisor is, where that
-   is whole and inside of the image; elsewhere there is a zero. */
-typedef struct dml__conv_axis {
-    ptrdiff_t grid, taps, step, origin, tap, divisor, size, stride; /* stride: floats between two pixels */
-} dml__conv_axis;
-
-typedef struct dml__conv_patches {
-    const float *image;
-    ptrdiff_t image_step; /* from one image of the batch to the next */
-    ptrdiff_t depth;      /* channels */
-    dml__conv_axis v, h;
-} dml__conv_patches;
-
-/* Floats from the start of a line or column, -1 for a zero. */
-static inline ptrdiff_t dml__conv_meets(const dml__conv_axis *axis, ptrdiff_t pixel, ptrdiff_t tap)
-{
-    ptrdiff_t at = pixel * axis->step + axis->origin + tap * axis->tap;
-    if (at < 0) return -1;
-    if (axis->divisor > 1) {
-        if (at % axis->divisor) return -1;
-        at /= axis->divisor;
-    }
-    return at < axis->size ? at * axis->stride : -1;
-}
 
 /* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
 static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
@@ -14690,7 +15816,7 @@ static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, i
     }
 }
 
-/* Weights for the input's gradient: lanes are channels, k taps and filters. */
+/* Weights for the input's gradient: lanes are channels, k taps, the last first, and filters. */
 typedef struct dml__conv_turned {
     const float *w; /* (filters, taps, channels) */
     ptrdiff_t filters, taps, channels;
@@ -14701,7 +15827,7 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
 {
     const dml__conv_turned *t = (const dml__conv_turned *)source;
     for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
-        const ptrdiff_t tap = k / t->filters, filter = k % t->filters;
+        const ptrdiff_t tap = t->taps - 1 - k / t->filters, filter = k % t->filters;
         memcpy(out, t->w + (filter * t->taps + tap) * t->channels + first, (size_t)lanes * sizeof *out);
         memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
     }
@@ -14733,12 +15859,23 @@ static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const
     const ptrdiff_t line = (ptrdiff_t)s->width * s->channels;
     const dml__conv_patches p = { x,
                                   s->height * line,
+                                  s->batch * sizes->out_h * sizes->out_w,
                                   sizes->channels,
                                   { sizes->out_h, s->kernel_h, s->stride_h, -(ptrdiff_t)s->pad_h,
                                     s->dilation_h, 1, s->height, line },
                                   { sizes->out_w, s->kernel_w, s->stride_w, -(ptrdiff_t)s->pad_w,
                                     s->dilation_w, 1, s->width, s->channels } };
     return p;
+}
+
+static const dml__packers *dml__conv_pairs(bool across)
+{
+#if defined(DML__HAS_AVX512_BF16)
+    return dml__patches_as_pairs(across);
+#else
+    (void)across;
+    return NULL;
+#endif
 }
 
 static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
@@ -14766,6 +15903,7 @@ DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_sha
         product.n = z.filters;
         product.k = k;
         product.a.pack = dml__conv_pack_patches;
+        product.a.as_pairs = dml__conv_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__pack_matrix;
         product.b.source = &weights;
@@ -14781,20 +15919,24 @@ DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape
     const dml__conv_sizes z = dml__conv_sizes_of(s);
     const ptrdiff_t line = z.out_w * s->filters;
     for (int group = 0; group < s->groups; group++) {
-        const dml__conv_patches patches = { dy + group * z.filters,
-                                            z.out_h * line,
-                                            z.filters,
-                                            { s->height, s->kernel_h, 1, s->pad_h, -(ptrdiff_t)s->dilation_h,
-                                              s->stride_h, z.out_h, line },
-                                            { s->width, s->kernel_w, 1, s->pad_w, -(ptrdiff_t)s->dilation_w,
-                                              s->stride_w, z.out_w, s->filters } };
-        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
-                                           z.channels };
         dml__product product = dml__conv_empty_product(beta, dx + group * z.channels, s->channels);
         product.m = (ptrdiff_t)s->batch * s->height * s->width;
+        const dml__conv_patches patches = {
+            dy + group * z.filters,
+            z.out_h * line,
+            product.m,
+            z.filters,
+            { s->height, s->kernel_h, 1, s->pad_h - (ptrdiff_t)(s->kernel_h - 1) * s->dilation_h,
+              s->dilation_h, s->stride_h, z.out_h, line },
+            { s->width, s->kernel_w, 1, s->pad_w - (ptrdiff_t)(s->kernel_w - 1) * s->dilation_w,
+              s->dilation_w, s->stride_w, z.out_w, s->filters }
+        };
+        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
+                                           z.channels };
         product.n = z.channels;
         product.k = z.taps * z.filters;
         product.a.pack = dml__conv_pack_patches;
+        product.a.as_pairs = dml__conv_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__conv_pack_turned;
         product.b.source = &weights;
@@ -14817,6 +15959,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
         product.a.pack = dml__pack_matrix;
         product.a.source = &columns;
         product.b.pack = dml__conv_pack_patches_across;
+        product.b.as_pairs = dml__conv_pairs(true);
         product.b.source = &patches;
         dml__multiply(pool, &product);
     }
@@ -15065,12 +16208,18 @@ static int dml__conv_groups(const dml__conv *conv)
     return dml__conv_is_depthwise(conv) ? 1 : conv->shape.groups;
 }
 
+/* Makes the pass of a channel one of all channels. */
+static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
+{
+    pass->columns = conv->shape.channels;
+    pass->weights_column = conv->taps;
+}
+
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
 {
     if (dml__conv_is_depthwise(conv)) {
-        pass->columns = conv->shape.channels;
-        pass->weights_column = conv->taps;
-        dml__depthwise_pass(pool, pass);
+        dml__conv_widen(conv, pass);
+        dml__depthwise_passes(pool, pass, 1);
     } else if (dml__conv_planes_fits(pool, pass)) {
         dml__conv_planes_run(pool, pass);
     } else {
@@ -15340,6 +16489,25 @@ static dml__conv_pass dml__conv_input_pass(const dml__conv *conv, int group, int
     return p;
 }
 
+/* All phases of a depthwise one: pixels beside each other, which belong to different phases, come and go with
+   the same lines of dy. False where they are too many. */
+static bool dml__conv_input_at_once(dml_pool *pool, const dml__conv *conv, const float *dy, const float *w,
+                                    float beta, float *dx)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    dml__conv_pass passes[DML__DEPTHWISE_PASSES];
+    int count = 0;
+    if (!dml__conv_is_depthwise(conv) || (int64_t)s->stride_h * s->stride_w > DML__DEPTHWISE_PASSES)
+        return false;
+    for (int y = 0; y < s->stride_h && y < s->height; y++)
+        for (int x = 0; x < s->stride_w && x < s->width; x++) {
+            passes[count] = dml__conv_input_pass(conv, 0, y, x, dy, w, beta, dx);
+            dml__conv_widen(conv, &passes[count++]);
+        }
+    dml__depthwise_passes(pool, passes, count);
+    return true;
+}
+
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
                                              const float *w, float beta, float *dx)
 {
@@ -15359,6 +16527,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
+    if (dml__conv_input_at_once(pool, &conv, dy, w, beta, dx)) return DML_OK;
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
@@ -16003,8 +17172,10 @@ static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
 }
 
 /* False for a shape that the header rules out. */
-static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
+static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s, const void *in,
+                              const void *out)
 {
+    if (!s || (s->batch && (!in || !out))) return false;
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
         s->kernel_w < 1 || s->stride_h < 1 || s->stride_w < 1 || s->pad_h < 0 || s->pad_w < 0 ||
         s->pad_h >= s->kernel_h || s->pad_w >= s->kernel_w)
@@ -16054,7 +17225,7 @@ static dml_status dml__max_pool2d(dml_pool *pool, const dml_pool2d_shape *shape,
                                   float *y, int32_t *argmax)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     job.argmax_out = argmax;
@@ -16078,7 +17249,7 @@ DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            const int32_t *argmax, const float *dy, float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, dy, dx) || (shape->batch && !argmax)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.argmax = argmax;
@@ -16090,7 +17261,7 @@ DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape
                                           float *y)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     return dml__pool2d_over_rows(pool, &job, job.out_height, dml__avg_forward_rows);
@@ -16100,7 +17271,7 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, dy, dx)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.beta = beta;
@@ -20128,6 +21299,33 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
                                       const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
                                       const float beta[DML__FORMULA_GRADIENTS]);
 
+/* Calls of as many elements each, made block by block, all of them in one before any in the next: what one
+   writes a later one reads from a cache. They are plain where an operand is what an earlier one writes. */
+#define DML__CHAIN_CALLS 8
+typedef struct dml__formula_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *y, *dy;
+    float *out[DML__FORMULA_GRADIENTS];
+    float beta[DML__FORMULA_GRADIENTS];
+    bool backward, relu, stream;
+    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
+    bool one_dy; /* the same for all elements, in every strip from the first on */
+} dml__formula_job;
+typedef struct dml__formula_chain {
+    int count;
+    dml__formula_job job[DML__CHAIN_CALLS];
+    dml__formula_call call[DML__CHAIN_CALLS];
+} dml__formula_chain;
+
+/* The calls above, to be made by dml__chain_run, which leaves the chain empty. */
+DML__LOCAL void dml__chain_forward(dml__formula_chain *chain, const dml__formula_call *call, bool relu,
+                                   float *y);
+DML__LOCAL void dml__chain_backward(dml__formula_chain *chain, const dml__formula_call *call, const float *y,
+                                    const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                    const float beta[DML__FORMULA_GRADIENTS]);
+DML__LOCAL void dml__chain_run(dml_pool *pool, dml__formula_chain *chain);
+
 /* The sum of the formula's values, each times its weight (NULL: 1), which lie as `layout` says. In an order
    that depends on n alone. */
 DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
@@ -20359,17 +21557,6 @@ typedef struct dml__strip {
     float out[DML__FORMULA_GRADIENTS][DML__STRIP_FLOATS];
 } dml__strip;
 
-typedef struct dml__formula_job {
-    dml_isa isa;
-    const dml__formula_call *call;
-    const float *y, *dy;
-    float *out[DML__FORMULA_GRADIENTS];
-    float beta[DML__FORMULA_GRADIENTS];
-    bool backward, relu, stream;
-    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
-    bool one_dy; /* the same for all elements, in every strip from the first on */
-} dml__formula_job;
-
 /* to = from + beta to, or past the caches; `count` may be any. */
 DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta, bool stream, float *to)
 {
@@ -20517,18 +21704,24 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 
-static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+/* `last`: no call of the same chain reads what this one writes. */
+static void dml__formula_ready(const dml_pool *pool, dml__formula_job *job, bool last)
 {
     const dml__formula_call *call = job->call;
     const int first = job->out[0] ? 0 : 1;
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
-    job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
+    job->stream = last && one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
     job->whole = one && job->beta[first] == 0 && !job->stream && !call->repeated_dy;
     job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
-    const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
+}
+
+static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+{
+    const int tasks = (int)dml__divide_up(job->call->n, DML__BLOCK);
+    dml__formula_ready(pool, job, true);
     dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_task, job);
 }
 
@@ -20548,22 +21741,21 @@ DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const flo
     return call;
 }
 
-DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+static dml__formula_job dml__forward_job(const dml__formula_call *call, bool relu, float *y)
 {
     dml__formula_job job;
     memset(&job, 0, sizeof job);
     job.call = call;
     job.out[0] = y;
     job.relu = relu;
-    dml__formula_run(pool, &job);
+    return job;
 }
 
-DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
-                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
-                                      const float beta[DML__FORMULA_GRADIENTS])
+static dml__formula_job dml__backward_job(const dml__formula_call *call, const float *y, const float *dy,
+                                          float *const gradient[DML__FORMULA_GRADIENTS],
+                                          const float beta[DML__FORMULA_GRADIENTS])
 {
     dml__formula_job job;
-    if (!gradient[0] && !gradient[1]) return;
     memset(&job, 0, sizeof job);
     job.call = call;
     job.y = y;
@@ -20573,7 +21765,61 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
         job.out[g] = gradient[g];
         job.beta[g] = beta[g];
     }
+    return job;
+}
+
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+{
+    dml__formula_job job = dml__forward_job(call, relu, y);
     dml__formula_run(pool, &job);
+}
+
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS])
+{
+    if (!gradient[0] && !gradient[1]) return;
+    dml__formula_job job = dml__backward_job(call, y, dy, gradient, beta);
+    dml__formula_run(pool, &job);
+}
+
+/* ---- chains ---- */
+
+static const dml__formula_call *dml__chain_call(dml__formula_chain *chain, const dml__formula_call *call)
+{
+    chain->call[chain->count] = *call;
+    return &chain->call[chain->count];
+}
+
+DML__LOCAL void dml__chain_forward(dml__formula_chain *chain, const dml__formula_call *call, bool relu,
+                                   float *y)
+{
+    const dml__formula_call *kept = dml__chain_call(chain, call);
+    chain->job[chain->count++] = dml__forward_job(kept, relu, y);
+}
+
+DML__LOCAL void dml__chain_backward(dml__formula_chain *chain, const dml__formula_call *call, const float *y,
+                                    const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                    const float beta[DML__FORMULA_GRADIENTS])
+{
+    if (!gradient[0] && !gradient[1]) return;
+    const dml__formula_call *kept = dml__chain_call(chain, call);
+    chain->job[chain->count++] = dml__backward_job(kept, y, dy, gradient, beta);
+}
+
+static void dml__chain_task(void *argument, int task, int worker)
+{
+    dml__formula_chain *chain = (dml__formula_chain *)argument;
+    for (int k = 0; k < chain->count; k++) dml__formula_task(&chain->job[k], task, worker);
+}
+
+DML__LOCAL void dml__chain_run(dml_pool *pool, dml__formula_chain *chain)
+{
+    if (!chain->count) return;
+    const int tasks = (int)dml__divide_up(chain->call[0].n, DML__BLOCK);
+    for (int k = 0; k < chain->count; k++) dml__formula_ready(pool, &chain->job[k], k == chain->count - 1);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__chain_task, chain);
+    chain->count = 0;
 }
 
 /* ---- sums of values that are not kept ---- */
@@ -22705,7 +23951,8 @@ static void dml__run_steps(dml_pool *pool, const dml_recurrent_shape *shape,
     all.place = dml__recurrent_lay_out(shape, true);
     dml__product product = dml__step_product(all.factors, shape, &all.place, to != NULL);
     all.factors[1].x = arrays->w_hh;
-    all.thin = shape->steps < DML__RECURRENT_STEPS && dml__thin_kind(&product) != DML__NOT_THIN;
+    const dml_isa isa = dml__pool_machine(pool).isa;
+    all.thin = shape->steps < DML__RECURRENT_STEPS && dml__thin_kind(&product, isa) != DML__NOT_THIN;
     if (!all.thin) product.panels = arrays->work + all.place.panels;
     all.job = dml__plan_product(dml__pool_machine(pool), &product);
     all.job.product = product; /* whichever way it was planned */
@@ -23200,6 +24447,9 @@ DML_API int dml_devices(dml_device_info *infos, int capacity)
 
 #include <stdio.h>
 #include <string.h>
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 
 static int dml__cpu_device_count(void)
 {
@@ -23211,6 +24461,11 @@ static void dml__cpu_describe(int index, dml_device_info *info)
     (void)index;
     snprintf(info->name, sizeof info->name, "CPU with %s kernels", dml_isa_name(dml_cpu_isa()));
     info->compute_units = dml_cpu_count();
+    snprintf(info->features, sizeof info->features, "%s", dml_isa_name(dml_cpu_isa()));
+#if !defined(_WIN32) && defined(_SC_PHYS_PAGES)
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) info->memory = (uint64_t)pages * (uint64_t)page;
+#endif
 }
 
 static dml_status dml__cpu_open(dml_device *device)
@@ -23277,12 +24532,20 @@ static dml_status dml__cpu_finish(dml_device *device)
 
 DML__LOCAL const dml_backend *dml__cpu_backend(void)
 {
-    static const dml_backend backend = {
-        "cpu",          dml__cpu_device_count,  dml__cpu_describe,       dml__cpu_open,
-        dml__cpu_close, dml__cpu_buffer_create, dml__cpu_buffer_destroy, dml__cpu_write,
-        dml__cpu_read,  dml__cpu_copy,          dml__cpu_zero,           dml__cpu_launch,
-        dml__cpu_finish
-    };
+    static const dml_backend backend = { "cpu",
+                                         dml__cpu_device_count,
+                                         dml__cpu_describe,
+                                         dml__cpu_open,
+                                         dml__cpu_close,
+                                         dml__cpu_buffer_create,
+                                         dml__cpu_buffer_destroy,
+                                         dml__cpu_write,
+                                         dml__cpu_read,
+                                         dml__cpu_copy,
+                                         dml__cpu_zero,
+                                         dml__cpu_launch,
+                                         dml__cpu_finish,
+                                         NULL };
     return &backend;
 }
 
@@ -23356,6 +24619,22 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
 
 #endif
 
+/* ---- device/profile_internal.h ---- */
+
+/* profile_internal.h: what the files that run ops tell the profile. */
+#ifndef DML_DEVICE_PROFILE_INTERNAL_H
+#define DML_DEVICE_PROFILE_INTERNAL_H
+
+/* Beside an op, or the optimizer's step, on a host_memory device: dml_seconds() as it begins, where that is
+   measured, and when it has ended. */
+DML__LOCAL double dml__profile_now(const dml_device *device);
+DML__LOCAL void dml__profile_ran(dml_device *device, const char *what, double begin);
+
+/* After the device has been closed. */
+DML__LOCAL void dml__profile_release(dml_context *context);
+
+#endif
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23407,6 +24686,17 @@ static dml_status dml__open_device_at(dml_context *context, const dml_backend *b
     return status;
 }
 
+/* A backend without devices says why when one is opened. */
+static void dml__explain_no_device(dml_context *context, const dml_backend *backend, const char *id)
+{
+    char why[sizeof context->error.text];
+    dml__open_device_at(context, backend, 0);
+    context->device_open = false;
+    snprintf(why, sizeof why, "%s", context->error.text);
+    dml_device_forgive(&context->device);
+    dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %s", id, why);
+}
+
 /* "name" or "name:index" -> backend and index. False, with the error recorded, for anything else. */
 static bool dml__find_device(dml_context *context, const char *id, const dml_backend **found, int *index)
 {
@@ -23439,9 +24729,7 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     }
     const int count = backend->count();
     if (count == 0) {
-        const char *maker =
-            strcmp(backend->name, "cuda") == 0 ? "CUDA" : "OpenCL"; /* a CPU there always is */
-        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': no %s device found", id, maker);
+        dml__explain_no_device(context, backend, id);
         return false;
     }
     if (*index >= count) {
@@ -23492,6 +24780,14 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
+    else if (options->memory_bytes && !options->memory)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "memory_bytes of %zu with NULL for memory: give both, or neither for malloc",
+                  options->memory_bytes);
+    else if (options->pin < -1 || options->pin > 1)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "pin of %d: give 1 to pin the threads, -1 not to, or 0 for what DML_PIN says",
+                  options->pin);
     else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
@@ -23520,6 +24816,7 @@ DML_API void dml_close(dml_context *context)
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
     if (context->device_open && !dml__lost_by_fork(context)) context->device.backend->close(&context->device);
+    dml__profile_release(context);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
@@ -23611,7 +24908,25 @@ DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return dml__fail(&device->context->error, status, "%s", text);
+    if (!device->node) return dml__fail(&device->context->error, status, "%s", text);
+    return dml__fail(&device->context->error, status, "%s pass of '%s': %s", device->pass, device->node,
+                     text);
+}
+
+DML_API void dml_device_forgive(dml_device *device)
+{
+    device->context->error.status = DML_OK;
+    device->context->error.text[0] = '\0';
+}
+
+DML_API void dml_device_warn(dml_device *device, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dml__log(&device->context->logger, DML_LOG_WARNING, "%s", text);
 }
 
 DML_API void *dml_device_allocate(dml_device *device, size_t bytes)
@@ -23674,6 +24989,245 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 
 #endif
 
+/* ---- device/profile.c ---- */
+
+#ifndef DML_DEVICE_PROFILE_C
+#define DML_DEVICE_PROFILE_C
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 64 };
+
+typedef struct dml__profile_event {
+    int row;
+    double begin, end; /* seconds of this host's clock */
+} dml__profile_event;
+
+struct dml__profile {
+    double since;
+    int rows, events, most_events;
+    int64_t left_out; /* of the events */
+    dml_profile_row row[DML__PROFILE_ROWS];
+    char node[DML__PROFILE_ROWS][DML__PROFILE_NAME]; /* the rows' layers, whose graph may go before them */
+    dml__profile_event *event;                       /* (most_events) */
+};
+
+/* The row of what is about to run, the last one for whatever comes when there are no more. */
+DML_API int dml_device_begin_event(dml_device *device, const char *what)
+{
+    struct dml__profile *profile = device->profile;
+    if (!profile) return -1;
+    const char *node = device->node ? device->node : "", *pass = device->node ? device->pass : "step";
+    int r = 0;
+    for (; r < profile->rows; r++) {
+        const dml_profile_row *row = &profile->row[r];
+        if (strncmp(row->node, node, DML__PROFILE_NAME - 1) == 0 && strcmp(row->pass, pass) == 0 &&
+            strcmp(row->what, what) == 0)
+            return r;
+    }
+    if (r == DML__PROFILE_ROWS) return r - 1;
+    dml_profile_row *row = &profile->row[profile->rows++];
+    memset(row, 0, sizeof *row);
+    snprintf(profile->node[r], DML__PROFILE_NAME, "%s", r == DML__PROFILE_ROWS - 1 ? "" : node);
+    row->node = profile->node[r];
+    row->pass = r == DML__PROFILE_ROWS - 1 ? "step" : pass;
+    row->what = r == DML__PROFILE_ROWS - 1 ? "all the rest" : what;
+    return r;
+}
+
+DML_API void dml_device_end_event(dml_device *device, int event, double begin, double end)
+{
+    struct dml__profile *profile = device->profile;
+    if (!profile || event < 0) return;
+    profile->row[event].calls++;
+    profile->row[event].seconds += end - begin;
+    if (profile->events == profile->most_events) {
+        profile->left_out++;
+        return;
+    }
+    dml__profile_event *kept = &profile->event[profile->events++];
+    kept->row = event;
+    kept->begin = begin;
+    kept->end = end;
+}
+
+DML__LOCAL double dml__profile_now(const dml_device *device)
+{
+    return device->profile ? dml_seconds() : 0;
+}
+
+DML__LOCAL void dml__profile_ran(dml_device *device, const char *what, double begin)
+{
+    if (device->profile)
+        dml_device_end_event(device, dml_device_begin_event(device, what), begin, dml_seconds());
+}
+
+DML__LOCAL void dml__profile_release(dml_context *context)
+{
+    dml_device *device = &context->device;
+    if (device->profile) dml__release(&context->memory, device->profile->event);
+    dml__release(&context->memory, device->profile);
+    device->profile = NULL;
+}
+
+static void dml__profile_stop(dml_context *context)
+{
+    dml_device *device = &context->device;
+    if (device->profile && device->backend->profile) device->backend->profile(device, false);
+    dml__profile_release(context);
+}
+
+/* Of a context that was entered. One that was there before ends when there is memory for this one. */
+static dml_status dml__profile_start(dml_context *context, int events)
+{
+    dml_device *device = &context->device;
+    if (events < 0)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a profile of %d events asked for: give 0 for %d, or 1 or more", events,
+                         DML__PROFILE_EVENTS);
+    const size_t most = events > 0 ? (size_t)events : (size_t)DML__PROFILE_EVENTS;
+    struct dml__profile *profile = (struct dml__profile *)dml__allocate(&context->memory, sizeof *profile);
+    if (profile)
+        profile->event =
+            (dml__profile_event *)dml__allocate_array(&context->memory, most, sizeof *profile->event);
+    if (!profile || !profile->event) {
+        dml__release(&context->memory, profile);
+        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a profile of %zu events",
+                         most);
+    }
+    dml__profile_stop(context);
+    profile->most_events = (int)most;
+    profile->since = dml_seconds();
+    device->profile = profile;
+    const dml_status status = device->backend->profile ? device->backend->profile(device, true) : DML_OK;
+    if (status != DML_OK) dml__profile_stop(context);
+    return status;
+}
+
+DML_API dml_status dml_profile_begin(dml_context *context, int events)
+{
+    if (!context || !context->device_open) return context ? context->error.status : DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__profile_start(context, events);
+    dml__leave(context, entry);
+    return status;
+}
+
+DML_API void dml_profile_end(dml_context *context)
+{
+    if (!context) return;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return;
+    dml__profile_stop(context);
+    dml__leave(context, entry);
+}
+
+/* Sorting would change the rows' numbers, so the longest is looked for once a row. */
+static void dml__longest_rows(const struct dml__profile *profile, dml_profile_row *rows, int count)
+{
+    bool taken[DML__PROFILE_ROWS] = { false };
+    for (int i = 0; i < count; i++) {
+        int longest = -1;
+        for (int r = 0; r < profile->rows; r++)
+            if (!taken[r] && (longest < 0 || profile->row[r].seconds > profile->row[longest].seconds))
+                longest = r;
+        taken[longest] = true;
+        rows[i] = profile->row[longest];
+    }
+}
+
+DML_API int dml_profile_rows(dml_context *context, dml_profile_row *rows, int capacity)
+{
+    int count = 0;
+    if (!context) return 0;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return 0;
+    const struct dml__profile *profile = context->device.profile;
+    if (profile && context->device.backend->finish(&context->device) == DML_OK) {
+        count = profile->rows;
+        dml__longest_rows(profile, rows, !rows || capacity < 0 ? 0 : capacity < count ? capacity : count);
+    }
+    dml__leave(context, entry);
+    return count;
+}
+
+#ifndef DML_NO_STDIO
+/* As a JSON string holds it. */
+static void dml__write_escaped(FILE *file, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fprintf(file, "\\%c", *text);
+        else if ((unsigned char)*text < ' ')
+            fprintf(file, "\\u%04x", (unsigned)*text);
+        else
+            fputc(*text, file);
+    }
+}
+
+static const char *const dml__profile_passes[] = { "forward", "backward", "step" };
+
+/* Microseconds since the profile began, without the decimal comma that some locales have. */
+static void dml__write_time(FILE *file, const char *name, double seconds)
+{
+    const unsigned long long ns = seconds > 0 ? (unsigned long long)(1e9 * seconds + 0.5) : 0;
+    fprintf(file, ",\"%s\":%llu.%03u", name, ns / 1000, (unsigned)(ns % 1000));
+}
+
+/* A line of the timeline a pass. */
+static void dml__write_event(FILE *file, const struct dml__profile *profile, const dml__profile_event *event)
+{
+    const dml_profile_row *row = &profile->row[event->row];
+    int pass = 0;
+    while (pass < 2 && strcmp(row->pass, dml__profile_passes[pass]) != 0) pass++;
+    fprintf(file, ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"name\":\"", pass);
+    dml__write_escaped(file, *row->node ? row->node : row->what);
+    fputc('"', file);
+    dml__write_time(file, "ts", event->begin - profile->since);
+    dml__write_time(file, "dur", event->end - event->begin);
+    fprintf(file, ",\"args\":{\"what\":\"%s\"}}", row->what);
+}
+
+static dml_status dml__write_profile(dml_context *context, const char *path)
+{
+    const struct dml__profile *profile = context->device.profile;
+    if (!profile)
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "there is no profile to write: dml_profile_begin begins one");
+    const dml_status status = context->device.backend->finish(&context->device);
+    if (status != DML_OK) return status;
+    FILE *file = fopen(path, "w");
+    if (!file) return dml__fail(&context->error, DML_ERROR_IO, "the profile can't be written to '%s'", path);
+    fprintf(file, "{\"otherData\":{\"left_out\":%lld},\"traceEvents\":[\n", (long long)profile->left_out);
+    fprintf(file, "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"%s:%d\"}}",
+            context->device.backend->name, context->device.index);
+    for (int pass = 0; pass < 3; pass++)
+        fprintf(file,
+                ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                pass, dml__profile_passes[pass]);
+    for (int i = 0; i < profile->events; i++) dml__write_event(file, profile, &profile->event[i]);
+    fputs("\n]}\n", file);
+    const bool failed = ferror(file) != 0;
+    if (fclose(file) == 0 && !failed) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_IO, "the profile couldn't be written to '%s'", path);
+}
+
+DML_API dml_status dml_profile_write(dml_context *context, const char *path)
+{
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&context->error, "dml_profile_write", "path");
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__write_profile(context, path);
+    dml__leave(context, entry);
+    return status;
+}
+#endif
+
+#endif
+
 /* ---- graph/shape.c ---- */
 
 #ifndef DML_GRAPH_SHAPE_C
@@ -23691,6 +25245,7 @@ static int dml__dimensions(const dml_shape *shape)
 DML_API size_t dml_shape_count(const dml_shape *shape)
 {
     size_t count = 1;
+    if (!shape) return 0;
     for (int i = 0; i < dml__dimensions(shape); i++) count *= shape->dims[i] > 0 ? (size_t)shape->dims[i] : 0;
     return count;
 }
@@ -23831,6 +25386,7 @@ static inline dml_context *dml__node_context(const dml_node *node)
 #define DML_GRAPH_OP_H
 
 struct dml_program;
+struct dml__formula_chain;
 
 /* One run of a program. */
 typedef struct dml__run {
@@ -23845,6 +25401,7 @@ typedef struct dml__run {
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
     uint32_t part; /* and with which of the step's passes and ranks it is */
     bool backward; /* which of the two is running */
+    struct dml__formula_chain *chain; /* the program's; NULL where ops run one by one */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
@@ -23858,6 +25415,8 @@ typedef struct dml__run {
 #define DML__TAKES_RELU 0x400u
 #define DML__TAKES_RELU_BACK 0x800u
 #define DML__GATES_RELU 0x1000u
+#define DML__TAKES_RELU_ANYWHERE                                                                             \
+    0x4400u /* takes one, also in its shared kernel; the others on the CPU alone */
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
@@ -23866,11 +25425,17 @@ typedef struct dml__run {
    of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
 #define DML__READS_EXACTLY 0x20000u
 #define DML__COMPARES 0x60000u
+/* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
+   numbers, and between others little would be left. */
+#define DML__NORMALIZES 0x100000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
 /* Of input 1 it reads, and gives a gradient to, the rows that input 0 numbers and no others. */
 #define DML__LOOKS_UP 0x10000u
+/* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
+   host_memory device the op's work goes to dml__chain_of where that gives a chain. */
+#define DML__IS_ELEMENTWISE 0x80000u
 
 typedef struct dml__op {
     const char *name;
@@ -23916,11 +25481,14 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node);
 DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count);
 
-/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
-   device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
-   place. */
+/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU. The relu's
+   forward then doesn't run, and its backward, unless another op does that too, works in place. */
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
 DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node);
+
+/* The chain of calls (kernels/formula.h) that the work of the node's op is part of in this half of the run,
+   so that it is left there to be done; NULL: it is to be done now. */
+DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -24995,7 +26563,9 @@ typedef struct dml__slot {
     bool ends_in_relu;     /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
-    bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    /* Of an op in a chain (graph/chain.h), forward and backward: whether the chain ends with it. */
+    bool chained[2], chain_ends[2];
+    bool reached, written;      /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit, lowest, ignored; /* input: values must be in lowest .. limit - 1 for the program's ops, or
                             `ignored`; limit 0: any */
     int given;                  /* input: which of the program's */
@@ -25004,6 +26574,7 @@ typedef struct dml__slot {
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     /* A value that is kept for backward in 16 bits (graph/narrow.h). */
     bool narrowed, exact; /* exact: it must not be */
+    int normalized;       /* the first slot that normalizes it; 0: none */
     size_t narrow, again; /* where it is that, and where it is f32 again */
     int narrows, widens;  /* the first such value to convert before this slot runs forward, backward, and */
     int next_narrow, next_widen;     /* the next after this one; all + 1, and 0: none */
@@ -25047,10 +26618,27 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
+    struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;
     dml_buffer *arena;
     dml_buffer *g; /* of a training program: as long as w */
 };
+
+/* The slot in which the value of a slot's input i lies. */
+static inline const dml__slot *dml__root_of_input(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot[program->slot_of_node[slot->node->input[i]->index]].root];
+}
+
+/* Elements of w. */
+typedef struct dml__w_range {
+    size_t begin, end;
+} dml__w_range;
+
+/* The ranges of trained parameters that a slot's op reads, forward or backward, in the order of w, neighbours
+   as one: range (DML__MAX_INPUTS). Returns how many. */
+DML__LOCAL int dml__ranges_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                dml__w_range *range);
 
 /* Called from the end of g towards its start, each time more of it has become final: g[begin .. end) now is.
  */
@@ -25188,6 +26776,11 @@ DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
     return dml__slot_of(run, node)->begins_with_relu;
 }
 
+DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node)
+{
+    return run->chain && dml__slot_of(run, node)->chained[run->backward] ? run->chain : NULL;
+}
+
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);
@@ -25305,6 +26898,163 @@ DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *orde
         if (end > total) total = end;
     }
     return total;
+}
+
+#endif
+
+/* ---- graph/chain.c ---- */
+
+#ifndef DML_GRAPH_CHAIN_C
+#define DML_GRAPH_CHAIN_C
+
+/* ---- graph/chain.h ---- */
+
+/* chain.h: neighbours among a program's ops that work on each element by itself run as one loop.
+
+   Such ops, one behind the other, of as many elements each, are called one by one but leave their work in the
+   program's chain; the last has it done block by block, all ops in one block before any in the next
+   (kernels/formula.h). What one op writes the next reads from a cache, and threads meet once. The blocks of
+   the arena that live anywhere in a chain live in all of it, since its ops run at once. */
+#ifndef DML_GRAPH_CHAIN_H
+#define DML_GRAPH_CHAIN_H
+
+/* Finds the chains of forward, and of a training program's backward, where gradients are known already. */
+DML__LOCAL void dml__find_chains(dml_program *program);
+
+/* Whether there are any. */
+DML__LOCAL bool dml__has_chains(const dml_program *program);
+
+/* After it has been decided which ops work in place: lets blocks that chains are done with be those that
+   begin there, and stretches the lives of blocks (3 x slots) over the chains in which they begin or end. */
+DML__LOCAL void dml__plan_chains(dml_program *program, dml__block_life *blocks);
+
+#endif
+
+static bool dml__runs(const dml__slot *slot, bool backward)
+{
+    const dml__op *op = slot->node->op;
+    return backward ? slot->has_gradient && op->backward && !slot->gone : op->forward && !slot->fused;
+}
+
+static bool dml__same_elements(const dml_node *a, const dml_node *b)
+{
+    return a->batched == b->batched && dml_shape_count(&a->shape) == dml_shape_count(&b->shape);
+}
+
+/* What such an op repeats is smaller than its result, and so than what others of its chain make. Parameters
+   are left out: strategies are told before and after each op that reads one, and of gradients. */
+static bool dml__goes_in_chain(const dml_program *program, const dml__slot *slot, bool backward)
+{
+    const dml_node *node = slot->node;
+    if (!(node->op->needs & DML__IS_ELEMENTWISE)) return false;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml__slot *root = dml__root_of_input(program, slot, i);
+        if (root->node->op == dml__parameter_op()) return false;
+        if (backward && root->has_gradient && !dml__same_elements(node, node->input[i])) return false;
+    }
+    return true;
+}
+
+static void dml__find_chains_of(dml_program *program, bool backward)
+{
+    int first = -1, last = -1, count = 0;
+    for (int k = 0; k < program->slots; k++) {
+        const int s = backward ? program->slots - 1 - k : k;
+        dml__slot *slot = &program->slot[s];
+        if (!dml__runs(slot, backward)) continue;
+        const bool elementwise = dml__goes_in_chain(program, slot, backward);
+        if (elementwise && first >= 0 && count < DML__CHAIN_CALLS &&
+            dml__same_elements(slot->node, program->slot[first].node)) {
+            program->slot[last].chained[backward] = slot->chained[backward] = true;
+            program->slot[last].chain_ends[backward] = false;
+            slot->chain_ends[backward] = true;
+            count++;
+        } else {
+            first = elementwise ? s : -1;
+            count = 1;
+        }
+        last = s;
+    }
+}
+
+DML__LOCAL void dml__find_chains(dml_program *program)
+{
+    dml__find_chains_of(program, false);
+    if (program->training) dml__find_chains_of(program, true);
+}
+
+DML__LOCAL bool dml__has_chains(const dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++)
+        if (program->slot[s].chained[0] || program->slot[s].chained[1]) return true;
+    return false;
+}
+
+/* A chain as the memory plan has it: the times of its first and its last op. */
+typedef struct dml__chain_time {
+    int begin, end;
+} dml__chain_time;
+
+static bool dml__in_chain(const dml__chain_time *chain, int time)
+{
+    return time >= chain->begin && time <= chain->end;
+}
+
+static bool dml__is_of_values(int block)
+{
+    return block % 3 != 2; /* nor what an op saves */
+}
+
+/* Who had block `from` has `to`. */
+static void dml__move_block(dml_program *program, int from, int to)
+{
+    for (int s = 0; s < program->slots; s++) {
+        if (program->slot[s].value_at == from) program->slot[s].value_at = to;
+        if (program->slot[s].gradient_at == from) program->slot[s].gradient_at = to;
+    }
+}
+
+/* Gives block `part`, which begins in the chain, the place of one as large that an earlier op of the chain is
+   the last to need: an element is written where only that element has been. */
+static void dml__share_in_chain(dml_program *program, const dml__chain_time *chain, dml__block_life *blocks,
+                                int part)
+{
+    if (!blocks[part].bytes || !dml__is_of_values(part) || !dml__in_chain(chain, blocks[part].first)) return;
+    for (int b = 0; b < 3 * program->slots; b++) {
+        dml__block_life *whole = &blocks[b];
+        if (whole->bytes != blocks[part].bytes || !dml__is_of_values(b) ||
+            whole->last >= blocks[part].first || !dml__in_chain(chain, whole->last))
+            continue;
+        whole->last = blocks[part].last;
+        blocks[part].bytes = 0;
+        dml__move_block(program, part, b);
+        return;
+    }
+}
+
+static void dml__plan_chain(dml_program *program, const dml__chain_time *chain, dml__block_life *blocks)
+{
+    const int count = 3 * program->slots;
+    for (int b = 0; b < count; b++) dml__share_in_chain(program, chain, blocks, b);
+    for (int b = 0; b < count; b++) {
+        if (dml__in_chain(chain, blocks[b].first)) blocks[b].first = chain->begin;
+        if (dml__in_chain(chain, blocks[b].last)) blocks[b].last = chain->end;
+    }
+}
+
+DML__LOCAL void dml__plan_chains(dml_program *program, dml__block_life *blocks)
+{
+    const int slots = program->slots;
+    for (int backward = 0; backward < 2; backward++)
+        for (int time = 0, begin = -1; time < slots; time++) {
+            const dml__slot *slot = &program->slot[backward ? slots - 1 - time : time];
+            if (!slot->chained[backward]) continue;
+            if (begin < 0) begin = time;
+            if (!slot->chain_ends[backward]) continue;
+            const dml__chain_time chain = { begin + backward * slots, time + backward * slots };
+            dml__plan_chain(program, &chain, blocks);
+            begin = -1;
+        }
 }
 
 #endif
@@ -25487,7 +27237,7 @@ DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *no
    A value that backward reads has three blocks of the arena: its f32 one from its op to its last reader in
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
-   alone. Forward reads what was computed, backward what was kept. */
+   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 
@@ -25537,7 +27287,7 @@ static void dml__narrow_life(dml_program *program, int s, dml__block_life *value
     slot->narrowed = true;
     again->bytes = value->bytes;
     narrow->bytes = value->bytes / 2;
-    narrow->first = value->last;
+    narrow->first = slot->normalized ? slot->normalized : value->last;
     narrow->last = again->first;
     slot->next_narrow = last->narrows;
     last->narrows = s + 1;
@@ -25567,9 +27317,10 @@ DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *b
     }
 }
 
-static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows)
+/* `at`: where the value is f32. */
+static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows, size_t at)
 {
-    const dml_ref wide = { run->program->arena, narrows ? slot->value : slot->again };
+    const dml_ref wide = { run->program->arena, at };
     const dml_ref narrow = { run->program->arena, slot->narrow };
     const size_t n = dml__count(run, slot->node);
     const dml_dtype dtype = run->program->dtype;
@@ -25590,12 +27341,23 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     return dml__submit(run->device, &launch);
 }
 
+/* What the op normalizes becomes what backward will see of it. */
+static dml_status dml__read_as_kept(const dml__run *run, const dml__slot *reader)
+{
+    const dml__slot *slot = dml__root_of_input(run->program, reader, 0);
+    if (!slot->narrowed) return DML_OK;
+    const dml_status status = dml__convert_value(run, slot, true, slot->value);
+    return status == DML_OK ? dml__convert_value(run, slot, false, slot->value) : status;
+}
+
 DML__LOCAL dml_status dml__narrow_before_forward(const dml__run *run, int s)
 {
     const dml__slot *slots = run->program->slot;
     dml_status status = DML_OK;
     for (int i = slots[s].narrows; i && status == DML_OK; i = slots[i - 1].next_narrow)
-        status = dml__convert_value(run, &slots[i - 1], true);
+        status = dml__convert_value(run, &slots[i - 1], true, slots[i - 1].value);
+    if (status == DML_OK && (slots[s].node->op->needs & DML__NORMALIZES))
+        status = dml__read_as_kept(run, &slots[s]);
     return status;
 }
 
@@ -25604,7 +27366,7 @@ DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s)
     const dml__slot *slots = run->program->slot;
     dml_status status = DML_OK;
     for (int i = slots[s].widens; i && status == DML_OK; i = slots[i - 1].next_widen)
-        status = dml__convert_value(run, &slots[i - 1], false);
+        status = dml__convert_value(run, &slots[i - 1], false, slots[i - 1].again);
     return status;
 }
 
@@ -25615,6 +27377,7 @@ DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s)
 #ifndef DML_GRAPH_COMPILE_C
 #define DML_GRAPH_COMPILE_C
 
+#include <stdio.h>
 #include <string.h>
 
 static void dml__program_destroy_owned(dml__owned *owned)
@@ -25631,6 +27394,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
     dml__release(&context->memory, program->given);
+    dml__release(&context->memory, program->chain);
     dml__release(&context->memory, program);
 }
 
@@ -25737,12 +27501,14 @@ static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
    left to do, since the op before or behind it minds the relu. */
 static void dml__fuse(dml_program *program)
 {
+    const bool on_host = program->graph->context->device.host_memory;
+    const unsigned takes = on_host ? DML__TAKES_RELU : DML__TAKES_RELU_ANYWHERE;
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
         slot->root = program->slot[slot->root].root;
         if (!(slot->node->op->needs & DML__IS_RELU)) continue;
         dml__slot *input = dml__input_slot(program, slot, 0);
-        if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
+        if ((input->node->op->needs & takes) != takes || dml__count_uses(program, input) > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
         dml__slot *gate = dml__gate_behind(program, slot);
@@ -25860,6 +27626,8 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
             if (exactly) program->slot[root].exact = true;
+            if (i == 0 && (node->op->needs & DML__NORMALIZES) && !program->slot[root].normalized)
+                program->slot[root].normalized = s;
             if (dml__gives_gradient(program, slot, i)) dml__live_at(&blocks[3 * root + 1], end - s);
             if (slot->has_gradient && (node->op->needs & DML__NEEDS_INPUT(i)))
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
@@ -25990,6 +27758,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             dml__live_for_ever(program, blocks, count);
         else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
+        dml__plan_chains(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
             program->slot[s].value = blocks[program->slot[s].value_at].offset;
@@ -26005,11 +27774,33 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
     return status;
 }
 
+/* After an arena that couldn't be had: which layer needs most of it. */
+static dml_status dml__say_which_is_large(const dml_program *program)
+{
+    dml__error *error = &program->graph->context->error;
+    const dml_node *largest = program->output;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        const bool placed = program->slot[s].root == s && node->op != dml__parameter_op();
+        if (placed && dml__value_bytes(program, node) > dml__value_bytes(program, largest)) largest = node;
+    }
+    const size_t used = strlen(error->text);
+    if (error->status == DML_ERROR_MEMORY)
+        snprintf(error->text + used, sizeof error->text - used, "; for a batch of %d '%s' alone takes %zu",
+                 program->batch, largest->name, dml__value_bytes(program, largest));
+    return error->status;
+}
+
 static dml_status dml__allocate_program(dml_program *program)
 {
     dml_context *context = program->graph->context;
     program->arena = dml__buffer_create(context, program->bytes);
-    if (!program->arena) return context->error.status;
+    if (!program->arena) return dml__say_which_is_large(program);
+    if (dml__has_chains(program)) {
+        program->chain = (dml__formula_chain *)dml__allocate(&context->memory, sizeof *program->chain);
+        if (!program->chain)
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's loops");
+    }
     if (!program->training) return DML_OK;
     program->g = dml__buffer_create_zeroed(context, program->graph->trained_count * sizeof(float));
     return program->g ? DML_OK : context->error.status;
@@ -26115,10 +27906,9 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) {
-        if (!program->check) dml__fuse(program);
+    if (status == DML_OK && !disjoint && !program->check) dml__fuse(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint)
         status = dml__read_inputs_in_place(program);
-    }
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
@@ -26127,6 +27917,9 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }
+    if (status == DML_OK && context->device.host_memory && program->dtype == DML_F32 && !disjoint &&
+        !program->check)
+        dml__find_chains(program);
     if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
     if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
@@ -26278,7 +28071,9 @@ static dml_status dml__describe_given(const dml__run *run, const dml_node *node,
     for (int i = 0; i < node->inputs && status == DML_OK; i++) {
         const dml_node *x = node->input[i];
         if (x->dtype != DML_F32) continue;
-        if (backward && !(node->op->needs & DML__NEEDS_INPUT(i)) && x->op != dml__parameter_op()) continue;
+        if (backward && !(node->op->needs & DML__NEEDS_INPUT(i)) &&
+            (x->op != dml__parameter_op() || run->program->ranks.use))
+            continue;
         status = dml__find_contents(run, dml__value(run, x), dml__count(run, x), &found);
         const size_t used = strlen(text);
         snprintf(text + used, bytes - used, "%s'%.48s' ", begin, x->name);
@@ -26321,6 +28116,8 @@ DML__LOCAL dml_status dml__check_forward(const dml__run *run, const dml_node *no
     dml__contents found;
     char made[256], given[400] = "";
     if (node->op->view || node->dtype != DML_F32) return DML_OK;
+    /* What a strategy brings is here for the op that reads it. */
+    if (node->op == dml__parameter_op() && run->program->ranks.use) return DML_OK;
     dml_status status = dml__find_odd(run, dml__value(run, node), dml__count(run, node), &found);
     if (status != DML_OK || found.first == found.n) return status;
     const bool leaf = node->inputs == 0;
@@ -26434,30 +28231,24 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
 
 /* ---- the parameters that an op reads ---- */
 
-typedef struct dml__w_range {
-    size_t begin, end;
-} dml__w_range;
-
-/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of the run. */
-static const dml_node *dml__parameter_read(const dml__run *run, const dml__slot *slot, int i)
+/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of a run. */
+static const dml_node *dml__parameter_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                           int i)
 {
-    const dml_program *program = run->program;
     const dml__op *op = slot->node->op;
-    const int input = program->slot_of_node[slot->node->input[i]->index];
-    const dml_node *node = program->slot[program->slot[input].root].node;
+    const dml_node *node = dml__root_of_input(program, slot, i)->node;
     if (node->op != dml__parameter_op() || node->frozen) return NULL;
-    const bool reads = run->backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
-                                     : op->forward != NULL;
+    const bool reads = backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
+                                : op->forward != NULL;
     return reads ? node : NULL;
 }
 
-/* All of them, in the order of w, neighbours as one. Returns how many. */
-static int dml__ranges_read(const dml__run *run, const dml__slot *slot,
-                            dml__w_range *range /* (MAX_INPUTS) */)
+DML__LOCAL int dml__ranges_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                dml__w_range *range)
 {
     int count = 0, last = 0;
     for (int i = 0; i < slot->node->inputs; i++) {
-        const dml_node *p = dml__parameter_read(run, slot, i);
+        const dml_node *p = dml__parameter_read(program, slot, backward, i);
         if (!p) continue;
         int at = count++;
         for (; at > 0 && range[at - 1].begin > p->offset; at--) range[at] = range[at - 1];
@@ -26479,7 +28270,7 @@ static dml_status dml__tell_of_ranges(const dml__run *run, const dml__slot *slot
     dml__w_range range[DML__MAX_INPUTS];
     dml_status status = DML_OK;
     if (!tell || !run->training) return DML_OK;
-    const int count = dml__ranges_read(run, slot, range);
+    const int count = dml__ranges_read(run->program, slot, run->backward, range);
     for (int i = 0; i < count && status == DML_OK; i++)
         status = tell(run->program->ranks.user, range[i].begin, range[i].end);
     return status;
@@ -26496,6 +28287,31 @@ static dml_status dml__used(const dml__run *run, const dml__slot *slot)
 }
 
 /* ---- forward and backward ---- */
+
+/* The chain is run by the last op that left work there. */
+static dml_status dml__run_half(const dml__run *run, const dml__slot *slot)
+{
+    const dml__op *op = slot->node->op;
+    const dml_status status = (run->backward ? op->backward : op->forward)(run, slot->node);
+    if (status == DML_OK && run->chain && slot->chain_ends[run->backward])
+        dml__chain_run(run->pool, run->chain);
+    return status;
+}
+
+/* An op's half. The device knows whose it is meanwhile, for its errors and the profile; a program with a
+   thread of its own keeps out of what others see. */
+static dml_status dml__run_op(const dml__run *run, const dml__slot *slot)
+{
+    dml_device *device = run->device;
+    if (run->program->own_thread) return dml__run_half(run, slot);
+    device->node = slot->node->name;
+    device->pass = run->backward ? "backward" : "forward";
+    const double begin = dml__profile_now(device);
+    const dml_status status = dml__run_half(run, slot);
+    if (device->host_memory) dml__profile_ran(device, slot->node->op->name, begin);
+    device->node = NULL;
+    return status;
+}
 
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
@@ -26515,7 +28331,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
         const dml_node *node = slot->node;
         if (run->training) status = dml__narrow_before_forward(run, s);
         if (status == DML_OK) status = dml__use(run, slot);
-        if (status == DML_OK && node->op->forward && !slot->fused) status = node->op->forward(run, node);
+        if (status == DML_OK && node->op->forward && !slot->fused) status = dml__run_op(run, slot);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
         if (status == DML_OK) status = dml__used(run, slot);
     }
@@ -26550,7 +28366,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
         status = dml__widen_before_backward(run, s);
         if (status == DML_OK) status = dml__use(run, slot);
         if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
-            status = slot->node->op->backward(run, slot->node);
+            status = dml__run_op(run, slot);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status == DML_OK) status = dml__used(run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
@@ -26564,6 +28380,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
 static dml__run dml__begin_run(dml_program *program, int rows, const dml__training *training)
 {
     dml_context *context = program->graph->context;
+    const bool apart = !program->own_thread && context->device.profile; /* which times each op */
+    dml__formula_chain *chain = apart ? NULL : program->chain;
     const dml__run run = { program,
                            context,
                            &context->device,
@@ -26574,7 +28392,9 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            training && training->adds,
                            training ? training->step : 0,
                            training ? training->part : 0,
-                           false };
+                           false,
+                           chain };
+    if (chain) chain->count = 0;
     return run;
 }
 
@@ -27357,8 +29177,14 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
         beta[g] = 0;
         spread += floats;
     }
-    dml__formula_backward(run->pool, &call, row->needs & DML__NEEDS_Y ? dml__host_value(run, node) : NULL,
-                          dml__host_gradient(run, node), gradient, beta);
+    const float *y = row->needs & DML__NEEDS_Y ? dml__host_value(run, node) : NULL;
+    const float *dy = dml__host_gradient(run, node);
+    dml__formula_chain *chain = dml__chain_of(run, node);
+    if (chain) {
+        dml__chain_backward(chain, &call, y, dy, gradient, beta);
+        return DML_OK;
+    }
+    dml__formula_backward(run->pool, &call, y, dy, gradient, beta);
     for (int g = 0; g < row->gradients; g++)
         if (spread_of[g])
             dml__sum_broadcast(run->pool, &call.layout[row->first + g], spread_of[g], spread_of[g] + call.n,
@@ -27464,7 +29290,12 @@ static dml_status dml__formula_op_forward(const dml__run *run, const dml_node *n
 {
     if (run->device->host_memory) {
         const dml__formula_call call = dml__formula_host_call(run, node, DML__NEEDS_INPUTS);
-        dml__formula_forward(run->pool, &call, dml__ends_in_relu(run, node), dml__host_value(run, node));
+        const bool relu = dml__ends_in_relu(run, node);
+        dml__formula_chain *chain = dml__chain_of(run, node);
+        if (chain)
+            dml__chain_forward(chain, &call, relu, dml__host_value(run, node));
+        else
+            dml__formula_forward(run->pool, &call, relu, dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__formula_launch(run, node, "formula_forward");
@@ -27537,7 +29368,7 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       dml__formula_op_forward,                                                                               \
       backward,                                                                                              \
       ((needs)&DML__NEEDS_INPUTS & ~(unsigned)DML__NEEDS_Y) |                                                \
-          ((needs)&DML__NEEDS_Y ? DML__NEEDS_OUTPUT : DML__TAKES_RELU) | (more),                             \
+          ((needs)&DML__NEEDS_Y ? DML__NEEDS_OUTPUT : DML__TAKES_RELU) | DML__IS_ELEMENTWISE | (more),       \
       dml__formula_saved_bytes,                                                                              \
       false,                                                                                                 \
       true,                                                                                                  \
@@ -27770,12 +29601,13 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
     }
     status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
                              dml__value(run, node));
-    if (status != DML_OK || !bias) return status;
+    if (status != DML_OK || (!bias && !dml__ends_in_relu(run, node))) return status;
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
-    launch.buffer[0] = dml__value(run, bias);
+    if (bias) launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
     launch.integer[0] = rows;
     launch.integer[1] = units;
+    launch.integer[2] = dml__ends_in_relu(run, node);
     return dml__submit(run->device, &launch);
 }
 
@@ -27821,7 +29653,7 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
                                 NULL,
                                 false,
                                 false,
@@ -28452,6 +30284,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
     launch.buffer[1] = dml__value(run, w);
     if (bias) launch.buffer[2] = dml__value(run, bias);
     launch.buffer[3] = dml__value(run, node);
+    launch.real[1] = dml__ends_in_relu(run, node) ? 1.0f : 0.0f;
     return dml__submit(run->device, &launch);
 }
 
@@ -28472,6 +30305,41 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
+/* Into how many shares of its pixels a weights' gradient is cut, so that layers with few weights are enough
+   groups: by its size alone. None has less than 1024 of them, and together they are not more than 256 tiles.
+ */
+static int dml__conv_shares(const dml_conv2d_shape *s)
+{
+    const double pixels = (double)s->batch * s->out_h * s->out_w;
+    const size_t columns = (size_t)s->kernel_h * (size_t)s->kernel_w * (size_t)(s->channels / s->groups);
+    const size_t rows = (size_t)s->groups * (((size_t)(s->filters / s->groups) + 63) / 64);
+    const double tiles = (double)((columns + 63) / 64) * (double)rows;
+    const double most = 256 / tiles < pixels / 1024 ? 256 / tiles : pixels / 1024;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Of a device with memory of its own: a gradient for each share. */
+static size_t dml__conv2d_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, rows);
+    const int shares = dml__conv_shares(&s);
+    if (dml__node_context(node)->device.host_memory || shares == 1) return 0;
+    return (size_t)shares * dml_shape_count(&node->input[1]->shape) * sizeof(float);
+}
+
+/* w's gradient = what the shares add up to + beta what is there. */
+static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int shares, float beta)
+{
+    const size_t count = dml__count(run, node->input[1]);
+    dml_launch launch = dml__launch("sum_shares", count, 1);
+    launch.buffer[0] = dml__saved(run, node);
+    launch.buffer[1] = dml__gradient(run, node->input[1]);
+    launch.integer[0] = (int32_t)count;
+    launch.integer[1] = shares;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
 DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
                                                 const dml_conv2d_shape *s, dml_ref x, dml_ref dy)
 {
@@ -28480,14 +30348,18 @@ DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_n
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, s, (const float *)dml__host(x),
                                            (const float *)dml__host(dy), beta, dml__host_gradient(run, w));
-    dml_launch launch =
-        dml__conv_launch(s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s->filters,
-                         dml__conv_tiled(s->filters, s->groups));
+    const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
+    const size_t columns = dml__count(run, w) / (size_t)s->filters;
+    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
+                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
+                                         dml__conv_tiled(s->filters, s->groups));
     launch.buffer[0] = x;
     launch.buffer[1] = dy;
-    launch.buffer[2] = dml__gradient(run, w);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
+    launch.real[0] = shares == 1 ? beta : 0.0f;
+    launch.real[1] = (float)shares;
+    const dml_status status = dml__submit(run->device, &launch);
+    return status == DML_OK && shares > 1 ? dml__sum_conv_shares(run, node, shares, beta) : status;
 }
 
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
@@ -28556,8 +30428,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                dml__conv2d_saved_bytes,
                                 false,
                                 false,
                                 dml__conv2d_describe,
@@ -28572,8 +30444,8 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                dml__conv2d_saved_bytes,
                                 false,
                                 false,
                                 dml__conv2d_describe,
@@ -29434,6 +31306,7 @@ static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__value(run, node);
     launch.buffer[2] = dml__saved(run, node);
+    launch.integer[13] = dml__begins_with_relu(run, node);
     return dml__submit(run->device, &launch);
 }
 
@@ -29447,7 +31320,11 @@ static dml_status dml__max_pool2d_op_backward(const dml__run *run, const dml_nod
         return dml_max_pool2d_backward(run->pool, &shape, (const int32_t *)dml__host(dml__saved(run, node)),
                                        dml__host_gradient(run, node), beta, dml__host_gradient(run, x));
     }
-    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_backward", dml__count(run, x));
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const bool apart = o->stride[0] >= o->kernel[0] && o->stride[1] >= o->kernel[1];
+    dml_launch launch =
+        dml__pool2d_launch(run, node, apart ? "max_pool2d_backward_apart" : "max_pool2d_backward",
+                           dml__count(run, apart ? node : x));
     launch.buffer[0] = dml__saved(run, node);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__gradient(run, x);
@@ -30322,7 +32199,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_op_forward,
                                 dml__batch_norm_op_backward,
                                 DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
-                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU | DML__TAKES_RELU_BACK,
+                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU |
+                                    DML__TAKES_RELU_BACK | DML__NORMALIZES,
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,
@@ -30663,7 +32541,7 @@ static double dml__sample_norm_flops(const dml_node *node)
                                     dml__sample_norm_infer,                                                  \
                                     dml__sample_norm_forward,                                                \
                                     dml__sample_norm_backward,                                               \
-                                    DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),                               \
+                                    DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NORMALIZES,             \
                                     dml__sample_norm_saved_bytes,                                            \
                                     false,                                                                   \
                                     true,                                                                    \
@@ -35232,13 +37110,14 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     row->numbers(optimizer, (double)update->step + 1, number);
     if (update->device->host_memory) {
         float *state[DML__MAX_STATES] = { NULL };
+        const double begin = dml__profile_now(update->device);
         for (int s = 0; s < states; s++) state[s] = (float *)dml__host(update->state[s]);
-        if (update->width) {
+        if (update->width)
             dml__update_rows_of(row, update, state, number);
-            return DML_OK;
-        }
-        dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
-                       (const float *)dml__host(update->g), state, number);
+        else
+            dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
+                           (const float *)dml__host(update->g), state, number);
+        dml__profile_ran(update->device, row->kernel, begin);
         return DML_OK;
     }
     dml_launch launch = dml__launch(row->kernel, update->n, 1);
@@ -35979,7 +37858,9 @@ struct dml_trainer {
                                              graph's */
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
+    uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
     uint32_t passes; /* of backward, since the last step */
+    bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
@@ -36570,8 +38451,8 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
 
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end)
 {
-    *begin = trainer ? trainer->own_begin : 0;
-    *end = trainer ? trainer->own_end : 0;
+    if (begin) *begin = trainer ? trainer->own_begin : 0;
+    if (end) *end = trainer ? trainer->own_end : 0;
 }
 
 DML__LOCAL dml_status dml__sum_over_owners(dml_trainer *trainer, double *values, size_t count)
@@ -37371,6 +39252,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
+    trainer->runs += run->steps != trainer->steps;
     trainer->steps = run->steps;
     dml__follow_schedule(trainer);
     return DML_OK;
@@ -37780,11 +39662,21 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
     return status;
 }
 
+static dml_status dml__check_not_kept(const dml_trainer *trainer)
+{
+    if (!trainer->sync.keeps) return DML_OK;
+    return dml__fail(
+        &trainer->context->error, DML_ERROR_STATE,
+        "a checkpoint can't be loaded now, since the sync strategy goes on from what it was given "
+        "(on servers, or in an outer optimizer): load it before the strategy is attached");
+}
+
 static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
     dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_not_kept(trainer);
     if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
@@ -37796,6 +39688,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
     dml__have_gathered(trainer);
+    trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
@@ -38159,6 +40052,11 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
     if (context->error.status != DML_OK || dml__complete_finder(&o, &context->error) != DML_OK ||
         dml__check_not_swapped(trainer) != DML_OK || dml__check_whole(trainer) != DML_OK)
         return NULL;
+    if (trainer->searched) {
+        dml__fail(&context->error, DML_ERROR_STATE,
+                  "a second search for learning rates on a trainer: end the first with dml_lr_finder_end");
+        return NULL;
+    }
     dml_lr_finder *finder = (dml_lr_finder *)dml__allocate(&context->memory, sizeof *finder);
     if (!finder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a search for learning rates");
@@ -38177,6 +40075,7 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
         dml__lr_finder_release(finder);
         return NULL;
     }
+    trainer->searched = true;
     dml__own(context, &finder->owned, dml__lr_finder_destroy_owned);
     trainer->optimizer.lr = dml__finder_lr(&o, 0);
     return finder;
@@ -38272,6 +40171,7 @@ static dml_status dml__bring_back(dml_lr_finder *finder)
         status = dml_trainer_put(trainer, v, 0, n);
     }
     trainer->optimizer = finder->optimizer;
+    trainer->runs++;
     trainer->steps = finder->steps;
     trainer->passes = finder->passes;
     trainer->held = 0;
@@ -38291,6 +40191,7 @@ DML_API dml_status dml_lr_finder_end(dml_lr_finder *finder)
     if (status == DML_OK) {
         status = dml__bring_back(finder);
         dml__graph_release(graph, false);
+        finder->trainer->searched = false;
         dml__lr_finder_destroy_owned(&finder->owned);
     }
     dml__leave(context, entry);
@@ -39102,10 +41003,13 @@ DML_API void dml_cifar_image(const unsigned char *record, dml_cifar_change chang
 DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most)
 {
     dml_random random;
+    const int side = 1 << 20; /* beyond it a pixel is lost in a float, and the image is long outside */
+    if (most > side) most = side;
+    if (most < 0) most = 0;
     random.seed = seed;
     random.stream = DML__CIFAR_STREAM;
     random.step = epoch;
-    const float ways = (float)(2 * most + 1);
+    const float ways = 2.0f * (float)most + 1.0f;
     dml_cifar_change change;
     change.down = (int)(dml_random_uniform(&random, 3 * sample) * ways) - most;
     change.right = (int)(dml_random_uniform(&random, 3 * sample + 1) * ways) - most;

@@ -368,7 +368,8 @@ typedef struct dml_comm_options {
     /* What lies between ranks of one host: "tcp", or "shm" for memory that they share. NULL:
        DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. Over "shm" what is large and
        only moved is read straight from the sender's memory (Linux's process_vm_readv) where the system lets
-       ranks do that; DML_COMM_CMA=0 has it copied instead. */
+       ranks do that and it takes less than two copies, which each rank tries when it opens; DML_COMM_CMA=1
+       has it read without a trial, DML_COMM_CMA=0 copied. */
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
@@ -426,13 +427,16 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world
 
 /* A communicator of those ranks of `comm` that give the same `color`, in the order of their `key` (of equal
    keys: of their ranks); a collective of all of them. It shares its parent's connections, its deadline and
-   its error, and lives on after its parent is closed. NULL for a negative color, or after an error. */
+   its error, and lives on after its parent is closed. NULL for a negative color, or after an error, which the
+   parent has. */
 DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 
 /* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
-   was sent to this rank and that nobody received is one. NULL is fine. In a fork's child it only releases the
-   child's copy. */
+   was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
+   took part in has ended is none. NULL is fine. In a fork's child it only releases the
+   child's copy. Whatever uses the communicator ends before: a trainer with a strategy steps, and is destroyed
+   with its context, only as long as the communicators that were given to the strategy are open. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
@@ -471,7 +475,8 @@ typedef struct dml_comm_stats {
     int strangers;                    /* as dml_comm_strangers */
 } dml_comm_stats;
 
-/* Adding these up takes no lock and no look at the clock that there wouldn't be anyway. Zeros for NULL. */
+/* Adding these up takes no lock and no look at the clock that there wouldn't be anyway. Zeros for a
+   communicator of NULL; stats of NULL is fine. */
 DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats);
 
 /* Writes the timeline as it is now, in the format of Chrome's tracing (chrome://tracing, ui.perfetto.dev): a
@@ -764,6 +769,10 @@ typedef struct dml_ps_options {
        push of the same range. 0: all. */
     float threshold;
     dml_dtype push_dtype, pull_dtype; /* on their way: DML_F32 (0), DML_BF16 or DML_F16 */
+    /* Servers end the job with DML_ERROR_TIMEOUT when no worker has asked for anything for so many seconds:
+       the last one may be frozen, which nobody else waits for. 0: whatever workers do takes as long as it
+       takes. */
+    double idle_s;
     int vectors; /* more vectors of the same length on the servers, numbered from 1; 0: none */
     /* For the servers' rule, from worker 0; at most 65536. */
     const double *setup; /* (setup_count) */
@@ -786,8 +795,8 @@ typedef struct dml_ps_report {
 
 /* Serves this rank's range until every worker has left, with dml_ps_close or by dying; the others then go on
    without it. Returns DML_OK, or the communicator's or the rule's error. `options` and `report` may be NULL.
-   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline, as
-   long as no other worker waits for it. */
+   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline but
+   the workers' idle_s, as long as no other worker waits for it. */
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
                                 dml_ps_report *report);
 
@@ -806,9 +815,9 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t c
 typedef uint64_t dml_ps_ticket;
 
 /* Adds weight times g (end - begin), elements [begin, end) of the vector, to this clock's pushes. Each
-   element of a clock is pushed at most once (which isn't checked). In synchrony all workers push the same
-   ranges: weights are added up by blocks of 65,536 elements, so a block of which workers push different parts
-   gets another mean. g must stay until the push has been waited for. */
+   element of a clock is pushed at most once (which isn't checked). In synchrony an element becomes the mean
+   of those who pushed it; where pushes leave a server more than 1024 ranges of unlike weights, and one for
+   each 64 elements, the job ends with DML_ERROR_ARGUMENT. g must stay until the push has been waited for. */
 DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight);
 
 /* w (end - begin) becomes elements [begin, end) of the vector, as options.consistency has it. */
@@ -887,8 +896,10 @@ typedef enum dml_compression_kind {
    of the next step (error feedback: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014;
    Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019): what has arrived over the
    steps and what is still kept add up to all gradients, up to rounding. That memory is as large as g, is each
-   rank's own, and isn't in checkpoints: a run that goes on begins with none. A step that fails takes what it
-   had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not remembered.
+   rank's own, and isn't in checkpoints: a run that goes on begins with none, and so does what comes after
+   dml_trainer_load, a dml_trainer_set_run to other steps and dml_lr_finder_end. A step that fails takes what
+   it had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not
+   remembered.
 
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for
@@ -971,8 +982,10 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
 #define DML_DIST_ZERO_SYNC_H
 
 typedef struct dml_zero_options {
-    int stage;               /* 1 .. 3, what is sharded, see below; 0: 2 */
-    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    int stage; /* 1 .. 3, what is sharded, see below; 0: 2 */
+    /* Gradients are sent in pieces of at least this much, and parameters of stage 3 are asked for so far
+       ahead of the op that needs them, of one op at least; 0: 1 MiB. */
+    size_t bucket_bytes;
     dml_allocator allocator; /* zero: malloc and free */
 } dml_zero_options;
 
@@ -983,14 +996,15 @@ typedef struct dml_zero_options {
        stage   w        g                        optimizer's state (8 P for Adam; with an average 4 P more)
          1     4 P      4 P                      8 P / N
          2     4 P      4 P / N + 4 buckets      8 P / N
-         3     4 P / N  4 P / N + 4 buckets      8 P / N          + w of the op that runs
+         3     4 P / N  4 P / N + 4 buckets      8 P / N          + w of the op that runs, and a bucket of
+                                                                    those that come next
 
    where a bucket is at least as large as the parameters of one op. Gradients are summed to their owners while
    backward is still running; stages 1 and 2 then send the new parameters to all, as many bytes in all as an
-   all-reduce of g. Stage 3 sends each op's parameters before it runs, in forward and again in backward where
-   it reads them: half as much again. The parts that a rank hasn't are holes in the same flat vectors: their
-   pages are given back to the system, where memory comes from malloc on Linux; elsewhere they stay. Devices
-   with memory of their own take stages 1 and 2, and save no memory.
+   all-reduce of g. Stage 3 sends each op's parameters while the ops before it run, in forward and again in
+   backward where it reads them: half as much again. The parts that a rank hasn't are holes in the same flat
+   vectors: their pages are given back to the system, where memory comes from malloc on Linux; elsewhere they
+   stay. Devices with memory of their own take stages 1 and 2, and save no memory.
 
    w is whole when the strategy is attached, and g while it waits for more (DML_MORE). Before what needs whole
    vectors, such as a checkpoint, all ranks call dml_trainer_gather; the same checkpoint then comes of it as
@@ -1037,12 +1051,12 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
    momentum SGD", ICML 2019, algorithm 1.
 
    Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
-   tested or given away. Load a checkpoint before the strategy is attached. Every rank makes the same calls;
-   steps that one of them skips for its loss scale count too. Ranks with unlike options, and those that meet
-   after unlike numbers of steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused.
-   An average takes 4 bytes for each parameter over the network as an all-reduce does; with `outer` each rank
-   keeps 2 vectors more, and its state. The communicator stays the caller's, who closes it after the trainer
-   is destroyed. */
+   tested or given away. Load a checkpoint before the strategy is attached; or, without `outer`, on every
+   rank: averages then fall on the steps of that run. Every rank makes the same calls; steps that one of them
+   skips for its loss scale count too. Ranks with unlike options, and those that meet after unlike numbers of
+   steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4
+   bytes for each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors
+   more, and its state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
 
 /* The same with no average until dml_local_sgd_average: every rank learns from its part of the data, once as
@@ -1230,12 +1244,14 @@ DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster 
 typedef struct dml_downpour_options {
     int fetch_every; /* steps between two fetches of w; 0: 1 */
     int push_every;  /* steps whose gradients are added up for one push; 0: 1 */
-    /* The servers' optimizer; zero: dml_adagrad with the trainer's learning rate. */
+    /* The servers' optimizer; zero: dml_adagrad. Its lr 0: a push is applied with the learning rate that the
+       trainer has then. */
     dml_optimizer optimizer;
     /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
     int warm_steps;
     dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
     float threshold;
+    double idle_s;
     dml_allocator allocator;
 } dml_downpour_options;
 
@@ -1721,6 +1737,17 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
 /* ---- base/windows.h ---- */
 
 /* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
@@ -1795,6 +1822,16 @@ DML_API double dml_seconds(void)
 #else
     return (double)clock() / CLOCKS_PER_SEC;
 #endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
 }
 
 #endif
@@ -3519,9 +3556,10 @@ typedef struct dml__span {
 #define DML__WISH_SEND 1    /* room to send */
 #define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
 
-/* What wait returns: any of these, or 0 when the time ran out or somebody called wake. */
+/* What wait returns: any of these, or 0 when the time ran out. */
 #define DML__READY_DATA 1
 #define DML__READY_CONTROL 2
+#define DML__READY_WOKEN 4 /* somebody called wake */
 
 typedef struct dml__transport dml__transport;
 
@@ -4184,6 +4222,16 @@ static inline void dml__pause(void)
 #endif
 }
 
+/* The line of that address will be written: another processor that has it may give it away now. */
+static inline void dml__write_soon(const void *address)
+{
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 #endif
 
 /* ---- net/lent.h ---- */
@@ -4554,7 +4602,8 @@ static int dml__local_wait(dml__transport *transport, const uint8_t *wishes, dou
         const bool woken = __atomic_load_n(&me->woken, __ATOMIC_RELAXED) &&
                            __atomic_exchange_n(&me->woken, 0, __ATOMIC_ACQ_REL);
         const int ready = dml__local_look(me, wishes);
-        if (ready || woken || !(seconds > 0) || dml_seconds() >= until) return ready;
+        if (woken) return ready | DML__READY_WOKEN;
+        if (ready || !(seconds > 0) || dml_seconds() >= until) return ready;
         dml__local_doze(me, bell, until);
     }
 }
@@ -4930,7 +4979,8 @@ typedef struct dml__shm_settings {
     int spin;          /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
                           ranks on this host than processors; -1: none */
     bool no_reads;     /* nobody reads another's own memory: all bytes go through the rings */
-    double seconds;    /* until every rank has to have answered */
+    bool reads_if_fast; /* this rank reads it only if that takes less than two copies */
+    double seconds;     /* until every rank has to have answered */
     /* Takes in what has come on the control channels meanwhile; false: that has ended the job. NULL: it stays
        where it is. */
     bool (*control)(void *user);
@@ -4949,9 +4999,9 @@ typedef struct dml__shm_settings {
    so no element is cut that didn't lie across such an address. A loan ends with consume. From ranks that are
    not "shm" (medium), lend says what `below` says, or DML__LENDS_NOTHING.
 
-   Where the system allows it (process_vm_readv) a rank reads what is large straight from the memory of the
-   rank that sends it, once it knows where; it has gone when it was read. `receive` then copies it once,
-   `lend` lends copies of parts of it.
+   Where the system allows it (process_vm_readv), and the rank wants it so, a rank reads what is large
+   straight from the memory of the rank that sends it, once it knows where; it has gone when it was read.
+   `receive` then copies it once, `lend` lends copies of parts of it.
 
    Below, the data channel of a pair that shares memory carries bells: single bytes, that wake who sleeps. */
 DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_settings *settings,
@@ -5053,6 +5103,10 @@ static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t by
     __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
+    /* Its lines come back from the receiver while something else is done. */
+    const dml__shm_piece *const next = &s->way->pieces[s->head % DML__SHM_PIECES];
+    dml__write_soon(next);
+    dml__write_soon((const uint8_t *)next + 64);
 }
 
 /* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
@@ -5133,8 +5187,10 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
     if (r->bytes) return (ptrdiff_t)(r->bytes - r->done);
     const dml__shm_piece *piece = &r->way->pieces[r->tail % DML__SHM_PIECES];
     const uint32_t number = __atomic_load_n(&piece->number, __ATOMIC_SEQ_CST);
-    if (number != r->tail + 1) /* what was here before, or nothing yet */
+    if (number != r->tail + 1) {                    /* what was here before, or nothing yet */
+        DML__PREFETCH((const uint8_t *)piece + 64); /* both lines come together, not one after the other */
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
+    }
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
     const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
     r->done = 0;
@@ -5224,6 +5280,7 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool reads;           /* this rank reads others' memory, where it can */
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];
     uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */
@@ -5257,7 +5314,23 @@ DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, 
 
 #include <string.h>
 
-/* Compilers make one load or store of each. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define DML__BYTES_AS(type, name)                                                                            \
+    static inline type dml__load##name(const void *from)                                                     \
+    {                                                                                                        \
+        type value;                                                                                          \
+        memcpy(&value, from, sizeof value);                                                                  \
+        return value;                                                                                        \
+    }                                                                                                        \
+    static inline void dml__store##name(void *to, type value)                                                \
+    {                                                                                                        \
+        memcpy(to, &value, sizeof value);                                                                    \
+    }
+DML__BYTES_AS(uint16_t, 16)
+DML__BYTES_AS(uint32_t, 32)
+DML__BYTES_AS(uint64_t, 64)
+#undef DML__BYTES_AS
+#else
 static inline uint16_t dml__load16(const void *from)
 {
     const unsigned char *b = (const unsigned char *)from;
@@ -5298,6 +5371,8 @@ static inline void dml__store64(void *to, uint64_t value)
     dml__store32(b, (uint32_t)value);
     dml__store32(b + 4, (uint32_t)(value >> 32));
 }
+
+#endif
 
 static inline float dml__load_f32(const void *from)
 {
@@ -5866,16 +5941,15 @@ static int dml__shm_ask_below(dml__shm *shm, const uint8_t *wishes)
     return shm->below->calls->wait(shm->below, shm->wishes, 0);
 }
 
-/* Sleeps below, once, unless a wish comes true before; `woken`: nothing was told at all. */
-static int dml__shm_sleep(dml__shm *shm, const uint8_t *wishes, double seconds, bool *woken)
+/* Sleeps below, once, unless a wish comes true before. */
+static int dml__shm_sleep(dml__shm *shm, const uint8_t *wishes, double seconds)
 {
     if (seconds > 0) dml__shm_set_sleeping(shm, wishes, 1);
     const bool early = seconds > 0 && dml__shm_any_is_true(shm, wishes);
     const int told = dml__shm_wait_below(shm, wishes, early ? 0 : seconds);
     if (seconds > 0) dml__shm_set_sleeping(shm, wishes, 0);
-    *woken = told == 0;
     if (told < 0) return told;
-    int ready = told & DML__READY_CONTROL;
+    int ready = told & (DML__READY_CONTROL | DML__READY_WOKEN);
     if (dml__shm_any_is_true(shm, wishes))
         ready |= DML__READY_DATA;
     else if (told & DML__READY_DATA) /* a connection, or a bell that was late */
@@ -5887,7 +5961,6 @@ static int dml__shm_wait(dml__transport *transport, const uint8_t *wishes, doubl
 {
     dml__shm *shm = dml__shm_of(transport);
     const double begin = dml_seconds(), until = begin + seconds;
-    bool woken = false;
     for (;;) {
         if (dml__shm_any_is_true(shm, wishes) || (seconds > 0 && dml__shm_spin(shm, wishes, until))) {
             if (begin - shm->looked_below < DML__SHM_LOOK_BELOW) return DML__READY_DATA;
@@ -5895,8 +5968,8 @@ static int dml__shm_wait(dml__transport *transport, const uint8_t *wishes, doubl
             return below < 0 ? below : below | DML__READY_DATA;
         }
         const double left = seconds > 0 ? until - dml_seconds() : 0;
-        const int ready = dml__shm_sleep(shm, wishes, left > 0 ? left : 0, &woken);
-        if (ready || woken || left <= 0) return ready;
+        const int ready = dml__shm_sleep(shm, wishes, left > 0 ? left : 0);
+        if (ready || left <= 0) return ready;
     }
 }
 
@@ -5998,10 +6071,37 @@ DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank)
     into.data = seal;
     into.bytes = sizeof seal;
     pair->reach = ((const dml__shm_head *)(const void *)pair->memory)->reach[shm->rank < rank];
-    pair->in.reads = shm->sealed && pair->reach.address && pair->reach.process <= INT32_MAX &&
+    pair->in.reads = shm->reads && pair->reach.address && pair->reach.process <= INT32_MAX &&
                      shm->host->read((long)pair->reach.process, &into, &pair->reach.address, 1) &&
                      memcmp(seal, pair->reach.seal, sizeof seal) == 0;
     if (pair->in.reads) __atomic_store_n(&pair->in.way->receiver_reads, 1, __ATOMIC_RELEASE);
+}
+
+/* Whether reading another process's memory takes less than copying into a ring and out of it, which two
+   processors do side by side: the system looks up each page, and copies as it does. In small pieces both take
+   less than here; that the ratio is about the same was measured. */
+static bool dml__shm_reading_is_fast(const dml__host_calls *host, dml__memory *memory)
+{
+    const size_t bytes = (size_t)256 << 10;
+    char *from = (char *)dml__allocate_unset(memory, 2 * bytes), *to = from + bytes;
+    double read = 1e9, copy = 1e9;
+    if (!from) return true; /* nobody knows */
+    const uint64_t address = (uint64_t)(uintptr_t)from;
+    dml__span into;
+    into.data = to;
+    into.bytes = bytes;
+    memset(from, 1, 2 * bytes);
+    for (int i = 0; i < 5; i++) {
+        const double begin = dml_seconds();
+        memcpy(to, from, bytes);
+        const double copied = dml_seconds();
+        host->read(host->process(), &into, &address, 1);
+        const double end = dml_seconds();
+        if (copied - begin < copy) copy = copied - begin;
+        if (end - copied < read) read = end - copied;
+    }
+    dml__release(memory, from);
+    return read < 2 * copy;
 }
 
 static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
@@ -6034,6 +6134,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
     shm->wishes = (uint8_t *)dml__allocate(memory, (size_t)shm->world);
     shm->stage = (uint8_t *)dml__allocate(memory, DML__SHM_STAGE + 64);
     shm->sealed = !settings->off && !settings->no_reads && host->random(shm->seal, sizeof shm->seal);
+    shm->reads = shm->sealed && (!settings->reads_if_fast || dml__shm_reading_is_fast(host, memory));
     if (shm->pairs && shm->wishes && shm->stage) return shm;
     dml__shm_release(shm);
     return NULL;
@@ -6507,15 +6608,16 @@ static int dml__tcp_poll_wishes(dml__tcp *tcp, const uint8_t *wishes)
     return count;
 }
 
-/* Takes in what wake has sent. */
-static void dml__tcp_take_wakes(const dml__tcp *tcp)
+/* Takes in what wake has sent; whether there was anything. */
+static bool dml__tcp_take_wakes(const dml__tcp *tcp)
 {
     char dust[64];
     dml__span span;
     span.data = dust;
     span.bytes = sizeof dust;
-    if (!tcp->polls[tcp->world].revents) return;
+    if (!tcp->polls[tcp->world].revents) return false;
     while (dml__socket_receive(tcp->calls, tcp->wake[0], &span, 1) == (ptrdiff_t)sizeof dust) continue;
+    return true;
 }
 
 static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, double seconds)
@@ -6524,8 +6626,7 @@ static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, doubl
     const int world = tcp->world, wished = dml__tcp_poll_wishes(tcp, wishes);
     const size_t count = (size_t)world + 1 + (size_t)wished;
     if (dml__socket_poll(tcp->calls, tcp->polls, count, seconds) < 0) return DML__GONE;
-    int ready = 0;
-    dml__tcp_take_wakes(tcp);
+    int ready = dml__tcp_take_wakes(tcp) ? DML__READY_WOKEN : 0;
     for (int i = 0; i < wished; i++)
         if (tcp->polls[world + 1 + i].revents) ready |= DML__READY_DATA;
     for (int rank = 0; rank < world; rank++)
@@ -7401,6 +7502,10 @@ typedef struct dml__frame {
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES]);
 DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame);
 
+/* Whether a frame that came is the expected one but for what it says of `consumed`. */
+DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
+                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed);
+
 /* Bytes that a payload of `bytes` takes in the stream. */
 static inline size_t dml__padded(size_t bytes)
 {
@@ -7421,13 +7526,19 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
 
 #include <string.h>
 
+/* Headers are written in words of 64 bits, and copied and compared so: what is read in larger pieces than it
+   was written in has to wait until it is in the cache. */
+static uint64_t dml__two_words(uint32_t low, uint32_t high)
+{
+    return low | (uint64_t)high << 32;
+}
+
 /* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 */
 DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES])
 {
-    out[0] = (uint8_t)signature->operation;
-    out[1] = (uint8_t)signature->dtype;
-    dml__store16(out + 2, (uint16_t)signature->reduce);
-    dml__store32(out + 4, (uint32_t)signature->root);
+    const uint32_t what = (uint32_t)(uint8_t)signature->operation | (uint32_t)(uint8_t)signature->dtype << 8 |
+                          (uint32_t)(uint16_t)signature->reduce << 16;
+    dml__store64(out, dml__two_words(what, (uint32_t)signature->root));
     dml__store64(out + 8, signature->count);
 }
 
@@ -7454,16 +7565,13 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
    48 tag:4 52 algorithm:1 53 zero:3 56 consumed:8 */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
-    memcpy(out, "dmf", 3);
-    out[3] = (uint8_t)frame->kind;
-    dml__store32(out + 4, frame->communicator);
+    const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
+    dml__store64(out, dml__two_words(magic, frame->communicator));
     dml__encode_signature(&frame->signature, out + 8);
     dml__store64(out + 24, frame->sequence);
     dml__store64(out + 32, frame->offset);
-    dml__store32(out + 40, frame->message);
-    dml__store32(out + 44, frame->bytes);
-    dml__store32(out + 48, (uint32_t)frame->tag);
-    dml__store32(out + 52, (uint32_t)frame->algorithm);
+    dml__store64(out + 40, dml__two_words(frame->message, frame->bytes));
+    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm));
     dml__store64(out + 56, frame->consumed);
 }
 
@@ -7483,6 +7591,15 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&
            (frame->kind == DML__FRAME_EAGER || frame->kind == DML__FRAME_DATA);
+}
+
+DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
+                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed)
+{
+    uint64_t differs = 0;
+    for (int at = 0; at < 56; at += 8) differs |= dml__load64(expected + at) ^ dml__load64(come + at);
+    *consumed = dml__load64(come + 56);
+    return !differs;
 }
 
 DML__LOCAL bool dml__wire_is_native(void)
@@ -10859,6 +10976,7 @@ typedef struct dml__comm_settings {
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
     bool no_reads;             /* ranks of one host don't read each other's memory */
+    bool reads_if_fast;        /* or do if it takes less than two copies */
     double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
     dml__trace_settings trace;
     bool launched;                    /* rank and world are what a launcher said */
@@ -10874,9 +10992,10 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
 /* ---- a step, as it is being run ---- */
 
 typedef struct dml__step_state {
-    uint64_t done; /* elements that are past */
-    int32_t next;  /* the next step of the same flow, or the next local step; -1: none */
-    bool past;     /* all of it is */
+    uint64_t done;    /* elements that are past */
+    int32_t next;     /* the next step of the same flow, or the next local step; -1: none */
+    uint32_t message; /* of a short call's: how many there are before it between the same ranks */
+    bool past;        /* all of it is */
 } dml__step_state;
 
 /* The messages of one operation in one direction between this rank and another, in their order. */
@@ -10918,6 +11037,16 @@ typedef struct dml__comm_call {
     dml__reduction reduction;
 } dml__comm_call;
 
+/* What a schedule was written for. */
+typedef struct dml__written {
+    const dml_comm *comm; /* NULL: nothing that comes again */
+    uint32_t communicator;
+    int algorithm;
+    dml__signature signature;
+    uint64_t count;
+    bool is_short; /* its steps are such as short.c runs */
+} dml__written;
+
 struct dml_request {
     dml__comm_call call;
     dml_comm *comm;
@@ -10940,7 +11069,8 @@ struct dml_request {
     dml__reduction reduction; /* its dtype is that of what the steps are about */
     dml__leaf_sums leaf_sums;
     char *spaces[DML__SPACE_COUNT];
-    dml__schedule schedule;  /* of the round */
+    dml__schedule schedule; /* of the round */
+    dml__written written;
     dml__step_state *states; /* (schedule.capacity) */
     dml__flow *flows;        /* (flow_count) of dml__comm_job.most_flows */
     int flow_count, steps_left, first_local;
@@ -10987,7 +11117,7 @@ typedef struct dml__link {
     size_t out_counted;          /* bytes of payload, wherever they are */
     dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
     bool out_offered;            /* the other rank reads the payload where it lies */
-    bool reads;                  /* it can */
+    bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
     uint64_t out_elements;
     uint8_t
         *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
@@ -10996,6 +11126,9 @@ typedef struct dml__link {
     dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
     bool gone;
 } dml__link;
+
+/* Whether the search for a culprit has come to a rank, and has gone on from there. */
+typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
 
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
@@ -11009,6 +11142,7 @@ typedef struct dml__peer {
     uint64_t waits_sequence;
     uint32_t waits_communicator;
     dml__signature waits_in;
+    dml__reach reach;
 } dml__peer;
 
 /* ---- the job ---- */
@@ -11086,6 +11220,7 @@ typedef struct dml__comm_job {
     bool aborted;             /* the others know that this one has failed */
     bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
+    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
     bool yields;              /* meanwhile others may want the processor */
@@ -11184,12 +11319,27 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
 DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step);
 DML__LOCAL char *dml__step_data(const dml_request *request, int step);
 
+/* Strings the steps together and lists their flows. */
+DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
+
+/* A local step that may go, all of it. */
+DML__LOCAL void dml__apply_local(dml_request *request, int step);
+
 /* One step, and one flow: a send, or a receive that has met its message. */
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
                                 uint64_t count);
 
 DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status);
 DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
+
+/* ---- short calls (short.c) ---- */
+
+/* Whether the steps of a schedule are such, which numbers their messages. */
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
+
+/* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
+   way. */
+DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
 
 /* ---- pairs (pair.c: sends and receives) ---- */
 
@@ -11211,6 +11361,18 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
 DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank);
+
+/* What the frames of a request's messages say, but for what the message itself is. */
+DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame);
+
+/* Whether that rank reads this one's memory, which it says when it is about to open. */
+DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank);
+
+/* A frame is what goes out next. */
+DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload);
+
+/* Takes of the receiver's room what an eager frame needs; false: there is too little. */
+DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes);
 
 /* Whether something may come from that rank that this one waits for. */
 DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank);
@@ -12763,6 +12925,7 @@ static bool dml__read_transport(const dml_comm_options *options, dml__comm_setti
     const char *reads = dml__environment("DML_COMM_CMA");
     settings->only_tcp = text && strcmp(text, "tcp") == 0;
     settings->no_reads = reads && strcmp(reads, "0") == 0;
+    settings->reads_if_fast = !reads;
     if (reads && !settings->no_reads && strcmp(reads, "1") != 0) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_COMM_CMA is \"%s\", not 0 or 1", reads);
         return false;
@@ -13045,12 +13208,22 @@ static dml_request *dml__oldest(const dml__comm_job *job)
     return job->active ? job->active : job->unmatched;
 }
 
+/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
+static bool dml__differ(const dml__comm_job *job)
+{
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__oldest(job)) : -1;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (dml__waits_for(r) != first) return true;
+    return false;
+}
+
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
 {
     dml_request *request = dml__oldest(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
-    control.rank = request ? dml__waits_for(request) : -1;
+    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     if (request) {
         dml__encode_signature(&request->call.signature, control.body);
@@ -13167,6 +13340,49 @@ static bool dml__all_answered(const dml__comm_job *job)
     return true;
 }
 
+/* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
+static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const int size = comm ? comm->size : job->world;
+    for (int r = 0; r < size; r++) {
+        dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
+        if (!peer->reach) peer->reach = DML__REACHED;
+    }
+}
+
+/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
+   all of the communicator. Returns when something moved last among them. */
+static double dml__reach_all(dml__comm_job *job, const dml_request *request, int waits_for)
+{
+    double moved_at = job->moved_at;
+    dml__peer *own = &job->peers[job->rank];
+    own->waits_for = waits_for;
+    own->waits_communicator = request->comm->id;
+    own->waits_in = request->call.signature;
+    own->moved_at = job->moved_at;
+    own->answered = true;
+    own->reach = DML__REACHED;
+    for (bool more = true; more;) {
+        more = false;
+        for (int rank = 0; rank < job->world; rank++) {
+            dml__peer *peer = &job->peers[rank];
+            if (peer->reach != DML__REACHED) continue;
+            peer->reach = DML__FOLLOWED;
+            more = true;
+            if (!peer->answered || peer->goodbye) continue;
+            if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+            if (peer->waits_for >= 0 && !job->peers[peer->waits_for].reach)
+                job->peers[peer->waits_for].reach = DML__REACHED;
+            if (peer->waits_for < 0 || !dml__is_pair(peer->waits_in.operation))
+                dml__reach_group(job, rank, peer->waits_communicator);
+        }
+    }
+    return moved_at;
+}
+
 /* All wait in a circle: because of different calls, or because the network is slow. */
 static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *request, int waits_for)
 {
@@ -13212,14 +13428,19 @@ static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *reque
    lead round a circle although one in it waits for a silent rank, too. */
 static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    const int waits_for = dml__waits_for(request);
+    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
     double moved_at = job->moved_at;
     int rank = waits_for, steps = 0;
+    for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
     while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
         if (job->peers[rank].moved_at > moved_at) moved_at = job->peers[rank].moved_at;
         rank = job->peers[rank].waits_for;
     }
     if (rank >= 0 && dml__is_silent(job, rank)) return dml__blame_silent(job, request, rank);
+    if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        const double moved = dml__reach_all(job, request, waits_for);
+        if (moved > moved_at) moved_at = moved;
+    }
     if (moved_at + job->timeout > dml_seconds()) {
         request->deadline = moved_at + job->timeout;
         return DML_OK;
@@ -13227,6 +13448,11 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++)
         if (dml__is_silent(job, request->comm->world_ranks[r]))
             return dml__blame_silent(job, request, request->comm->world_ranks[r]);
+    /* Who said goodbye can't help any more; who is just silent might, so the others don't wait for each other
+       alone. */
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye)
+            return dml__blame_silent(job, request, r);
     return dml__blame_circle(job, request, waits_for);
 }
 
@@ -14052,7 +14278,7 @@ static size_t dml__eager_charge(size_t bytes)
 
 /* ---- out ---- */
 
-static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
+DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
     frame->consumed = link->consumed;
     link->told = link->consumed;
@@ -14074,15 +14300,19 @@ static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
     link->out_offered = false;
 }
 
-static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
+DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame)
 {
-    dml_request *request = flow->request;
     memset(frame, 0, sizeof *frame);
     frame->signature = request->call.signature;
     frame->algorithm = request->algorithm;
     frame->tag = request->call.tag;
     frame->communicator = request->comm->id;
     frame->sequence = request->sequence;
+}
+
+static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
+{
+    dml__describe_call(flow->request, frame);
     frame->message = flow->message;
 }
 
@@ -14122,6 +14352,12 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
     return flow->granted_bytes < bytes ? (size_t)flow->granted_bytes : bytes;
 }
 
+DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank)
+{
+    const dml__transport_calls *calls = job->transport->calls;
+    return calls->reads && !job->links[rank].swapped && calls->reads(job->transport, rank);
+}
+
 /* Whether the other rank had better read this message's payload where it lies: it can, and only copies it.
    What is reduced it takes in smaller pieces, while they are in a cache of its sender's. What is larger than
    the caches comes sooner if both ends copy, unless both receive at the same time. Where ranks share
@@ -14131,7 +14367,7 @@ static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
     const dml__comm_operation operation = flow->request->call.signature.operation;
     const bool exchange =
         operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
-    if (!job->links[flow->rank].reads || dml__adds(operation)) return false;
+    if (dml__adds(operation) || !dml__is_reader(job, flow->rank)) return false;
     if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
     return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
 }
@@ -14160,6 +14396,13 @@ static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame
     return true;
 }
 
+DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes)
+{
+    if (link->charged - link->credited + dml__eager_charge(bytes) > job->store_bytes / 2) return false;
+    link->charged += dml__eager_charge(bytes);
+    return true;
+}
+
 /* A message that may come unasked, or at least word of it. */
 static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__flow *flow, dml__frame *frame)
 {
@@ -14169,11 +14412,9 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
     if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
     if (request->states[flow->step].done)
         return false; /* a part was granted and has gone: so will the rest */
-    const uint64_t out = link->charged - link->credited;
-    if (small && out + dml__eager_charge(bytes) <= job->store_bytes / 2) {
+    if (small && dml__charge_eager(job, link, bytes)) {
         frame->kind = DML__FRAME_EAGER;
         frame->bytes = (uint32_t)bytes;
-        link->charged += dml__eager_charge(bytes);
         return true;
     }
     frame->kind = DML__FRAME_ANNOUNCE;
@@ -14714,6 +14955,207 @@ DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
 
 #endif
 
+/* ---- comm/short.c ---- */
+
+#ifndef DML_COMM_SHORT_C
+#define DML_COMM_SHORT_C
+
+#include <string.h>
+
+/* Calls of few bytes. What is waited for at once while nothing else is under way, and moves in messages of
+   one frame each through memory that two ranks share, goes without flows and links: its steps are run one by
+   one, a message as soon as its frame is there. The frames are those of the engine, so the other ranks
+   needn't go about it in the same way.
+
+   Whatever isn't as it mostly is (a frame of another call or of none, no room, no answer for a while) is left
+   where it lies, and the engine goes on with what is left of the steps. */
+
+/* Passes over the steps without anything to do before the engine waits instead, which looks at the clock. */
+#define DML__SHORT_LOOKS 256
+#define DML__SHORT_YIELDS 32
+
+typedef struct dml__short_call {
+    dml__comm_job *job;
+    dml_request *request;
+    uint64_t past;  /* a bit for each step */
+    int unfinished; /* a step whose frame has gone in part; -1: none */
+    bool irregular;
+    dml__frame frame; /* of any of its messages, but for what differs */
+} dml__short_call;
+
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request)
+{
+    const dml__schedule *schedule = &request->schedule;
+    if (schedule->count > 64 || request->comm->size > 64) return false;
+    for (int i = 0; i < schedule->count; i++) {
+        const dml__step *s = &schedule->steps[i];
+        uint32_t message = 0;
+        if (s->peer < 0) continue;
+        if (!job->links[request->comm->world_ranks[s->peer]].at_once ||
+            dml__step_bytes(request, i) > DML__SHORT_BYTES || dml__step_bytes(request, i) > job->eager_bytes)
+            return false;
+        for (int j = 0; j < i; j++)
+            message += schedule->steps[j].peer == s->peer &&
+                       (schedule->steps[j].kind == DML__STEP_SEND) == (s->kind == DML__STEP_SEND);
+        request->states[i].message = message;
+    }
+    return true;
+}
+
+static bool dml__short_is_free(const dml__short_call *c, int step)
+{
+    const dml__step *s = &c->request->schedule.steps[step];
+    for (int i = 0; i < DML__STEP_AFTER && s->after[i] != -1; i++) {
+        const uint64_t earlier =
+            s->after[i] == DML__ALL_BEFORE ? ((uint64_t)1 << step) - 1 : (uint64_t)1 << s->after[i];
+        if ((c->past & earlier) != earlier) return false;
+    }
+    return true;
+}
+
+static void dml__short_frame(dml__short_call *c, int step)
+{
+    c->frame.message = c->request->states[step].message;
+    c->frame.bytes = (uint32_t)dml__step_bytes(c->request, step);
+}
+
+/* True: it has gone. */
+static bool dml__short_send(dml__short_call *c, int step)
+{
+    dml__comm_job *job = c->job;
+    const int rank = c->request->comm->world_ranks[c->request->schedule.steps[step].peer];
+    dml__link *link = &job->links[rank];
+    dml__short_frame(c, step);
+    if (link->gone || link->swapped || link->out_total || job->peers[rank].goodbye ||
+        !dml__charge_eager(job, link, c->frame.bytes)) {
+        c->irregular = true;
+        return false;
+    }
+    dml__put_frame(link, &c->frame, dml__step_data(c->request, step));
+    dml__span span;
+    span.data = link->out_header;
+    span.bytes = link->out_total;
+    const ptrdiff_t sent = job->transport->calls->send(job->transport, rank, DML__CHANNEL_DATA, &span, 1);
+    if (sent != (ptrdiff_t)span.bytes) { /* or the other rank is gone, of which the engine hears too */
+        link->out_done = sent > 0 ? (size_t)sent : 0;
+        c->unfinished = step;
+        c->irregular = true;
+        return false;
+    }
+    link->out_total = 0;
+    link->traffic->bytes_sent += c->frame.bytes;
+    link->traffic->messages_sent++;
+    return true;
+}
+
+/* True: it has come. */
+static bool dml__short_receive(dml__short_call *c, int step)
+{
+    dml__comm_job *job = c->job;
+    const dml__step *s = &c->request->schedule.steps[step];
+    const int rank = c->request->comm->world_ranks[s->peer];
+    dml__link *link = &job->links[rank];
+    uint8_t expected[DML__FRAME_BYTES];
+    dml__frame come;
+    const void *data;
+    if (link->gone || link->swapped || link->header_bytes || link->payload_left || link->padding_left ||
+        link->store_used) {
+        c->irregular = true;
+        return false;
+    }
+    const ptrdiff_t lent = job->transport->calls->lend(job->transport, rank, &data);
+    if (!lent) return false;
+    dml__short_frame(c, step);
+    const size_t all = DML__FRAME_BYTES + dml__padded(c->frame.bytes);
+    dml__encode_frame(&c->frame, expected);
+    if (lent < (ptrdiff_t)all || !dml__same_frame(expected, (const uint8_t *)data, &come.consumed) ||
+        come.consumed - link->credited > link->charged - link->credited ||
+        ((uintptr_t)data & (sizeof(double) - 1))) {
+        c->irregular = true;
+        return false;
+    }
+    link->credited = come.consumed;
+    link->consumed += all;
+    dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
+    job->transport->calls->consume(job->transport, rank, all);
+    link->traffic->bytes_received += c->frame.bytes;
+    link->traffic->messages_received++;
+    return true;
+}
+
+/* Each receive that can be taken, or each other step that can go, in their order between each two ranks.
+   True: something moved. */
+static bool dml__short_pass(dml__short_call *c, bool receives)
+{
+    dml_request *request = c->request;
+    const dml__schedule *schedule = &request->schedule;
+    const uint64_t before = c->past;
+    uint64_t waiting = 0; /* ranks whose earlier message is still to go */
+    for (int i = 0; i < schedule->count && !c->irregular; i++) {
+        const dml__step *s = &schedule->steps[i];
+        const uint64_t bit = (uint64_t)1 << i;
+        const bool local = s->peer < 0, sends = s->kind == DML__STEP_SEND;
+        if ((c->past & bit) || receives != !(local || sends)) continue;
+        const uint64_t peer = local ? 0 : (uint64_t)1 << s->peer;
+        bool done = !(waiting & peer) && dml__short_is_free(c, i);
+        if (done && local)
+            dml__apply_local(request, i);
+        else if (done)
+            done = sends ? dml__short_send(c, i) : dml__short_receive(c, i);
+        if (done)
+            c->past |= bit;
+        else
+            waiting |= peer;
+    }
+    return c->past != before;
+}
+
+/* The engine has the steps, as far as they have come. */
+static void dml__short_leave(dml__short_call *c)
+{
+    dml__comm_job *job = c->job;
+    dml_request *request = c->request;
+    dml__begin_steps(job, request);
+    for (int i = 0; i < request->schedule.count; i++)
+        if (c->past >> i & 1) dml__step_moved(job, request, i, request->schedule.steps[i].count);
+    if (c->unfinished < 0) return;
+    dml__link *link = &job->links[request->comm->world_ranks[request->schedule.steps[c->unfinished].peer]];
+    link->out_flow = link->sending;
+    link->out_elements = request->schedule.steps[c->unfinished].count;
+}
+
+DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
+{
+    dml__short_call c;
+    const uint64_t all = request->schedule.count ? UINT64_MAX >> (64 - request->schedule.count) : 0;
+    int looks = job->yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
+    c.job = job;
+    c.request = request;
+    c.past = 0;
+    c.unfinished = -1;
+    c.irregular = false;
+    dml__describe_call(request, &c.frame);
+    c.frame.kind = DML__FRAME_EAGER;
+    for (int i = 0; i < request->schedule.count; i++) request->states[i].done = 0;
+    while (c.past != all && !c.irregular && looks) {
+        /* What this rank has to say goes first: a look at what may not have come yet takes as long as a
+           message does. */
+        if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
+        looks--;
+        if (job->yields)
+            dml__thread_yield();
+        else
+            dml__pause();
+    }
+    if (c.past) job->progress++;
+    if (c.past == all)
+        dml__end_request(job, request, DML_OK);
+    else
+        dml__short_leave(&c);
+}
+
+#endif
+
 /* ---- comm/operation.c ---- */
 
 #ifndef DML_COMM_OPERATION_C
@@ -14835,6 +15277,12 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
+DML__LOCAL void dml__apply_local(dml_request *request, int step)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    dml__apply(request, step, dml__place(request, s->source_space, s->source), s->count);
+}
+
 /* One local step, in pieces that stay in the cache between what wrote and what reads them. */
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
@@ -14908,7 +15356,7 @@ static void dml__link_flow(dml__comm_job *job, dml__flow *flow)
     *at = flow;
 }
 
-static void dml__begin_steps(dml__comm_job *job, dml_request *request)
+DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request)
 {
     dml__string_steps(job, request);
     for (int f = 0; f < request->flow_count; f++) {
@@ -14941,6 +15389,7 @@ static void dml__begin_owners(dml__comm_job *job, dml_request *request)
     request->reduction.function = dml__join_owners;
     dml__say_owners(call->leaves, call->signature.root, comm->rank, call->owners);
     request->schedule.count = 0;
+    request->written.comm = NULL;
     request->spaces[DML__SPACE_OUT] = (char *)call->owners;
     request->algorithm = dml__find_algorithm(DML__CALL_ALL_REDUCE, "tree"); /* any that needs no scratch */
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -15005,11 +15454,24 @@ static void dml__next_sums(dml__comm_job *job, dml_request *request)
 
 /* ---- rounds of the others ---- */
 
-static void dml__begin_round(dml__comm_job *job, dml_request *request)
+/* The same steps as those that are there; many calls follow one like them. */
+static bool dml__is_written(const dml_request *request)
+{
+    const dml__written *written = &request->written;
+    const dml__signature *a = &written->signature, *b = &request->call.signature;
+    return written->comm == request->comm && written->communicator == request->comm->id &&
+           written->algorithm == request->algorithm && written->count == request->round_count &&
+           a->operation == b->operation && a->dtype == b->dtype && a->root == b->root &&
+           a->count == b->count && !request->call.counts;
+}
+
+/* False: there are too many steps. */
+static bool dml__write_round(const dml__comm_job *job, dml_request *request)
 {
     const dml__comm_call *call = &request->call;
     const dml_comm *comm = request->comm;
     dml__collective c;
+    if (dml__is_written(request)) return true;
     memset(&c, 0, sizeof c);
     c.operation = call->signature.operation;
     c.rank = comm->rank;
@@ -15021,6 +15483,28 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     request->schedule.count = 0;
     request->schedule.overflowed = false;
+    dml__algorithm_of(request)->write(&c, &request->schedule);
+    if (request->schedule.overflowed) return false;
+    request->written.comm = call->counts ? NULL : comm;
+    request->written.communicator = comm->id;
+    request->written.algorithm = request->algorithm;
+    request->written.signature = call->signature;
+    request->written.count = request->round_count;
+    request->written.is_short = !call->counts && dml__has_short_steps(job, request);
+    return true;
+}
+
+/* Whether it is one that somebody waits for, and nothing else is under way. */
+static bool dml__is_short(const dml__comm_job *job, const dml_request *request)
+{
+    return request->written.is_short && request == &job->requests[job->max_requests] &&
+           request->round_count == request->call.signature.count && job->active == request &&
+           !request->next && !job->unmatched && !job->trace && !job->helper_started;
+}
+
+static void dml__begin_round(dml__comm_job *job, dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
@@ -15029,14 +15513,16 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
         request->spaces[DML__SPACE_OUT] += begin;
         if (call->in) request->spaces[DML__SPACE_IN] += begin;
     }
-    dml__algorithm_of(request)->write(&c, &request->schedule);
-    if (request->schedule.overflowed) {
+    if (!dml__write_round(job, request)) {
         char text[DML__SIGNATURE_TEXT];
         dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d: %s has more steps than were planned for",
                       job->rank, dml__signature_text(&call->signature, text));
         return;
     }
-    dml__begin_steps(job, request);
+    if (dml__is_short(job, request))
+        dml__run_short(job, request);
+    else
+        dml__begin_steps(job, request);
 }
 
 /* As many elements at once as SCRATCH has room for, and, of an all-reduce of two, as stay in the caches from
@@ -15152,6 +15638,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     request->moved = true;
     request->spaces[DML__SPACE_OUT] = (char *)request->call.out;
     schedule->count = 1;
+    request->written.comm = NULL;
     dml__step *step = &schedule->steps[0];
     memset(step, 0, sizeof *step);
     step->kind = sends ? DML__STEP_SEND : DML__STEP_RECEIVE;
@@ -15355,6 +15842,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
         job->sleeping = false;
         dml__cond_signal_all(&job->changed);
         dml__give_way(job);
+        if (job->sleeping) return; /* another thread came in, and hears by itself what there is to hear */
     } else {
         ready = job->transport->calls->wait(job->transport, job->wishes, 0);
     }
@@ -15442,7 +15930,10 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             dml__cond_wait(&job->changed, &job->mutex, 0.1);
             continue;
         }
-        if (job->helper_started) dml__give_way(job);
+        if (job->helper_started) {
+            dml__give_way(job);
+            if (job->sleeping) continue; /* another thread came in, which has the transport now */
+        }
         if (dml__make_progress(job)) {
             spin_until = -1;
             if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());
@@ -17237,7 +17728,7 @@ static void dml__look_at_links(dml__comm_job *job)
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
         const char *medium = calls->medium(job->transport, rank);
-        link->reads = calls->reads && calls->reads(job->transport, rank) && !link->swapped;
+        link->at_once = strcmp(medium, "shm") == 0;
         link->traffic = strcmp(medium, "tcp") == 0   ? &job->stats.tcp
                         : strcmp(medium, "shm") == 0 ? &job->stats.shm
                                                      : &job->stats.local;
@@ -17357,6 +17848,7 @@ static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *sett
     shm.world = job->world;
     shm.off = settings->only_tcp;
     shm.no_reads = settings->no_reads;
+    shm.reads_if_fast = settings->reads_if_fast;
     shm.spin = -1;
     shm.seconds = job->timeout;
     shm.control = dml__sharing_control;
@@ -17643,11 +18135,11 @@ static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 }
 
 /* False: the job has failed. */
-static bool dml__take_leave(dml__comm_job *job, bool last)
+static bool dml__take_leave(dml__comm_job *job, bool last, double until)
 {
     if (job->error.status) return false;
     dml__say_goodbye(job, last);
-    dml__wait_until(job, dml__all_said_goodbye, &last, dml_seconds() + job->timeout);
+    dml__wait_until(job, dml__all_said_goodbye, &last, until);
     return !job->error.status;
 }
 
@@ -17682,13 +18174,14 @@ static void dml__judge_leftovers(dml__comm_job *job)
 static void dml__close_in_order(dml__comm_job *job)
 {
     dml__wait_until(job, dml__none_active, NULL, -1);
-    if (!dml__take_leave(job, false)) return;
+    const double until = dml_seconds() + job->timeout;
+    if (!dml__take_leave(job, false, until)) return;
     job->look_around = true;
     dml__make_progress(job);
     for (int rank = 0; job->outlives && !job->engine && rank < job->world; rank++)
         if (job->links[rank].gone) job->links[rank].store_used = 0; /* who died couldn't know */
     dml__judge_leftovers(job);
-    dml__take_leave(job, true);
+    dml__take_leave(job, true, until);
 }
 
 static bool dml__comm_is_idle(dml__comm_job *job, void *user)
@@ -17921,6 +18414,8 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
     if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    if ((in && (uintptr_t)call->in % element) || (out && (uintptr_t)call->out % element))
+        return "its arrays must begin at a multiple of the element's size";
     return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
 
@@ -17987,7 +18482,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
-    if (job->transport) job->clock = dml_seconds();
+    if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
@@ -18119,7 +18614,10 @@ DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, in
     any.found = count;
     int index = -1;
     dml__enter_job(job);
-    if (dml__wait_until(job, dml__any_done, &any, -1) && any.found < count) {
+    job->waits_for_any = count > 1;
+    const bool ended = dml__wait_until(job, dml__any_done, &any, -1);
+    job->waits_for_any = false;
+    if (ended && any.found < count) {
         if (!dml__is_own_request(job, requests[any.found])) {
             dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                           "rank %d waited for a request that another communicator gave out", job->rank);
@@ -18339,6 +18837,7 @@ DML_API int dml_comm_strangers(const dml_comm *comm)
 
 DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 {
+    if (!stats) return;
     memset(stats, 0, sizeof *stats);
     if (!comm || dml__is_copy(comm->job)) return;
     dml__enter_job(comm->job);
@@ -18423,7 +18922,8 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
         if (count) dml__say(words, ", %d by %s", count, media[m]);
     }
     int readers = 0;
-    for (int r = 0; r < comm->size && job->links; r++) readers += job->links[comm->world_ranks[r]].reads;
+    for (int r = 0; r < comm->size && job->transport && !job->engine; r++)
+        readers += comm->world_ranks[r] != job->rank && dml__is_reader(job, comm->world_ranks[r]);
     if (readers) dml__say(words, ", %d of them reading this one's memory", readers);
     dml__say(words, "\n");
 }
@@ -18575,6 +19075,9 @@ DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
 
 /* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
 DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
+
+/* Goes past a value of any kind, nested at most 64 deep. */
+DML__LOCAL bool dml__json_skip(dml__json *json);
 
 /* Whether nothing but white space is left. */
 DML__LOCAL bool dml__json_end(dml__json *json);
@@ -18858,6 +19361,80 @@ DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
     return true;
 }
 
+/* Whether the very next character is one of these, which is then taken. */
+static bool dml__json_take_any(dml__json *json, const char *characters)
+{
+    const char c = json->at < json->bytes ? json->text[json->at] : '\0';
+    if (c == '\0' || !strchr(characters, c)) return false;
+    json->at++;
+    return true;
+}
+
+static bool dml__json_take_digits(dml__json *json)
+{
+    const size_t start = json->at;
+    while (dml__json_take_any(json, "0123456789")) continue;
+    return json->at > start;
+}
+
+static bool dml__json_take_number(dml__json *json)
+{
+    dml__json_take_any(json, "-");
+    if (!dml__json_take_any(json, "0") && !dml__json_take_digits(json)) return false;
+    if (dml__json_take_any(json, ".") && !dml__json_take_digits(json)) return false;
+    if (!dml__json_take_any(json, "eE")) return true;
+    dml__json_take_any(json, "+-");
+    return dml__json_take_digits(json);
+}
+
+static bool dml__json_take_word(dml__json *json)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    for (int i = 0; i < 3; i++) {
+        const size_t bytes = strlen(words[i]);
+        if (json->bytes - json->at < bytes || memcmp(json->text + json->at, words[i], bytes) != 0) continue;
+        json->at += bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Neither an object nor an array. */
+static bool dml__json_skip_plain(dml__json *json)
+{
+    dml__json_string string;
+    if (dml__json_peek(json) == '"') return dml__json_read_string(json, &string);
+    const size_t start = json->at;
+    if (!json->problem && (dml__json_take_word(json) || dml__json_take_number(json))) return true;
+    return dml__json_fail(json, start, "a value was expected");
+}
+
+DML__LOCAL bool dml__json_skip(dml__json *json)
+{
+    uint64_t objects = 0; /* a bit for each that is open, the innermost lowest: not an array */
+    int depth = 0;
+    bool first = true;
+    dml__json_string name;
+    do {
+        const bool object = dml__json_take(json, '{');
+        if (object || dml__json_take(json, '[')) {
+            if (depth == 64) return dml__json_fail(json, json->at - 1, "values are nested more than 64 deep");
+            objects = objects << 1 | (object ? 1u : 0u);
+            depth++;
+            first = true;
+        } else if (!dml__json_skip_plain(json)) {
+            return false;
+        }
+        while (depth > 0 && !dml__json_more(json, objects & 1 ? '}' : ']', &first)) {
+            if (json->problem) return false;
+            objects >>= 1;
+            depth--;
+        }
+        if (depth > 0 && (objects & 1) && !dml__json_read_name(json, &name)) return false;
+    } while (depth > 0);
+    return true;
+}
+
 DML__LOCAL bool dml__json_end(dml__json *json)
 {
     dml__json_peek(json);
@@ -19043,9 +19620,16 @@ typedef struct dml__tf_config {
     size_t hosts_at[DML__CLUSTER_JOBS]; /* behind the [ of each job's list; 0: it has none */
     int hosts[DML__CLUSTER_JOBS];
     dml__json_string type; /* of the task */
-    bool has_cluster, has_type, has_index;
+    bool has_cluster, has_task, has_type, has_index;
     uint64_t index;
 } dml__tf_config;
+
+/* Readers of JSON differ in which of several they take. */
+static void dml__note_key(dml_cluster *cluster, const char *name, bool *seen)
+{
+    if (*seen) dml__no_cluster(cluster, "TF_CONFIG has \"%s\" twice: give it once", name);
+    *seen = true;
+}
 
 /* -1: another. */
 static int dml__find_job(dml__json_string name)
@@ -19055,30 +19639,8 @@ static int dml__find_job(dml__json_string name)
     return -1;
 }
 
-/* Goes past a value of any kind, whose nesting is counted. */
-static bool dml__skip_value(dml__json *json)
-{
-    int depth = 0;
-    do {
-        dml__json_string string;
-        while (json->at < json->bytes && strchr(" \t\r\n,:", json->text[json->at])) json->at++;
-        if (json->at >= json->bytes) return dml__json_fail(json, json->at, "a value was expected");
-        const char c = json->text[json->at];
-        if (c == '"') {
-            if (!dml__json_read_string(json, &string)) return false;
-        } else {
-            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-            json->at++;
-            if (depth == 0 && c != '}' && c != ']') /* a number or a word */
-                while (json->at < json->bytes && !strchr(" \t\r\n,:]}", json->text[json->at])) json->at++;
-        }
-        if (depth < 0) return dml__json_fail(json, json->at, "a value was expected");
-    } while (depth > 0);
-    return true;
-}
-
-/* Whether the quoted text of `host` comes before offset `end` in one of the lists that are known. */
-static bool dml__host_is_known(const dml__tf_config *config, dml__json_string host)
+/* Whether a host of one of the lists that are known, before offset `end`, means `host`. */
+static bool dml__host_is_known(const dml__tf_config *config, const char *host, const char *end)
 {
     for (int j = 0; j < DML__CLUSTER_JOBS; j++) {
         dml__json json = config->json;
@@ -19086,27 +19648,37 @@ static bool dml__host_is_known(const dml__tf_config *config, dml__json_string ho
         json.at = config->hosts_at[j];
         if (!json.at) continue;
         dml__json_string other;
-        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) &&
-               other.from < host.from)
-            if (other.bytes == host.bytes && memcmp(other.from, host.from, host.bytes) == 0) return true;
+        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) && other.from < end)
+            if (dml__json_is(other, host)) return true;
     }
     return false;
+}
+
+static void dml__check_host(const dml__tf_config *config, dml_cluster *cluster, dml__json_string host)
+{
+    char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
+    if (host.bytes >= sizeof text) {
+        dml__no_cluster(cluster, "TF_CONFIG names a host of %zu characters; there may be %zu", host.bytes,
+                        sizeof text - 1);
+        return;
+    }
+    dml__json_unescape(text, host);
+    if (dml__host_is_known(config, text, host.from))
+        dml__no_cluster(cluster,
+                        "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
+                        dml__shown(host.from, host.bytes, shown));
 }
 
 static bool dml__read_hosts(dml__tf_config *config, dml_cluster *cluster, int job)
 {
     dml__json *json = &config->json;
-    char shown[DML__SHOWN_BYTES];
     bool first = true;
     if (!dml__json_expect(json, '[')) return false;
     config->hosts_at[job] = json->at;
     while (dml__json_more(json, ']', &first)) {
         dml__json_string host;
         if (!dml__json_read_string(json, &host)) return false;
-        if (dml__host_is_known(config, host))
-            dml__no_cluster(cluster,
-                            "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
-                            dml__shown(host.from, host.bytes, shown));
+        dml__check_host(config, cluster, host);
         config->hosts[job]++;
     }
     return !json->problem;
@@ -19117,7 +19689,7 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
     dml__json *json = &config->json;
     dml__json_string name;
     bool first = true;
-    config->has_cluster = true;
+    dml__note_key(cluster, "cluster", &config->has_cluster);
     if (!dml__json_expect(json, '{')) return false;
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
@@ -19125,26 +19697,27 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
         if (job >= 0 && config->hosts_at[job])
             dml__no_cluster(cluster, "TF_CONFIG lists the job \"%s\" twice: give all its tasks in one list",
                             dml__job_names[job]);
-        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
+        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__json_skip(json)) return false;
     }
     return !json->problem;
 }
 
-static bool dml__read_task(dml__tf_config *config)
+static bool dml__read_task(dml__tf_config *config, dml_cluster *cluster)
 {
     dml__json *json = &config->json;
     dml__json_string name;
     bool first = true;
+    dml__note_key(cluster, "task", &config->has_task);
     if (!dml__json_expect(json, '{')) return false;
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         if (dml__json_is(name, "type")) {
-            config->has_type = true;
+            dml__note_key(cluster, "type", &config->has_type);
             if (!dml__json_read_string(json, &config->type)) return false;
         } else if (dml__json_is(name, "index")) {
-            config->has_index = true;
+            dml__note_key(cluster, "index", &config->has_index);
             if (!dml__json_read_count(json, &config->index)) return false;
-        } else if (!dml__skip_value(json)) {
+        } else if (!dml__json_skip(json)) {
             return false;
         }
     }
@@ -19160,11 +19733,26 @@ static bool dml__read_tf_config(dml__tf_config *config, dml_cluster *cluster)
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         if (dml__json_is(name, "cluster") ? !dml__read_jobs(config, cluster)
-            : dml__json_is(name, "task")  ? !dml__read_task(config)
-                                          : !dml__skip_value(json))
+            : dml__json_is(name, "task")  ? !dml__read_task(config, cluster)
+                                          : !dml__json_skip(json))
             return false;
     }
     return !json->problem && dml__json_end(json);
+}
+
+/* Of "host:port", or "[address]:port" as addresses of IPv6 are written, the host, cut out of the text; NULL:
+   it is neither. */
+static const char *dml__cut_address(char *text, int *port)
+{
+    char *colon = strrchr(text, ':'), *end = NULL;
+    if (!colon || colon[1] < '0' || colon[1] > '9') return NULL;
+    const long number = strtol(colon + 1, &end, 10);
+    if (*end || number < 1 || number > 65535) return NULL;
+    const bool bracketed = text[0] == '[' && colon > text + 1 && colon[-1] == ']';
+    const char *host = text + bracketed;
+    colon[-(int)bracketed] = '\0';
+    *port = (int)number;
+    return *host && !host[strcspn(host, bracketed ? "[] \t\r\n" : "[]: \t\r\n")] ? host : NULL;
 }
 
 /* The first worker's "host:port" is where the ranks meet. */
@@ -19176,20 +19764,13 @@ static void dml__read_master(const dml__tf_config *config, dml_cluster *cluster)
     char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
     json.at = config->hosts_at[job];
     if (!dml__json_read_string(&json, &host)) return;
-    const bool fits = host.bytes < sizeof text;
-    if (fits) dml__json_unescape(text, host);
-    char *colon = fits ? strrchr(text, ':') : NULL, *end = NULL;
-    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (!colon || colon == text || *end || port < 1 || port > 65535) {
+    dml__json_unescape(text, host); /* which was checked to fit */
+    const char *address = dml__cut_address(text, &cluster->master_port);
+    if (address)
+        snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", address);
+    else
         dml__no_cluster(cluster, "TF_CONFIG has \"%s\" for the first worker: it must be host:port",
                         dml__shown(host.from, host.bytes, shown));
-        return;
-    }
-    *colon = '\0';
-    const bool bracketed = text[0] == '[' && colon[-1] == ']'; /* as addresses of IPv6 are */
-    if (bracketed) colon[-1] = '\0';
-    snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", text + bracketed);
-    cluster->master_port = (int)port;
 }
 
 static void dml__place_task(const dml__tf_config *config, dml_cluster *cluster)
@@ -19356,6 +19937,7 @@ enum {
     DML__PS_STALENESS,
     DML__PS_BACKUP,
     DML__PS_THRESHOLD,
+    DML__PS_IDLE,
     DML__PS_PUSH_DTYPE,
     DML__PS_PULL_DTYPE,
     DML__PS_VECTORS,
@@ -19416,6 +19998,10 @@ DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char
    the workers'. */
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
                                    const dml_cluster *cluster, size_t count, const dml_ps_options *options);
+/* Waits until one of the requests is done, or the job fails; false: that took longer than `seconds` (0: it
+   may). */
+DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds);
+
 DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory);
 
 #endif
@@ -19455,6 +20041,7 @@ static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *clu
     if (!(o->threshold >= 0) || !(o->threshold <= 3e38f)) return "the threshold must be 0 or more";
     if (!dml__ps_wire_dtype(o->push_dtype) || !dml__ps_wire_dtype(o->pull_dtype))
         return "what is sent is DML_F32, DML_BF16 or DML_F16";
+    if (!(o->idle_s >= 0) || !(o->idle_s <= 1e9)) return "idle_s must be 0 or more";
     if (o->vectors < 0 || o->vectors > DML__PS_MOST_VECTORS) return "there may be 0 to 256 more vectors";
     if (o->setup_count > DML__PS_MOST_SETUP || (o->setup_count && !o->setup))
         return "the setup must be given, and have at most 65536 numbers";
@@ -19469,6 +20056,7 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_STALENESS] = o->staleness;
     terms[DML__PS_BACKUP] = o->backup;
     terms[DML__PS_THRESHOLD] = dml__ps_bits((double)o->threshold);
+    terms[DML__PS_IDLE] = dml__ps_bits(o->idle_s);
     terms[DML__PS_PUSH_DTYPE] = (int64_t)o->push_dtype;
     terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
     terms[DML__PS_VECTORS] = o->vectors;
@@ -19481,15 +20069,14 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
     static const char *const names[DML__PS_TERMS] = {
-        "count",      "consistency", "staleness",   "backup",  "threshold", "push_dtype",
-        "pull_dtype", "vectors",     "setup_count", "workers", "servers",
+        "count",      "consistency", "staleness", "backup",      "threshold", "idle_s",
+        "push_dtype", "pull_dtype",  "vectors",   "setup_count", "workers",   "servers",
     };
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
         if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
-        if (i == DML__PS_THRESHOLD)
-            return dml__ps_fail(comm, DML_ERROR_MISMATCH,
-                                "a parameter server with threshold %g; worker 0 has %g",
-                                dml__ps_real(mine[i]), dml__ps_real(first[i]));
+        if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
+            return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
+                                names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
         return dml__ps_fail(
             comm, DML_ERROR_MISMATCH,
             "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
@@ -19548,6 +20135,36 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
                    ? dml_comm_status(comm)
                    : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
     return dml__ps_agree(link, memory, cluster, count, options);
+}
+
+typedef struct dml__ps_any {
+    dml_request *const *requests;
+    int count;
+} dml__ps_any;
+
+static bool dml__ps_any_done(dml__comm_job *job, void *user)
+{
+    const dml__ps_any *any = (const dml__ps_any *)user;
+    bool waits = false;
+    (void)job;
+    for (int i = 0; i < any->count; i++) {
+        if (any->requests[i] && any->requests[i]->state != DML__REQUEST_ACTIVE) return true;
+        waits = waits || any->requests[i];
+    }
+    return !waits;
+}
+
+DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds)
+{
+    dml__ps_any any;
+    if (!(seconds > 0)) return true;
+    any.requests = requests;
+    any.count = count;
+    dml__enter_job(comm->job);
+    const bool done = dml__wait_until(comm->job, dml__ps_any_done, &any, dml_seconds() + seconds) ||
+                      comm->job->error.status != DML_OK;
+    dml__leave_job(comm->job);
+    return done;
 }
 
 DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory)
@@ -20122,6 +20739,129 @@ DML_API dml_status dml_ps_close(dml_ps *ps)
 
 #endif
 
+/* ---- dist/parameter_server_weights.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_WEIGHTS_C
+#define DML_DIST_PARAMETER_SERVER_WEIGHTS_C
+
+/* ---- dist/parameter_server_weights.h ---- */
+
+/* parameter_server_weights.h: by how much weight each element of a server's range was pushed in a clock. */
+#ifndef DML_DIST_PARAMETER_SERVER_WEIGHTS_H
+#define DML_DIST_PARAMETER_SERVER_WEIGHTS_H
+
+/* Runs of elements with the same weight: run i is [begin[i], begin[i + 1]), the last one up to `count`.
+   Workers that push the same ranges leave one for each of these, or less. */
+typedef struct dml__ps_weights {
+    size_t *begin;  /* (room) */
+    double *weight; /* (room) */
+    size_t runs, room, count;
+} dml__ps_weights;
+
+/* For so many elements, all of weight 0; false without memory. */
+DML__LOCAL bool dml__ps_weights_make(dml__ps_weights *weights, dml__memory *memory, size_t count);
+DML__LOCAL void dml__ps_weights_release(dml__ps_weights *weights, dml__memory *memory);
+
+/* All of weight 0 again. */
+DML__LOCAL void dml__ps_weights_clear(dml__ps_weights *weights);
+
+/* Adds to the weight of elements [begin, end). False where that makes more runs than there is room for. */
+DML__LOCAL bool dml__ps_weights_add(dml__ps_weights *weights, size_t begin, size_t end, double weight);
+
+/* Where run i ends. */
+static inline size_t dml__ps_weights_end(const dml__ps_weights *weights, size_t i)
+{
+    return i + 1 < weights->runs ? weights->begin[i + 1] : weights->count;
+}
+
+#endif
+
+#include <string.h>
+
+#define DML__PS_LEAST_RUNS 1024
+
+DML__LOCAL bool dml__ps_weights_make(dml__ps_weights *weights, dml__memory *memory, size_t count)
+{
+    weights->count = count;
+    weights->room = count / 64 + DML__PS_LEAST_RUNS; /* a sixteenth of what the vector takes */
+    weights->begin = (size_t *)dml__allocate_array(memory, weights->room, sizeof *weights->begin);
+    weights->weight = (double *)dml__allocate_array(memory, weights->room, sizeof *weights->weight);
+    if (!weights->begin || !weights->weight) return false;
+    dml__ps_weights_clear(weights);
+    return true;
+}
+
+DML__LOCAL void dml__ps_weights_release(dml__ps_weights *weights, dml__memory *memory)
+{
+    dml__release(memory, weights->begin);
+    dml__release(memory, weights->weight);
+}
+
+DML__LOCAL void dml__ps_weights_clear(dml__ps_weights *weights)
+{
+    weights->runs = 1;
+    weights->begin[0] = 0;
+    weights->weight[0] = 0;
+}
+
+/* The run that element `at` is in. */
+static size_t dml__ps_run_of(const dml__ps_weights *weights, size_t at)
+{
+    size_t low = 0, high = weights->runs;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (weights->begin[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Moves runs from `from` on by one place, to `to`. */
+static void dml__ps_move_runs(dml__ps_weights *weights, size_t to, size_t from)
+{
+    const size_t runs = weights->runs - from;
+    memmove(weights->begin + to, weights->begin + from, runs * sizeof *weights->begin);
+    memmove(weights->weight + to, weights->weight + from, runs * sizeof *weights->weight);
+    weights->runs = to + runs;
+}
+
+/* Makes a run begin at `at`. */
+static bool dml__ps_split_run(dml__ps_weights *weights, size_t at)
+{
+    if (at == weights->count) return true;
+    const size_t run = dml__ps_run_of(weights, at);
+    if (weights->begin[run] == at) return true;
+    if (weights->runs == weights->room) return false;
+    dml__ps_move_runs(weights, run + 1, run);
+    weights->begin[run + 1] = at;
+    return true;
+}
+
+/* Takes the border at `at` out where the same weight is on both sides. */
+static void dml__ps_join_runs(dml__ps_weights *weights, size_t at)
+{
+    const size_t run = at < weights->count ? dml__ps_run_of(weights, at) : 0;
+    if (run > 0 && weights->begin[run] == at && weights->weight[run - 1] == weights->weight[run]) {
+        weights->begin[run] = weights->begin[run - 1];
+        dml__ps_move_runs(weights, run - 1, run);
+    }
+}
+
+DML__LOCAL bool dml__ps_weights_add(dml__ps_weights *weights, size_t begin, size_t end, double weight)
+{
+    if (begin >= end) return true;
+    if (!dml__ps_split_run(weights, begin) || !dml__ps_split_run(weights, end)) return false;
+    for (size_t i = dml__ps_run_of(weights, begin); i < weights->runs && weights->begin[i] < end; i++)
+        weights->weight[i] += weight;
+    dml__ps_join_runs(weights, begin);
+    dml__ps_join_runs(weights, end);
+    return true;
+}
+
+#endif
+
 /* ---- dist/parameter_server_serve.c ---- */
 
 #ifndef DML_DIST_PARAMETER_SERVER_SERVE_C
@@ -20132,7 +20872,7 @@ DML_API dml_status dml_ps_close(dml_ps *ps)
 /* The servers' side: one thread that waits for whatever comes next, of any worker. What it copies it copies
    by pieces that stay in the caches between the wire and the vector. */
 
-#define DML__PS_BLOCK 65536   /* elements of which is known by how much weight they were pushed */
+#define DML__PS_BLOCK 65536   /* elements that are applied at once */
 #define DML__PS_MOST_PULLS 64 /* of one worker, waiting */
 
 /* A worker's requests of the server's communicator. */
@@ -20176,14 +20916,14 @@ typedef struct dml__ps_server {
     dml__ps_link link;
     dml_ps_rule rule;
     dml_ps_consistency consistency;
-    int workers, needed; /* how many have to tick */
-    size_t count;        /* of the range */
-    double rate;         /* of the clock's pushes, from whoever ended it last */
-    uint64_t applied;    /* clocks */
-    float *vectors;      /* (1 + vectors, count) */
-    float *sum;          /* (count): synchronous: of the pushes of clock `applied` */
-    double *weights;     /* (blocks): of what was added to each */
-    float *line;         /* (piece): elements of a push, in f32 and each in its place */
+    int workers, needed;     /* how many have to tick */
+    size_t count;            /* of the range */
+    double rate;             /* of the clock's pushes, from whoever ended it last */
+    uint64_t applied;        /* clocks */
+    float *vectors;          /* (1 + vectors, count) */
+    float *sum;              /* (count): synchronous: of the pushes of clock `applied` */
+    dml__ps_weights weights; /* of what was added to it */
+    float *line;             /* (piece): elements of a push, in f32 and each in its place */
     dml__reduction adding;
     dml__ps_guest *guests;  /* (workers) */
     dml_request **requests; /* (workers, DML__PS_FOR) */
@@ -20262,15 +21002,18 @@ static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count,
 /* The mean of a clock, where anybody pushed. */
 static void dml__ps_apply_clock(dml__ps_server *server)
 {
-    for (size_t b = 0, at = 0; at < server->count; b++, at += DML__PS_BLOCK) {
-        const size_t n = server->count - at < DML__PS_BLOCK ? server->count - at : DML__PS_BLOCK;
-        if (server->weights[b] > 0) {
-            dml__ps_scale(n, (double)n / server->weights[b], server->sum + at);
+    dml__ps_weights *weights = &server->weights;
+    for (size_t run = 0; run < weights->runs; run++) {
+        const size_t end = dml__ps_weights_end(weights, run);
+        if (!(weights->weight[run] > 0)) continue;
+        for (size_t at = weights->begin[run], n; at < end; at += n) {
+            n = end - at < DML__PS_BLOCK ? end - at : DML__PS_BLOCK;
+            dml__ps_scale(n, 1 / weights->weight[run], server->sum + at);
             dml__ps_apply_to(server, at, n, server->sum + at, server->applied, server->rate);
+            memset(server->sum + at, 0, n * sizeof *server->sum);
         }
-        memset(server->sum + at, 0, n * sizeof *server->sum);
-        server->weights[b] = 0;
     }
+    dml__ps_weights_clear(weights);
     server->applied++;
     server->report.clocks = server->applied;
 }
@@ -20278,13 +21021,13 @@ static void dml__ps_apply_clock(dml__ps_server *server)
 static void dml__ps_add_to_clock(dml__ps_server *server, size_t begin, size_t end, double weight,
                                  const float *x)
 {
+    if (!(weight > 0)) return;
     dml__ps_add_weighted(server, end - begin, weight, x, server->sum + begin);
-    while (begin < end) {
-        const size_t b = begin / DML__PS_BLOCK, behind = (b + 1) * DML__PS_BLOCK;
-        const size_t to = end < behind ? end : behind;
-        server->weights[b] += weight * (double)(to - begin);
-        begin = to;
-    }
+    if (!dml__ps_weights_add(&server->weights, begin, end, weight))
+        dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_ARGUMENT,
+                                          "the workers' pushes of a clock cut a server's %zu elements into "
+                                          "more than %zu ranges that are unlike; push larger ones",
+                                          server->count, server->weights.room));
 }
 
 /* A piece of a push, in f32; x may be changed. */
@@ -20651,16 +21394,32 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
     }
 }
 
+static void dml__ps_give_up(dml__ps_server *server, double idle)
+{
+    int first = 0;
+    while (first < server->workers - 1 && !server->guests[first].present) first++;
+    dml__ps_note(server,
+                 dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
+                              "no worker has asked for anything for %g s (idle_s); of the %d that are "
+                              "left, worker %d is the first: it is frozen, or needs longer for a step",
+                              idle, dml__ps_living(server), first));
+}
+
 static void dml__ps_run(dml__ps_server *server)
 {
+    const double idle = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const int requests = server->workers * DML__PS_FOR;
     dml_message message;
     for (int w = 0; w < server->workers; w++) {
         server->guests[w].present = true;
         dml__ps_listen(server, &server->guests[w]);
     }
     while (server->status == DML_OK) {
-        const int index = dml_comm_wait_any_message(server->link.all, server->requests,
-                                                    server->workers * DML__PS_FOR, &message);
+        if (!dml__ps_any_within(server->link.all, server->requests, requests, idle)) {
+            dml__ps_give_up(server, idle);
+            break;
+        }
+        const int index = dml_comm_wait_any_message(server->link.all, server->requests, requests, &message);
         if (index < 0) break; /* all have left, or the job has failed */
         dml__ps_came(server, index, message.source < 0);
     }
@@ -20685,8 +21444,7 @@ static bool dml__ps_equip(dml__ps_server *server)
     bool got = server->vectors && server->guests && server->requests && server->stages && server->line;
     if (got && server->consistency == DML_PS_SYNCHRONOUS) {
         server->sum = (float *)dml__allocate_array(memory, n, sizeof(float));
-        server->weights = (double *)dml__allocate_array(memory, n / DML__PS_BLOCK + 1, sizeof(double));
-        got = server->sum && server->weights;
+        got = server->sum && dml__ps_weights_make(&server->weights, memory, n);
     }
     for (size_t w = 0; got && w < workers; w++)
         for (size_t i = 0; i < 2; i++) {
@@ -20699,9 +21457,10 @@ static bool dml__ps_equip(dml__ps_server *server)
 static void dml__ps_unequip(dml__ps_server *server)
 {
     dml__memory *memory = &server->memory;
-    void *const parts[] = { server->vectors, server->guests, server->requests, server->stages,
-                            server->line,    server->sum,    server->weights };
+    void *const parts[] = { server->vectors, server->guests, server->requests,
+                            server->stages,  server->line,   server->sum };
     dml__ps_part(&server->link, memory);
+    dml__ps_weights_release(&server->weights, memory);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(memory, parts[i]);
 }
 
@@ -20797,6 +21556,9 @@ typedef struct dml__low_rank {
 /* False: no memory. Then, too, dml__low_rank_close releases what there is. */
 DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, const dml_graph *graph, int rank,
                                    uint64_t seed);
+
+/* Q is random again. */
+DML__LOCAL void dml__low_rank_begin(dml__low_rank *low, uint64_t seed);
 DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory);
 
 /* The parts of g[begin, end), which cuts none: *first up to *behind. */
@@ -20830,6 +21592,7 @@ typedef struct dml__compressor {
     dml_pool *pool;
     dml_compression how;
     int ranks, rank;
+    uint64_t runs;       /* the trainer's: what is kept is of that one */
     size_t count;        /* of g */
     float *kept;         /* (count) what was not sent, of means over the global batch; NULL: none */
     float *velocity;     /* (count) NULL: none */
@@ -21215,6 +21978,12 @@ typedef struct dml__zero_bucket {
     dml_request *request;
 } dml__zero_bucket;
 
+/* A range of w that an op reads. */
+typedef struct dml__zero_use {
+    size_t begin, end;
+    dml_request *request; /* that brings it; NULL: it is here, or nobody has asked for it */
+} dml__zero_use;
+
 typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
@@ -21229,6 +21998,11 @@ typedef struct dml__zero_state {
     int buckets, oldest;           /* on their way; the first of them, in a ring */
     dml__zero_bucket bucket[DML__ZERO_BUCKETS];
     dml__roll_call call;
+    /* Stage 3: what a pass uses of w, forward and then backward, in its order, which is the same on all
+       ranks. Of it [held, next) is in use, and [next, ahead) has been asked for. */
+    dml__zero_use *use; /* (uses) */
+    size_t uses, held, next, ahead;
+    uint64_t pass; /* which one that is of */
 } dml__zero_state;
 
 /* ---- who owns what ---- */
@@ -21283,21 +22057,66 @@ static dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer,
     return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
 }
 
-/* Each rank gets what of [begin, end) is others'. */
-static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
-                                    size_t end)
+/* Each rank gets what of [begin, end) is others'. NULL, with the error recorded. */
+static dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                            size_t begin, size_t end)
 {
     const dml__zero_bucket own = dml__zero_parts(state, begin, end);
     const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
     float *all = dml_trainer_host(trainer, vector, begin, end);
-    if (!mine || !all) return dml_status_of(dml_trainer_context(trainer));
-    if (dml_comm_all_gatherv(state->comm, mine, state->counts, state->offsets, DML_F32, all) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
+    if (!mine || !all) return NULL;
+    dml_request *request =
+        dml_comm_all_gatherv_start(state->comm, mine, state->counts, state->offsets, DML_F32, all);
+    if (!request) dml__sync_failed(trainer, state->comm);
+    return request;
+}
+
+static dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                        size_t begin, size_t end, dml_request *request)
+{
+    const dml__zero_bucket own = dml__zero_part(state, state->rank, begin, end);
+    if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
 }
 
+static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                    size_t end)
+{
+    dml_request *request = dml__zero_collect_start(state, trainer, vector, begin, end);
+    return request ? dml__zero_collect_end(state, trainer, vector, begin, end, request)
+                   : dml_status_of(dml_trainer_context(trainer));
+}
+
 /* ---- beginning ---- */
+
+/* Lists what a pass will use; with `to` NULL it is only counted. */
+static size_t dml__zero_list_uses(const dml_program *program, dml__zero_use *to)
+{
+    dml__w_range range[DML__MAX_INPUTS];
+    size_t uses = 0;
+    for (int i = 0; i < 2 * program->slots; i++) {
+        const bool backward = i >= program->slots;
+        const int slot = backward ? 2 * program->slots - 1 - i : i;
+        const int count = dml__ranges_read(program, &program->slot[slot], backward, range);
+        for (int r = 0; r < count; r++, uses++) {
+            if (!to) continue;
+            to[uses].begin = range[r].begin;
+            to[uses].end = range[r].end;
+        }
+    }
+    return uses;
+}
+
+static dml_status dml__zero_foresee(dml__zero_state *state, dml_trainer *trainer)
+{
+    if (state->stage != 3) return DML_OK;
+    state->uses = dml__zero_list_uses(trainer->program, NULL);
+    state->use = (dml__zero_use *)dml__allocate_array(&state->memory, state->uses + 1, sizeof *state->use);
+    if (!state->use) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    dml__zero_list_uses(trainer->program, state->use);
+    return DML_OK;
+}
 
 /* Rank 0's vector, in pieces, so that what is other ranks' never lies here as a whole. */
 static dml_status dml__zero_start_vector(dml__zero_state *state, dml_trainer *trainer, int vector)
@@ -21337,6 +22156,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
+    if (status == DML_OK) status = dml__zero_foresee(state, trainer);
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
@@ -21436,26 +22256,90 @@ static dml_status dml__zero_update(void *user, dml_trainer *trainer)
     return dml__zero_collect(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
 }
 
-static dml_status dml__zero_use(void *user, dml_trainer *trainer, size_t begin, size_t end)
+/* What was asked for and nobody will use. */
+static dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml_status status = DML_OK;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        dml__zero_use *use = &state->use[i];
+        if (use->request) dml_comm_wait(state->comm, use->request);
+        use->request = NULL;
+        if (trainer && status == DML_OK)
+            status = dml__zero_forget(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    }
+    state->held = state->next = state->ahead = 0;
+    return status;
+}
+
+/* Whether one more range can come while others are in use or on their way: it is apart from them, and what
+   comes before its time is at most a bucket, or this range alone. */
+static bool dml__zero_has_room(const dml__zero_state *state)
+{
+    const dml__zero_use *more = &state->use[state->ahead];
+    size_t early = more->end - more->begin;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        const dml__zero_use *other = &state->use[i];
+        if (more->begin < other->end && other->begin < more->end) return false;
+        if (i > state->next) early += other->end - other->begin;
+    }
+    return state->ahead <= state->next + 1 || early <= state->bucket_elements;
+}
+
+static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml__zero_use *use = &state->use[state->ahead];
+    use->request = dml__zero_collect_start(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    if (!use->request) return dml_status_of(dml_trainer_context(trainer));
+    state->ahead++;
+    return DML_OK;
+}
+
+/* A pass that failed has left off anywhere. */
+static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
+{
+    const uint64_t pass = (trainer->steps << 32) + trainer->passes;
+    const dml__zero_use *use = &state->use[state->next];
+    if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
+        return DML_OK;
+    state->pass = pass;
+    return dml__zero_drop_ahead(state, trainer);
+}
+
+static dml_status dml__zero_use_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_status status = DML_OK;
-    if (state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
+    dml_status status = dml__zero_find_place(state, trainer, begin, end);
+    if (status == DML_OK && state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
     state->whole = false;
-    return status == DML_OK ? dml__zero_collect(state, trainer, DML_PARAMETERS, begin, end) : status;
+    if (status == DML_OK && state->ahead == state->next) status = dml__zero_ask(state, trainer);
+    while (status == DML_OK && state->ahead < state->uses && dml__zero_has_room(state))
+        status = dml__zero_ask(state, trainer);
+    if (status != DML_OK) return status;
+    dml_request *request = state->use[state->next].request;
+    state->use[state->next++].request = NULL;
+    return request ? dml__zero_collect_end(state, trainer, DML_PARAMETERS, begin, end, request) : DML_OK;
 }
 
-static dml_status dml__zero_used(void *user, dml_trainer *trainer, size_t begin, size_t end)
+/* What the next op uses again stays. */
+static dml_status dml__zero_used_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
-    return dml__zero_forget((dml__zero_state *)user, trainer, DML_PARAMETERS, begin, end);
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml__zero_use *next = &state->use[state->next];
+    const bool again = state->next < state->uses && next->begin >= begin && next->end <= end;
+    state->held++;
+    if (!again || state->ahead > state->next)
+        return dml__zero_forget(state, trainer, DML_PARAMETERS, begin, end);
+    state->ahead++;
+    const dml_status status = dml__zero_forget(state, trainer, DML_PARAMETERS, begin, next->begin);
+    return status == DML_OK ? dml__zero_forget(state, trainer, DML_PARAMETERS, next->end, end) : status;
 }
 
 static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_status status = DML_OK;
+    dml_status status = dml__zero_drop_ahead(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v >= DML_OPTIMIZER_STATE || (v == DML_PARAMETERS && state->stage == 3))
             status = dml__zero_collect(state, trainer, v, 0, count);
@@ -21470,6 +22354,7 @@ static void dml__zero_failed(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     dml__zero_drain(state);
+    dml__zero_drop_ahead(state, NULL);
     if (state->stage == 3 && !state->whole)
         dml__zero_forget(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
 }
@@ -21480,7 +22365,9 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
     (void)trainer;
     if (!state) return;
     dml__zero_drain(state);
+    dml__zero_drop_ahead(state, NULL);
     dml__memory memory = state->memory;
+    dml__release(&memory, state->use);
     dml__release(&memory, state->border);
     dml__release(&memory, state);
 }
@@ -21526,8 +22413,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     sync.all_reduce = dml__zero_sum;
     sync.update = dml__zero_update;
     if (state && state->stage == 3) {
-        sync.use = dml__zero_use;
-        sync.used = dml__zero_used;
+        sync.use = dml__zero_use_range;
+        sync.used = dml__zero_used_range;
     }
     sync.gather = dml__zero_gather;
     return sync;
@@ -21736,6 +22623,7 @@ typedef struct dml__local_sgd_state {
     dml_local_sgd_options options;
     bool once;                /* no average until the end */
     uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
+    uint64_t runs;            /* the trainer's: those are steps of that one */
     uint64_t rounds;          /* updates by the outer optimizer */
     double step_samples, samples;
     dml__local_sgd_word *words; /* (ranks) */
@@ -21798,6 +22686,16 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
     return mark;
 }
 
+/* Of another run ranks have what they loaded: whether it is the same on all nobody knows. */
+static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_trainer *trainer)
+{
+    if (state->runs == trainer->runs) return;
+    state->runs = trainer->runs;
+    state->steps = dml_trainer_steps(trainer);
+    state->averaged = UINT64_MAX;
+    state->samples = 0;
+}
+
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
@@ -21808,6 +22706,7 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
         status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
     if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
     if (status != DML_OK) return status;
+    state->runs = trainer->runs;
     state->steps = state->averaged = dml_trainer_steps(trainer);
     if (!state->anchor) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
@@ -21918,8 +22817,9 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
 /* Of several backward passes before an update the last is told of all their samples. */
 static dml_status dml__local_sgd_begin(void *user, dml_trainer *trainer, double samples)
 {
-    (void)trainer;
-    ((dml__local_sgd_state *)user)->step_samples = samples;
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    dml__local_sgd_follow_run(state, trainer);
+    state->step_samples = samples;
     return DML_OK;
 }
 
@@ -21965,6 +22865,7 @@ static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *opti
     sync.destroy = dml__local_sgd_destroy;
     sync.ranks = dml_comm_world_size(comm);
     sync.rank = dml_comm_rank(comm);
+    sync.keeps = options && options->outer.lr != 0.0f;
     return sync;
 }
 
@@ -21999,7 +22900,9 @@ static dml_status dml__local_sgd_average_in(dml_trainer *trainer)
     status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__graph_claim_writing(trainer->program->graph);
     if (status != DML_OK) return status;
-    status = dml__average_replicas((dml__local_sgd_state *)trainer->sync.state, trainer);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)trainer->sync.state;
+    dml__local_sgd_follow_run(state, trainer);
+    status = dml__average_replicas(state, trainer);
     dml__graph_release(trainer->program->graph, false);
     return status;
 }
@@ -23895,7 +24798,6 @@ DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, cons
     size_t parts = 0, p = 0, q = 0;
     const dml_node *n = graph->first_parameter;
     memset(low, 0, sizeof *low);
-    low->seed = seed;
     for (; n; n = n->next_parameter) parts += !n->frozen;
     low->part = (dml__low_rank_part *)dml__allocate_array(memory, parts + 1, sizeof *low->part);
     if (!low->part) return false;
@@ -23914,8 +24816,16 @@ DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, cons
     low->p = (float *)dml__allocate_array(memory, p, sizeof(float));
     low->q = (float *)dml__allocate_array(memory, q, sizeof(float));
     if (!low->p || !low->q) return false;
-    for (size_t i = 0; i < parts; i++) dml__low_rank_refill(low, &low->part[i]);
+    dml__low_rank_begin(low, seed);
     return true;
+}
+
+DML__LOCAL void dml__low_rank_begin(dml__low_rank *low, uint64_t seed)
+{
+    low->seed = seed;
+    low->refilled = 0;
+    memset(low->q, 0, low->part[low->parts].q * sizeof *low->q);
+    for (size_t i = 0; i < low->parts; i++) dml__low_rank_refill(low, &low->part[i]);
 }
 
 DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory)
@@ -24114,6 +25024,7 @@ DML__LOCAL dml_status dml__compressor_open(dml__compressor *c, dml__memory *memo
     c->how = *how;
     c->ranks = dml_comm_world_size(comm);
     c->rank = dml_comm_rank(comm);
+    c->runs = trainer->runs;
     c->count = dml_trainer_count(trainer, DML_GRADIENTS);
     c->unit = c->factor = 1;
     dml_status status = dml__check_compression(trainer, &c->how);
@@ -24172,12 +25083,22 @@ DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
     return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;
 }
 
+/* What the run that is over has left isn't the next one's to send. */
+static void dml__compressor_follow_run(dml__compressor *c, const dml_trainer *trainer)
+{
+    if (c->runs == trainer->runs) return;
+    c->runs = trainer->runs;
+    dml__compressor_forget(c);
+    if (c->how.kind == DML_COMPRESS_POWER) dml__low_rank_begin(&c->low, trainer->context->seed);
+}
+
 /* What is kept are means, so that steps of any numbers of samples and with any loss scale add up. f16 takes
    them with the loss scale, which is there for its range, and divided by a power of two, which changes no
    bit. */
 DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples)
 {
     double whole = 1;
+    dml__compressor_follow_run(c, trainer);
     c->code_used = 0;
     c->before = NULL;
     c->fraction = dml__fraction_at(&c->how, dml_trainer_steps(trainer));
@@ -24608,6 +25529,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     sync.destroy = dml__ps_sync_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;
+    sync.keeps = true;
     return sync;
 }
 
@@ -24631,7 +25553,8 @@ typedef struct dml__downpour {
     float *sum; /* (count): of the gradients since the last push */
     uint64_t steps, unpushed;
     bool others_wait; /* at worker 0, for the warm start */
-    double rate;      /* the servers' learning rate */
+    bool follows;     /* the servers' learning rate is the trainer's; */
+    double rate;      /* else this */
 } dml__downpour;
 
 static dml_status dml__downpour_fetch(dml__downpour *d, dml_trainer *trainer)
@@ -24669,7 +25592,9 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
     if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
-        optimizer = dml_adagrad(dml_trainer_lr(trainer));
+        optimizer = dml_adagrad(0);
+    d->follows = optimizer.lr == 0.0f;
+    if (d->follows) optimizer.lr = dml_trainer_lr(trainer);
     if (dml__complete_optimizer(&optimizer, NULL) != DML_OK || o->fetch_every < 0 || o->push_every < 0 ||
         o->warm_steps < 0) {
         dml__ps_fail(
@@ -24685,6 +25610,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     options.push_dtype = o->push_dtype;
     options.pull_dtype = o->pull_dtype;
     options.threshold = o->threshold;
+    options.idle_s = o->idle_s;
     options.allocator = o->allocator;
     d->sum =
         (float *)dml__allocate_array(&d->memory, dml_trainer_count(trainer, DML_GRADIENTS), sizeof(float));
@@ -24701,7 +25627,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
 {
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_ps_set_rate(d->ps, d->rate);
+    dml_ps_set_rate(d->ps, d->follows ? (double)dml_trainer_lr(trainer) : d->rate);
     dml_ps_push(d->ps, d->sum, 0, n, 1);
     dml_ps_clock(d->ps);
     if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
@@ -24768,6 +25694,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.destroy = dml__downpour_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;
+    sync.keeps = true;
     return sync;
 }
 

@@ -66,6 +66,7 @@ typedef struct dml__kernel_arguments {
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
+    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -82,6 +83,7 @@ typedef struct dml__kernel_arguments {
     DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
+    X(max_pool2d_backward_apart, 256, 1)                                                                     \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
     X(local2d_forward, 256, 1)                                                                               \
@@ -106,8 +108,8 @@ typedef struct dml__kernel_arguments {
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
     X(batch_norm_backward, 256, 1)                                                                           \
-    X(sample_norm_forward, 1, 1)                                                                             \
-    X(sample_norm_backward, 1, 1)                                                                            \
+    X(sample_norm_forward_team, 1, 1)                                                                        \
+    X(sample_norm_backward_team, 1, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
@@ -117,9 +119,9 @@ typedef struct dml__kernel_arguments {
     X(embedding_bag_forward, 256, 1)                                                                         \
     X(embedding_bag_backward, 256, 1)                                                                        \
     X(embedding_bag_weights, 256, 1)                                                                         \
-    X(attention_forward, 64, 1)                                                                              \
+    X(attention_forward_team, 64, 1)                                                                         \
     X(attention_levels, 256, 1)                                                                              \
-    X(attention_backward, 64, 1)                                                                             \
+    X(attention_backward_team, 64, 1)                                                                        \
     X(rotary, 256, 1)                                                                                        \
     X(recurrent_copy, 256, 1)                                                                                \
     X(recurrent_forward, 256, 1)                                                                             \
@@ -134,9 +136,20 @@ typedef struct dml__kernel_arguments {
     X(gemm_solo, 64, 64)                                                                                     \
     X(conv2d_forward_solo, 64, 64)                                                                           \
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
-    X(conv2d_backward_weights_solo, 64, 64)
+    X(conv2d_backward_weights_solo, 64, 64)                                                                  \
+    X(sample_norm_forward_solo, 8, 1)                                                                        \
+    X(sample_norm_backward_solo, 8, 1)                                                                       \
+    X(attention_forward_solo, 64, 1)                                                                         \
+    X(attention_backward_solo, 64, 1)
 
-/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
+/* Families of two: NAME_team, whose groups have many items, and NAME_solo. */
+#define DML__PAIR_LIST(X)                                                                                    \
+    X(sample_norm_forward)                                                                                   \
+    X(sample_norm_backward)                                                                                  \
+    X(attention_forward)                                                                                     \
+    X(attention_backward)
+
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \
@@ -271,6 +284,11 @@ static inline int dml__find_kernel(const char *name, const size_t size[2], const
                    : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
+#define DML__PAIR_KERNEL(pair)                                                                               \
+    if (strcmp(#pair, name) == 0)                                                                            \
+        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
+    DML__PAIR_LIST(DML__PAIR_KERNEL)
+#undef DML__PAIR_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;
@@ -312,18 +330,23 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 /* ---- gpu/tune.h ---- */
 
-/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line a device,
-   which is the shapes of all classes of sizes and the device's name.
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line that says what
+   it is, then a line a device, which is the shapes of all classes of sizes and the device's name.
 
-   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, or a file that can't
-   be written: nothing is measured, and dml__choose_tile's rule holds. All shapes add an output's products in
-   the same order, so the choice doesn't change a bit of a result. */
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, a file that can't be
+   written or is something else, or too little memory: nothing is measured, and dml__choose_tile's rule holds.
+   All shapes add an output's products in the same order, so the choice doesn't change a bit of a result. */
 #ifndef DML_GPU_TUNE_H
 #define DML_GPU_TUNE_H
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
+static const char dml__tune_title[] =
+    "dml's tiles, by device: 1\n"; /* of kernels that are tuned anew: another number */
 
 /* False: nothing is to be kept. */
 static inline bool dml__tune_path(char *path, size_t capacity)
@@ -339,26 +362,54 @@ static inline bool dml__tune_path(char *path, size_t capacity)
     return length > 0 && (size_t)length < capacity;
 }
 
-/* Takes the line's shapes if it is that device's. */
-static inline bool dml__tune_parse(dml__choice *choice, const char *line, const char *device)
+/* Whether a line is whole: the shapes, a space and a name. */
+static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
-    if (strspn(line, "0123") != COUNT || line[COUNT] != ' ') return false;
-    const char *name = line + COUNT + 1;
-    if (strncmp(name, device, strlen(device)) != 0 || name[strlen(device)] != '\n') return false;
-    for (int i = 0; i < COUNT; i++)
-        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
-    return true;
+    const size_t length = strlen(line);
+    return strspn(line, "0123") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+           line[length - 1] == '\n';
 }
 
-static inline bool dml__tune_read(dml__choice *choice, const char *path, const char *device)
+static inline bool dml__tune_is_of(const char *line, const char *device)
 {
-    char line[256];
+    const char *name = line + DML__TUNE_CLASSES * DML__TUNE_CLASSES + 1;
+    return strncmp(name, device, strlen(device)) == 0 && name[strlen(device)] == '\n';
+}
+
+static inline void dml__tune_take(dml__choice *choice, const char *line)
+{
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    choice->measured = true;
+}
+
+/* What a file is to this library. */
+typedef enum dml__tune_kind {
+    DML__TUNE_OURS,
+    DML__TUNE_BROKEN, /* ours, with lines that aren't whole */
+    DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
+} dml__tune_kind;
+
+/* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
+static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
+                                            FILE *aside)
+{
+    char line[DML__TUNE_LINE];
+    dml__tune_kind kind = DML__TUNE_OURS;
     FILE *file = fopen(path, "r");
-    while (file && !choice->measured && fgets(line, sizeof line, file))
-        choice->measured = dml__tune_parse(choice, line, device);
+    if (file && fgets(line, sizeof line, file) && strcmp(line, dml__tune_title) != 0)
+        kind = DML__TUNE_FOREIGN;
+    while (file && kind != DML__TUNE_FOREIGN && fgets(line, sizeof line, file)) {
+        if (!dml__tune_is_line(line))
+            kind = DML__TUNE_BROKEN;
+        else if (!dml__tune_is_of(line, device))
+            (void)(aside && fputs(line, aside));
+        else if (choice)
+            dml__tune_take(choice, line);
+    }
     if (file) fclose(file);
-    return choice->measured;
+    return kind;
 }
 
 /* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
@@ -387,25 +438,47 @@ static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock second
     return true;
 }
 
-/* Whether nothing is to be measured: it isn't wanted, or the file has it, which is then in the table. */
-static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char *path, size_t capacity)
+/* Whether nothing is to be measured: it isn't wanted, the file has it, which is then in the table, or has
+   something else. `note` is what there is to say about the file, or NULL. */
+static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char path[DML__TUNE_PATH],
+                                        const char **note)
 {
-    return !dml__tune_path(path, capacity) || dml__tune_read(choice, path, device);
+    *note = NULL;
+    if (!dml__tune_path(path, DML__TUNE_PATH)) return true;
+    const dml__tune_kind kind = dml__tune_read(choice, path, device, NULL);
+    if (kind == DML__TUNE_FOREIGN) *note = "is no file of tiles, so it is left alone and nothing is measured";
+    if (kind == DML__TUNE_BROKEN) *note = "is damaged: its whole lines are kept";
+    return choice->measured || kind == DML__TUNE_FOREIGN;
 }
 
-/* Reads the table, or measures it and adds it to the file. False: a launch failed. */
-static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
-                                  void *argument)
+/* The file anew, with the table: whoever reads it meanwhile sees the old one or the new one. */
+static inline void dml__tune_keep(const dml__choice *choice, const char *path, const char *device,
+                                  FILE *aside, const char *aside_path)
 {
-    char path[1024];
-    if (dml__tune_is_settled(choice, device, path, sizeof path)) return true;
-    FILE *file = fopen(path, "a");
-    if (!file) return true;
+    fputs(dml__tune_title, aside);
+    (void)dml__tune_read(NULL, path, device, aside);
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], aside);
+    fprintf(aside, " %s\n", device);
+    const bool failed = ferror(aside) != 0;
+    if (fclose(aside) != 0 || failed || rename(aside_path, path) != 0) (void)remove(aside_path);
+}
+
+/* Measures the table and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
+                                  dml__tune_clock seconds_of, void *argument)
+{
+    char aside_path[DML__TUNE_PATH + 32];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld", path, (long)getpid());
+    FILE *aside = fopen(aside_path, "w");
+    if (!aside) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);
-    for (int i = 0; ok && i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
-        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], file);
-    if (ok) fprintf(file, " %s\n", device);
-    fclose(file);
+    if (ok) {
+        dml__tune_keep(choice, path, device, aside, aside_path);
+    } else {
+        fclose(aside);
+        (void)remove(aside_path);
+    }
     return ok;
 }
 
@@ -444,19 +517,25 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
 static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
 {
     dml__tune_job job;
-    char path[1024];
+    char path[DML__TUNE_PATH];
+    const char *note = NULL;
     const dml_ref all = { &job.matrix, 0 };
-    if (choice->solo != DML__SOLO_NONE || dml__tune_is_settled(choice, name, path, sizeof path))
-        return DML_OK;
+    if (choice->solo != DML__SOLO_NONE || dml_status_of(device->context) != DML_OK) return DML_OK;
+    const bool settled = dml__tune_is_settled(choice, name, path, &note);
+    if (note) dml_device_warn(device, "%s %s", path, note);
+    if (settled) return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
     job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
     dml_status status = device->backend->buffer_create(device, &job.matrix);
-    if (status != DML_OK) return status;
-    status = device->backend->zero(device, all, job.matrix.bytes);
-    if (status == DML_OK && !dml__tune_with(choice, name, dml__tune_seconds, &job)) status = DML_ERROR_DEVICE;
+    if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
+        status = dml_status_of(device->context);
     device->backend->buffer_destroy(device, &job.matrix);
-    return status;
+    if (status != DML_ERROR_MEMORY) return status;
+    dml_device_forgive(device); /* models may fit where this doesn't */
+    dml_device_warn(device, "%s: no memory to measure which tiles are best", name);
+    return DML_OK;
 }
 
 #endif
@@ -495,10 +574,16 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
    SOLO_KERNEL(name)      a kernel in groups of one item
    SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
    VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
+   VECTOR_OF(x)           x in each lane
    VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
    VECTOR_READ(p)         those at p in GLOBAL memory
+   VECTOR_WRITE(p, v)     to GLOBAL memory
    VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
+   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
+   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
    UNROLL                 before a loop over an array that lies in registers
+
+   Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
 #ifndef DML_GPU_DIALECT_H
@@ -527,11 +612,15 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define VECTOR_NAME__(name, lanes) name##lanes
 #define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
 #define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
-#define VECTOR_ZERO ((VECTOR)(0.0f))
+#define VECTOR_OF(x) ((VECTOR)(x))
 #define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))
 #define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))
 #define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))
+#define VECTOR_WRITE(p, v) (*(__global dml__vector_anywhere *)(p) = (v))
 #define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+#define VECTOR_ADD_PRODUCTS(sum, u, v) ((sum) + (u) * (v))
+#define VECTOR_MOST(u, v) fmax(u, v)
+#define VECTOR_EXP(v) exp(v)
 typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
 #define UNROLL __attribute__((opencl_unroll_hint))
 #define SOLO_LOCAL __attribute__((aligned(64)))
@@ -612,11 +701,15 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define SOLO_LOCAL static
 #define VECTOR dml__host_vector
 #define VECTOR_LANES DML__HOST_LANES
-#define VECTOR_ZERO dml__host_vector_zero()
+#define VECTOR_OF(x) dml__host_vector_of(x)
 #define VECTOR_LOAD(p) dml__host_vector_load(p)
 #define VECTOR_READ(p) dml__host_vector_load(p)
 #define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
+#define VECTOR_WRITE(p, v) dml__host_vector_store(p, v)
 #define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
+#define VECTOR_ADD_PRODUCTS(sum, u, v) dml__host_vector_add_products(sum, u, v)
+#define VECTOR_MOST(u, v) dml__host_vector_most(u, v)
+#define VECTOR_EXP(v) dml__host_vector_exp(v)
 #define UNROLL
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
@@ -651,6 +744,12 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
 {
     return beta == 0.0f ? value : value + beta * *old;
+}
+
+/* The relu of formulas.h, where it is on. */
+HELPER float dml__with_relu(float value, int on)
+{
+    return on && value <= 0.0f ? 0.0f : value;
 }
 
 /* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
@@ -698,14 +797,31 @@ KERNEL(axpby)
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
 }
 
-/* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */
+/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
+   beta. */
+KERNEL(sum_shares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const int shares = INT(1);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        float sum = 0.0f;
+        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
+        y[i] = dml__with_beta(sum, REAL(0), y + i);
+    }
+}
+
+/* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;
+   size{rows * columns}. */
 KERNEL(bias_add)
 {
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
-    const unsigned i = ELEMENT;
-    if (i < rows * columns) y[i] += bias[i % columns];
+    const unsigned i = ELEMENT, column = i - dml__gpu_quotient(i, dml__gpu_divisor_of(INT(1))) * columns;
+    if (i < rows * columns) y[i] = dml__with_relu(bias ? y[i] + bias[column] : y[i], INT(2));
 }
 
 #endif
@@ -1223,13 +1339,14 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
               group * s.group_filters + tap.last];
 }
 
-/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
-   batch * out_h * out_w}. */
+/* y = conv(x, w) + bias + beta y, and its relu. Buffers x, w, bias (may be NULL), y; floats beta, 1 with the
+   relu; size{filters (padded), batch * out_h * out_w}. */
 HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,
                                      GLOBAL const float *bias, GLOBAL float *y,
                                      const dml__kernel_arguments arguments)
 {
     const float beta = REAL(0);
+    const int relu = REAL(1) != 0.0f;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
@@ -1258,7 +1375,8 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
-                *to = dml__with_beta(bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j], beta, to);
+                const float value = bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j];
+                *to = dml__with_relu(dml__with_beta(value, beta, to), relu);
             }
         }
     }
@@ -1312,30 +1430,55 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
 
 TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
 
-/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
-   groups, filters (padded)}. */
+/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,
+   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A
+   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */
+#define SHARE_PIXELS 64
+typedef struct dml__gpu_share {
+    int number, column, from, to; /* column: the first weight */
+} dml__gpu_share;
+
+HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
+{
+    const int tiles = (columns + TILE - 1) / TILE * (TILE / tile_columns);
+    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
+    dml__gpu_share s;
+    s.number = tile / tiles;
+    s.column = tile % tiles * tile_columns;
+    s.from = s.number < shares && depth / pixels >= s.number ? s.number * pixels : depth;
+    s.to = depth - s.from > pixels ? s.from + pixels : depth;
+    return s;
+}
+
+/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw (one for each share); floats beta, shares (0 is 1);
+   size{kernel_h * kernel_w * channels / groups, of several shares rounded up to TILE and times them, filters
+   (padded)}. */
 HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
                                               GLOBAL float *dw, GLOBAL float *unused,
                                               const dml__kernel_arguments arguments)
 {
     const float beta = REAL(0);
+    const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
-    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */
-    const int filter0 = part.group * s.group_filters;              /* of the group */
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, columns, depth, shares);
+    const int row0 = part.first, column0 = share.column;             /* the first filter and weight */
+    const int filter0 = part.group * s.group_filters;                /* of the group */
+    const int is_one = filter0 < s.filters && share.number < shares; /* groups may be more than there is */
+    const int end = is_one && row0 < s.group_filters && column0 < columns ? share.to : 0;
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
     TILES_BEGIN();
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+    for (int k0 = share.from; k0 < end; k0 += TILE_K) {
         for (int j = 0; j < SPAN_ROWS; j++) {
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
             A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
-                pixel < depth && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                          : 0.0f;
+                pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
+                                                        : 0.0f;
         }
         for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,
+            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, s.out_h,
                                                          s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
             B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
                 weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
@@ -1345,8 +1488,8 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
     for (int i = 0; i < SPAN_ROWS; i++) {
         for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (row < s.group_filters && column < columns) {
-                GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;
+            if (is_one && row < s.group_filters && column < columns) {
+                GLOBAL float *to = dw + ((WIDE)share.number * s.filters + filter0 + row) * columns + column;
                 *to = dml__with_beta(sum[i][j], beta, to);
             }
         }
@@ -1403,7 +1546,7 @@ HELPER void dml__solo_copy(float *to, GLOBAL const float *from, int n, GLOBAL co
 
 HELPER void dml__solo_zero(float *to, int n)
 {
-    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);
+    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_OF(0.0f));
 }
 
 /* Clears the sums, and what is read of A and B beyond their rows and columns. */
@@ -1463,18 +1606,19 @@ HELPER void dml__solo_multiply(const dml__solo s, int depth)
         }
 }
 
-/* c = alpha sums + bias + beta c. */
+/* c = alpha sums + bias + beta c, and its relu. */
 HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float alpha, float beta,
-                            GLOBAL const float *bias)
+                            GLOBAL const float *bias, int relu)
 {
     for (int row = 0; row < s.rows; row++) {
         GLOBAL float *to = c + row * step;
         const float *sum = s.sum + row * TILE;
         if (bias)
             for (int j = 0; j < s.columns; j++)
-                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);
+                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j] + bias[j], beta, to + j), relu);
         else
-            for (int j = 0; j < s.columns; j++) to[j] = dml__with_beta(alpha * sum[j], beta, to + j);
+            for (int j = 0; j < s.columns; j++)
+                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j], beta, to + j), relu);
     }
 }
 
@@ -1513,7 +1657,7 @@ SOLO_KERNEL(gemm_solo)
         }
     }
     dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),
-                    REAL(1), 0);
+                    REAL(1), 0, 0);
 }
 
 /* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
@@ -1629,7 +1773,7 @@ SOLO_KERNEL(conv2d_forward_solo)
         dml__solo_multiply(piece, ks);
     }
     dml__solo_write(piece, BUFFER(3, float) + (WIDE)row0 * s.filters + filter0, s.filters, 1.0f, REAL(0),
-                    bias ? bias + filter0 : 0);
+                    bias ? bias + filter0 : 0, REAL(1) != 0.0f);
 }
 
 /* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */
@@ -1686,7 +1830,7 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     }
     dml__solo_write(piece,
                     BUFFER(2, float) + (WIDE)row0 * s.channels + part.group * s.group_channels + part.first,
-                    s.channels, 1.0f, REAL(0), 0);
+                    s.channels, 1.0f, REAL(0), 0, 0);
 }
 
 /* What the tiles of conv2d_backward_weights compute, of the same arguments. */
@@ -1699,13 +1843,15 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
-    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
+    const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns, depth, shares);
+    const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     dml__gpu_place corner =
-        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
-    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
-        const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+    for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
+        const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
             dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
             dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
@@ -1713,7 +1859,8 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
         }
         dml__solo_multiply(piece, ks);
     }
-    dml__solo_write(piece, BUFFER(2, float) + (WIDE)filter0 * columns + column0, columns, 1.0f, REAL(0), 0);
+    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)share.number * s.filters + filter0) * columns + column0,
+                    columns, 1.0f, REAL(0), 0, 0);
 }
 
 #endif
@@ -1791,8 +1938,9 @@ HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, i
     return e;
 }
 
-/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,
-   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */
+/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w, and -1 where int
+   13 says that x is a relu's and nothing is above 0: backward is then that relu's too. Buffers x, y, argmax
+   (int, may be NULL); size{batch * out_h * out_w * channels}. */
 KERNEL(max_pool2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -1818,7 +1966,7 @@ KERNEL(max_pool2d_forward)
             }
         }
         y[i] = largest;
-        if (argmax) argmax[i] = best;
+        if (argmax) argmax[i] = largest > 0.0f || !INT(13) ? best : -1;
     }
 }
 
@@ -1847,6 +1995,36 @@ KERNEL(max_pool2d_backward)
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+/* What max_pool2d_backward computes, of the same buffers and floats, where no two windows have an input in
+   common: an item an output, whose window's inputs and those up to the next window are its own, so that dy
+   and argmax are read once. size{batch * out_h * out_w * channels}. */
+KERNEL(max_pool2d_backward_apart)
+{
+    GLOBAL const int *argmax = BUFFER(0, const int);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    if (i < n) {
+        const int top = e.h ? e.h * s.stride_h - s.pad_h : 0, left = e.w ? e.w * s.stride_w - s.pad_w : 0;
+        const int bottom = e.h + 1 < s.out_h ? (e.h + 1) * s.stride_h - s.pad_h : s.height;
+        const int right = e.w + 1 < s.out_w ? (e.w + 1) * s.stride_w - s.pad_w : s.width;
+        const int best = argmax[i];
+        const float won = dy[i];
+        GLOBAL float *image = dx + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        for (int h = top; h < bottom; h++) {
+            for (int w = left; w < right; w++) {
+                const int place = h * s.width + w;
+                GLOBAL float *to = image + (WIDE)place * s.channels;
+                *to = dml__with_beta(place == best ? won : 0.0f, beta, to);
+            }
+        }
     }
 }
 
@@ -2838,7 +3016,7 @@ HELPER WIDE dml__sample_norm_at(WIDE first, unsigned i, unsigned width, int chan
 
 /* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
    epsilon; size{samples * groups}. y may be x. */
-KERNEL(sample_norm_forward)
+KERNEL(sample_norm_forward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weight = BUFFER(1, const float);
@@ -2882,7 +3060,7 @@ KERNEL(sample_norm_forward)
 /* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
    square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
    size{samples * groups}. dx may be dy. */
-KERNEL(sample_norm_backward)
+KERNEL(sample_norm_backward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);
@@ -2949,6 +3127,173 @@ KERNEL(sample_norm_products)
     }
 }
 
+#endif
+
+/* ---- gpu/sample_norm_solo.cl ---- */
+
+/* sample_norm_solo.cl: the teams of sample_norm.cl where an item is a whole processor core: it does
+   SAMPLES_SOLO groups of samples, one after the other, with vectors. A group is a run of `width` numbers a
+   pixel. */
+#ifndef DML_GPU_SAMPLE_NORM_SOLO_CL
+#define DML_GPU_SAMPLE_NORM_SOLO_CL
+#ifdef SOLO_KERNEL
+
+#define SAMPLES_SOLO 8
+
+/* One group of a sample: where its numbers are, and its place in the parameters. */
+typedef struct dml__solo_sample {
+    int pixels, width, channel;
+    WIDE first, step; /* of the first pixel, and between pixels */
+    float count;
+} dml__solo_sample;
+
+HELPER dml__solo_sample dml__solo_sample_at(int number, const dml__kernel_arguments arguments)
+{
+    const int groups = INT(1) / INT(3);
+    dml__solo_sample s;
+    s.pixels = INT(2), s.width = INT(3), s.step = INT(1);
+    s.channel = number % groups * s.width;
+    s.first = (WIDE)(number / groups) * s.pixels * s.step + s.channel;
+    s.count = (float)s.pixels * (float)s.width;
+    return s;
+}
+
+HELPER float dml__solo_total(VECTOR v)
+{
+    float lane[VECTOR_LANES], total = 0.0f;
+    VECTOR_STORE(lane, v);
+    for (int i = 0; i < VECTOR_LANES; i++) total += lane[i];
+    return total;
+}
+
+/* The sum of the distances from `middle`, or of their squares. */
+HELPER float dml__solo_distances(GLOBAL const float *x, const dml__solo_sample s, float middle, int squares)
+{
+    const VECTOR middles = VECTOR_OF(middle);
+    VECTOR total = VECTOR_OF(0.0f);
+    float rest = 0.0f;
+    for (int pixel = 0; pixel < s.pixels; pixel++) {
+        GLOBAL const float *from = x + s.first + pixel * s.step;
+        int i = 0;
+        for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES) {
+            const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(from + i), -1.0f, middles);
+            total = squares ? VECTOR_ADD_PRODUCTS(total, distance, distance)
+                            : VECTOR_ADD_PRODUCT(total, 1.0f, distance);
+        }
+        for (; i < s.width; i++) {
+            const float distance = from[i] - middle;
+            rest += squares ? distance * distance : distance;
+        }
+    }
+    return dml__solo_total(total) + rest;
+}
+
+/* What sample_norm_forward_team computes, of the same arguments. */
+SOLO_KERNEL(sample_norm_forward_solo)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weight = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(2, const float);
+    GLOBAL float *statistics = BUFFER(3, float);
+    GLOBAL float *y = BUFFER(4, float);
+    const int all = INT(0) / INT(2) * (INT(1) / INT(3));
+    const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
+    for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
+        const dml__solo_sample s = dml__solo_sample_at(number, arguments);
+        const float origin = x[s.first]; /* a sum of distances from it loses less */
+        const float mean = INT(4) ? 0.0f : origin + dml__solo_distances(x, s, origin, 0) / s.count;
+        const float inverse = 1.0f / SQRT(dml__solo_distances(x, s, mean, 1) / s.count + REAL(0));
+        statistics[(WIDE)2 * number] = mean;
+        statistics[(WIDE)2 * number + 1] = inverse;
+        for (int pixel = 0; pixel < s.pixels; pixel++) {
+            const WIDE at = s.first + pixel * s.step;
+            int i = 0, c = s.channel;
+            for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {
+                const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));
+                const VECTOR scale = weight ? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);
+                const VECTOR shift = bias ? VECTOR_READ(bias + c) : VECTOR_OF(0.0f);
+                const VECTOR value = VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), inverse, distance);
+                VECTOR_WRITE(y + at + i, VECTOR_ADD_PRODUCTS(shift, value, scale));
+            }
+            for (; i < s.width; i++, c++) {
+                const float value = (x[at + i] - mean) * inverse;
+                y[at + i] = (weight ? value * weight[c] : value) + (bias ? bias[c] : 0.0f);
+            }
+        }
+    }
+}
+
+/* The sums of g = weight dy, and of g (x - mean). */
+typedef struct dml__solo_slopes {
+    float sum, products;
+} dml__solo_slopes;
+
+HELPER dml__solo_slopes dml__solo_slopes_of(GLOBAL const float *x, GLOBAL const float *dy,
+                                            GLOBAL const float *weight, const dml__solo_sample s, float mean)
+{
+    VECTOR sum = VECTOR_OF(0.0f), products = VECTOR_OF(0.0f);
+    dml__solo_slopes rest;
+    rest.sum = 0.0f, rest.products = 0.0f;
+    for (int pixel = 0; pixel < s.pixels; pixel++) {
+        const WIDE at = s.first + pixel * s.step;
+        int i = 0, c = s.channel;
+        for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {
+            const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));
+            const VECTOR scale = weight ? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);
+            const VECTOR g = VECTOR_ADD_PRODUCTS(VECTOR_OF(0.0f), VECTOR_READ(dy + at + i), scale);
+            sum = VECTOR_ADD_PRODUCT(sum, 1.0f, g);
+            products = VECTOR_ADD_PRODUCTS(products, g, distance);
+        }
+        for (; i < s.width; i++, c++) {
+            const float g = weight ? dy[at + i] * weight[c] : dy[at + i];
+            rest.sum += g;
+            rest.products += g * (x[at + i] - mean);
+        }
+    }
+    rest.sum += dml__solo_total(sum);
+    rest.products += dml__solo_total(products);
+    return rest;
+}
+
+/* What sample_norm_backward_team computes, of the same arguments. */
+SOLO_KERNEL(sample_norm_backward_solo)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL const float *weight = BUFFER(2, const float);
+    GLOBAL const float *statistics = BUFFER(3, const float);
+    GLOBAL float *dx = BUFFER(4, float);
+    const float beta = REAL(0);
+    const int all = INT(0) / INT(2) * (INT(1) / INT(3));
+    const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
+    for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
+        const dml__solo_sample s = dml__solo_sample_at(number, arguments);
+        const float mean = statistics[(WIDE)2 * number], inverse = statistics[(WIDE)2 * number + 1];
+        const dml__solo_slopes slopes = dml__solo_slopes_of(x, dy, weight, s, mean);
+        const float level = INT(4) ? 0.0f : slopes.sum / s.count;
+        const float along = inverse * inverse * (slopes.products / s.count);
+        for (int pixel = 0; pixel < s.pixels; pixel++) {
+            const WIDE at = s.first + pixel * s.step;
+            int i = 0, c = s.channel;
+            for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {
+                const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));
+                const VECTOR scale = weight ? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);
+                const VECTOR g = VECTOR_ADD_PRODUCTS(VECTOR_OF(-level), VECTOR_READ(dy + at + i), scale);
+                const VECTOR old = beta == 0.0f ? VECTOR_OF(0.0f) : VECTOR_READ(dx + at + i);
+                const VECTOR slope = VECTOR_ADD_PRODUCT(g, -along, distance);
+                VECTOR_WRITE(dx + at + i, VECTOR_ADD_PRODUCT(VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), beta, old),
+                                                             inverse, slope));
+            }
+            for (; i < s.width; i++, c++) {
+                const float g = weight ? dy[at + i] * weight[c] : dy[at + i];
+                const float slope = (g - level) - (x[at + i] - mean) * along;
+                dx[at + i] = dml__with_beta(inverse * slope, beta, dx + at + i);
+            }
+        }
+    }
+}
+
+#endif
 #endif
 
 /* ---- gpu/embedding.cl ---- */
@@ -3418,7 +3763,7 @@ HELPER int dml__attention_length(GLOBAL const float *saved, WIDE lines, int samp
 
 /* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces
    of TILE columns}. */
-KERNEL(attention_forward)
+KERNEL(attention_forward_team)
 {
     const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
     const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, piece = GROUP_Y % pieces * TILE;
@@ -3517,7 +3862,7 @@ KERNEL(attention_levels)
 /* The gradient of q, k or v, as int 12 is 0, 1 or 2: += beta x what is there. Rows are queries, or keys, and
    then the scores are those of keys by queries, of all heads that share them. Buffers q, k, v, saved, dy, the
    gradient; floats beta after the scale; size{queries or keys, samples * heads or kv_heads * pieces}. */
-KERNEL(attention_backward)
+KERNEL(attention_backward_team)
 {
     const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
     const int of_keys = INT(12) > 0, group = of_keys ? heads / INT(4) : 1, own_heads = heads / group;
@@ -3622,6 +3967,235 @@ KERNEL(rotary)
     }
 }
 
+#endif
+
+/* ---- gpu/attention_solo.cl ---- */
+
+/* attention_solo.cl: the kernels of attention.cl where an item is a whole processor core: the products of
+   scores and of what is mixed by them are those of solo.cl, and a row of scores is a few vectors. */
+#ifndef DML_GPU_ATTENTION_SOLO_CL
+#define DML_GPU_ATTENTION_SOLO_CL
+#ifdef SOLO_KERNEL
+
+/* Rows of a head: of its queries, keys or values, or of their gradients. */
+typedef struct dml__solo_head {
+    GLOBAL const float *first, *end;
+    WIDE step;
+} dml__solo_head;
+
+HELPER dml__solo_head dml__solo_head_of(GLOBAL const float *first, WIDE step, int rows, int width)
+{
+    dml__solo_head head;
+    head.first = first, head.step = step;
+    head.end = first + (rows - 1) * step + width;
+    return head;
+}
+
+/* s.sum = X Y^T of x's rows `row0` and on and y's rows `column0` and on. */
+HELPER void dml__solo_scores(const dml__solo s, const dml__solo_head x, int row0, const dml__solo_head y,
+                             int column0, int width)
+{
+    dml__solo_clear(s);
+    for (int k0 = 0; k0 < width; k0 += SOLO_K) {
+        const int ks = width - k0 < SOLO_K ? width - k0 : SOLO_K;
+        for (int row = 0; row < s.rows; row++)
+            dml__solo_copy(s.a + row * SOLO_K, x.first + (row0 + row) * x.step + k0, ks, x.end);
+        dml__solo_turn(s, y.first + column0 * y.step + k0, y.step, ks);
+        dml__solo_multiply(s, ks);
+    }
+}
+
+/* The piece where shares (TILE, SOLO_K) mix up to TILE of `columns`; B's place is that of s. */
+HELPER dml__solo dml__solo_mix_of(const dml__solo s, float *shares, float *mixed, int columns)
+{
+    dml__solo m = s;
+    m.a = shares, m.sum = mixed;
+    m.columns = columns < TILE ? columns : TILE;
+    return m;
+}
+
+/* m.sum += the shares m.a (TILE, SOLO_K), times columns `piece` and on of x's rows `row0` and on. */
+HELPER void dml__solo_mix(const dml__solo m, const dml__solo_head x, int row0, int rows, int piece)
+{
+    for (int k = 0; k < rows; k++)
+        dml__solo_copy(m.b + k * TILE, x.first + (row0 + k) * x.step + piece, m.columns, x.end);
+    dml__solo_multiply(m, rows);
+}
+
+/* Sets what lies outside of from .. to - 1 of a row of TILE. */
+HELPER void dml__solo_mask(float *line, int from, int to, float value)
+{
+    for (int c = 0; c < from && c < TILE; c++) line[c] = value;
+    for (int c = to < 0 ? 0 : to; c < TILE; c++) line[c] = value;
+}
+
+/* Turns a row of scores into exponentials of what they are above `most`, the largest so far, which it
+   becomes; returns their sum. */
+HELPER float dml__solo_exponentials(float *line, float scale, int from, int to, float *most)
+{
+    float lane[VECTOR_LANES];
+    VECTOR largest = VECTOR_OF(*most), sum = VECTOR_OF(0.0f);
+    for (int c = 0; c < TILE; c += VECTOR_LANES)
+        VECTOR_STORE(line + c, VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), scale, VECTOR_LOAD(line + c)));
+    dml__solo_mask(line, from, to, MINUS_INFINITY);
+    for (int c = 0; c < TILE; c += VECTOR_LANES) largest = VECTOR_MOST(largest, VECTOR_LOAD(line + c));
+    VECTOR_STORE(lane, largest);
+    for (int i = 0; i < VECTOR_LANES; i++)
+        if (lane[i] > *most) *most = lane[i];
+    const VECTOR base = VECTOR_OF(*most > MINUS_INFINITY ? *most : 0.0f);
+    for (int c = 0; c < TILE; c += VECTOR_LANES) {
+        const VECTOR e = VECTOR_EXP(VECTOR_ADD_PRODUCT(VECTOR_LOAD(line + c), -1.0f, base));
+        VECTOR_STORE(line + c, e);
+        sum = VECTOR_ADD_PRODUCT(sum, 1.0f, e);
+    }
+    return dml__solo_total(sum);
+}
+
+/* What attention_forward_team computes, of the same arguments. The scores (TILE, SOLO_K) are what mixes. */
+SOLO_KERNEL(attention_forward_solo)
+{
+    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
+    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, column0 = GROUP_Y % pieces * TILE;
+    if (line >= samples * heads) return; /* groups may be more than there is */
+    const int sample = line / heads, head = line % heads, kv_head = head / (heads / INT(4));
+    const WIDE lines = (WIDE)samples * heads * queries;
+    const dml__solo_head q = dml__solo_head_of(
+        BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width, INT(6), queries, width);
+    const dml__solo_head k = dml__solo_head_of(
+        BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width, INT(7), keys, width);
+    const dml__solo_head v = dml__solo_head_of(
+        BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);
+    GLOBAL float *saved = BUFFER(3, float);
+    GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width + column0;
+    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
+    const int end = dml__attention_end(t0 + TILE - 1, after, length);
+    SOLO_LOCAL float mixed_piece[TILE * TILE];
+    SOLO_LOCAL float largest[TILE];
+    SOLO_LOCAL float total[TILE];
+    SOLO_BEGIN(0, queries - t0, length);
+    const dml__solo mix = dml__solo_mix_of(piece, piece.sum, mixed_piece, width - column0);
+    dml__solo_zero(mixed_piece, TILE * TILE);
+    for (int row = 0; row < piece.rows; row++) largest[row] = MINUS_INFINITY, total[row] = 0.0f;
+    for (int s0 = dml__attention_first(t0, before); s0 < end; s0 += TILE) {
+        piece.columns = length - s0 < TILE ? length - s0 : TILE;
+        dml__solo_scores(piece, q, t0, k, s0, width);
+        for (int row = 0; row < piece.rows; row++) {
+            const int t = t0 + row, from = (t > before ? t - before : 0) - s0;
+            const float old = largest[row];
+            const float sum =
+                dml__solo_exponentials(piece.sum + row * TILE, REAL(0), from,
+                                       dml__attention_end(t, after, length) - s0, largest + row);
+            if (largest[row] > old && old > MINUS_INFINITY) {
+                const float factor = EXP(old - largest[row]);
+                total[row] *= factor;
+                for (int j = 0; j < mix.columns; j++) mix.sum[row * TILE + j] *= factor;
+            }
+            total[row] += sum;
+        }
+        dml__solo_mix(mix, v, s0, piece.columns, column0);
+    }
+    for (int row = 0; row < piece.rows; row++) {
+        const float of_row = total[row];
+        GLOBAL float *to = y + (WIDE)(t0 + row) * heads * width;
+        for (int j = 0; j < mix.columns; j++)
+            to[j] = of_row == 0.0f ? 0.0f : mix.sum[row * TILE + j] / of_row;
+        if (column0 == 0)
+            saved[(WIDE)line * queries + t0 + row] =
+                of_row == 0.0f ? -MINUS_INFINITY : largest[row] + LOG(of_row);
+    }
+}
+
+/* What a tile of scores is told of its queries: minus their log_sums, or minus their levels times the scale.
+ */
+HELPER void dml__solo_of_queries(float *to, GLOBAL const float *from, int n, float factor)
+{
+    for (int i = 0; i < n; i++) to[i] = factor * from[i];
+    for (int i = n; i < TILE; i++) to[i] = 0.0f;
+}
+
+/* Turns a row of scores into shares, or, of scores of dy and values, shares into slopes. Of each column there
+   is an `own`, or of the row alone one. */
+HELPER void dml__solo_shares(float *line, float *shares, float scale, const float *own, int by_column,
+                             int slopes)
+{
+    for (int c = 0; c < TILE; c += VECTOR_LANES) {
+        const VECTOR base = by_column ? VECTOR_LOAD(own + c) : VECTOR_OF(*own);
+        const VECTOR value = VECTOR_ADD_PRODUCT(base, scale, VECTOR_LOAD(line + c));
+        VECTOR_STORE(shares + c, slopes ? VECTOR_ADD_PRODUCTS(VECTOR_OF(0.0f), VECTOR_LOAD(shares + c), value)
+                                        : VECTOR_EXP(value));
+    }
+}
+
+/* What attention_backward_team computes, of the same arguments. */
+SOLO_KERNEL(attention_backward_solo)
+{
+    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
+    const int of_keys = INT(12) > 0, group = of_keys ? heads / INT(4) : 1, own_heads = heads / group;
+    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, column0 = GROUP_Y % pieces * TILE;
+    if (line >= samples * own_heads) return;
+    const int sample = line / own_heads, y_step = heads * width;
+    const int kv_head = of_keys ? line % own_heads : line % own_heads / (heads / INT(4));
+    const WIDE lines = (WIDE)samples * heads * queries;
+    const dml__solo_head k = dml__solo_head_of(
+        BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width, INT(7), keys, width);
+    const dml__solo_head v = dml__solo_head_of(
+        BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);
+    GLOBAL const float *saved = BUFFER(3, const float);
+    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int row0 = GROUP_X * TILE, before = of_keys ? INT(10) : INT(9), after = of_keys ? INT(9) : INT(10);
+    const int rows = of_keys ? keys : queries, limit = of_keys ? queries : length;
+    const int row_end = of_keys ? length : queries; /* of those that see, or are seen by, anything */
+    const int end = row0 < row_end ? dml__attention_end(row0 + TILE - 1, after, limit) : 0;
+    const float scale = REAL(0), beta = REAL(1);
+    SOLO_LOCAL float shares[TILE * SOLO_K];
+    SOLO_LOCAL float mixed_piece[TILE * TILE];
+    SOLO_LOCAL float own[TILE];
+    SOLO_BEGIN(0, rows - row0, limit);
+    const dml__solo mix = dml__solo_mix_of(piece, shares, mixed_piece, width - column0);
+    dml__solo_zero(mixed_piece, TILE * TILE);
+    dml__solo_zero(shares, TILE * SOLO_K); /* of rows that nothing is known of, too */
+    if (piece.rows > row_end - row0) piece.rows = row_end > row0 ? row_end - row0 : 0;
+    for (int of_group = 0; of_group < group; of_group++) {
+        const int head = line % own_heads * group + of_group;
+        const WIDE first = ((WIDE)sample * heads + head) * queries;
+        const dml__solo_head q = dml__solo_head_of(
+            BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width, INT(6), queries, width);
+        const dml__solo_head dy = dml__solo_head_of(
+            BUFFER(4, const float) + (WIDE)sample * queries * y_step + head * width, y_step, queries, width);
+        for (int s0 = dml__attention_first(row0, before); s0 < end; s0 += TILE) {
+            const int t0 = of_keys ? s0 : row0; /* the first query */
+            piece.columns = limit - s0 < TILE ? limit - s0 : TILE;
+            for (int slopes = 0; slopes < (INT(12) < 2 ? 2 : 1); slopes++) {
+                dml__solo_scores(piece,
+                                 of_keys  ? (slopes ? v : k)
+                                 : slopes ? dy
+                                          : q,
+                                 row0,
+                                 of_keys  ? (slopes ? dy : q)
+                                 : slopes ? v
+                                          : k,
+                                 s0, width);
+                dml__solo_of_queries(own, saved + (slopes ? lines : 0) + first + t0,
+                                     of_keys ? piece.columns : piece.rows, slopes ? -scale : -1.0f);
+                for (int row = 0; row < piece.rows; row++) {
+                    const int at = row0 + row;
+                    dml__solo_shares(piece.sum + row * TILE, shares + row * SOLO_K, scale,
+                                     of_keys ? own : own + row, of_keys, slopes);
+                    dml__solo_mask(shares + row * SOLO_K, (at > before ? at - before : 0) - s0,
+                                   dml__attention_end(at, after, limit) - s0, 0.0f);
+                }
+            }
+            dml__solo_mix(mix, INT(12) == 0 ? k : INT(12) == 1 ? q : dy, s0, piece.columns, column0);
+        }
+    }
+    const int step = INT(12) == 0 ? INT(6) : INT(12) == 1 ? INT(7) : INT(8);
+    GLOBAL float *to = BUFFER(5, float) + (WIDE)sample * rows * step + line % own_heads * width + column0 +
+                       (WIDE)row0 * step;
+    dml__solo_write(mix, to, step, 1.0f, beta, 0, 0);
+}
+
+#endif
 #endif
 
 /* ---- gpu/strided.cl ---- */
@@ -3733,12 +4307,34 @@ KERNEL(half_widen)
 
 #endif
 
+/* Something timed that is on its way, between two events, and the number that the profile has for it. */
+typedef struct dml__cuda_mark {
+    cudaEvent_t begin, end;
+    int number;
+} dml__cuda_mark;
+
+/* Memory that the card reads while the host goes on: what is written goes through a piece of it, and each
+   piece is filled again when the copy that was made of it has ended. */
+enum { DML__CUDA_PIECES = 8, DML__CUDA_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__cuda_staging {
+    char *memory; /* (DML__CUDA_PIECES, DML__CUDA_PIECE), pinned; NULL: there is none, and writes wait */
+    bool refused;
+    int made, next;                       /* events that there are; the piece to fill next */
+    cudaEvent_t copied[DML__CUDA_PIECES]; /* after the last copy of each */
+} dml__cuda_staging;
+
 /* An open device. Every call makes it the calling thread's current device, and it stays so. */
+enum { DML__CUDA_MARKS = 256 };
 typedef struct dml__cuda {
     cudaStream_t stream;
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
     dml__choice choice;
+    bool timed;
+    int made, marks; /* marks whose events there are, and that are on their way */
+    dml__cuda_mark mark[DML__CUDA_MARKS];
+    double since; /* when the first of them was made, in seconds of the host's clock */
+    dml__cuda_staging staging;
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -3756,15 +4352,32 @@ static dml__cuda *dml__cuda_of(dml_device *device)
     return (dml__cuda *)device->state;
 }
 
+/* What there is to do about an error that its name doesn't say. */
+static const char *dml__cuda_advice(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorDevicesUnavailable:
+        return "; where the card's compute mode is exclusive, one process has it: a card for each rank, or "
+               "nvidia-smi "
+               "-c 0";
+    case cudaErrorLaunchFailure:
+    case cudaErrorIllegalAddress:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+        return "; the device is lost for this process; what is on the host is not";
+    default: return "";
+    }
+}
+
 /* DML_OK for cudaSuccess, else a recorded sentence: which device, what was called, on what, and the error. */
 static dml_status dml__cuda_check(dml_device *device, cudaError_t error, const char *call, const char *on)
 {
     if (error == cudaSuccess) return DML_OK;
     (void)cudaGetLastError(); /* or an error that passes, such as too large a malloc, is found again later */
     return dml_device_fail(device, error == cudaErrorMemoryAllocation ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
-                           "cuda:%d (%s): %s(%s) failed with %s: %s", device->index,
+                           "cuda:%d (%s): %s(%s) failed with %s: %s%s", device->index,
                            device->state ? dml__cuda_of(device)->name : "?", call, on,
-                           cudaGetErrorName(error), cudaGetErrorString(error));
+                           cudaGetErrorName(error), cudaGetErrorString(error), dml__cuda_advice(error));
 }
 
 static dml_status dml__cuda_enter(dml_device *device)
@@ -3784,6 +4397,7 @@ static int dml__cuda_count(void)
 static void dml__cuda_describe(int index, dml_device_info *info)
 {
     cudaDeviceProp properties;
+    int clock = 0, driver = 0; /* kHz; thousands and tens of a version */
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
         (void)cudaGetLastError();
         return;
@@ -3792,6 +4406,86 @@ static void dml__cuda_describe(int index, dml_device_info *info)
     info->memory = properties.totalGlobalMem;
     info->compute_units = properties.multiProcessorCount;
     info->gpu = true;
+    snprintf(info->features, sizeof info->features, "compute capability %d.%d", properties.major,
+             properties.minor);
+    if (cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, index) == cudaSuccess)
+        info->clock = clock / 1000;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess)
+        snprintf(info->driver, sizeof info->driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    (void)cudaGetLastError();
+}
+
+/* ---- the profile ---- */
+
+/* Tells of all that was timed, of a stream that has finished. Times between neighbours are exact, those since
+   the first mark only as exact as a float. */
+static void dml__cuda_settle(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    for (int i = 0; i < state->marks; i++) {
+        const dml__cuda_mark *mark = &state->mark[i];
+        float before = 0, took = 0; /* milliseconds */
+        (void)cudaEventElapsedTime(&before, state->mark[0].begin, mark->begin);
+        (void)cudaEventElapsedTime(&took, mark->begin, mark->end);
+        const double begin = state->since + 1e-3 * (double)before;
+        dml_device_end_event(device, mark->number, begin, begin + 1e-3 * (double)took);
+    }
+    state->marks = 0;
+    (void)cudaGetLastError();
+}
+
+static bool dml__cuda_make_mark(dml__cuda *state)
+{
+    dml__cuda_mark *mark = &state->mark[state->made];
+    if (state->marks < state->made) return true;
+    if (cudaEventCreate(&mark->begin) != cudaSuccess) return false;
+    if (cudaEventCreate(&mark->end) != cudaSuccess) {
+        (void)cudaEventDestroy(mark->begin);
+        return false;
+    }
+    state->made++;
+    return true;
+}
+
+/* Before something is queued; NULL: nobody asks, or there are no events left. */
+static dml__cuda_mark *dml__cuda_mark_begins(dml_device *device, const char *what)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (!state->timed) return NULL;
+    if (state->marks == DML__CUDA_MARKS && cudaStreamSynchronize(state->stream) == cudaSuccess)
+        dml__cuda_settle(device);
+    if (state->marks == DML__CUDA_MARKS || !dml__cuda_make_mark(state)) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    dml__cuda_mark *mark = &state->mark[state->marks];
+    if (state->marks == 0) state->since = dml_seconds();
+    mark->number = dml_device_begin_event(device, what);
+    return cudaEventRecord(mark->begin, state->stream) == cudaSuccess ? mark : NULL;
+}
+
+static cudaError_t dml__cuda_mark_ends(dml_device *device, dml__cuda_mark *mark, cudaError_t error)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (mark && error == cudaSuccess && cudaEventRecord(mark->end, state->stream) == cudaSuccess)
+        state->marks++;
+    return error;
+}
+
+static void dml__cuda_destroy_marks(dml__cuda *state)
+{
+    for (int i = 0; i < state->made; i++) {
+        (void)cudaEventDestroy(state->mark[i].begin);
+        (void)cudaEventDestroy(state->mark[i].end);
+    }
+    state->made = state->marks = 0;
+}
+
+static void dml__cuda_destroy_staging(dml__cuda_staging *staging)
+{
+    for (int i = 0; i < staging->made; i++) (void)cudaEventDestroy(staging->copied[i]);
+    if (staging->memory) (void)cudaFreeHost(staging->memory);
+    staging->memory = NULL, staging->made = 0;
 }
 
 static void dml__cuda_close(dml_device *device)
@@ -3800,6 +4494,8 @@ static void dml__cuda_close(dml_device *device)
     if (!state) return;
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
         (void)cudaStreamSynchronize(state->stream);
+        dml__cuda_destroy_marks(state);
+        dml__cuda_destroy_staging(&state->staging);
         (void)cudaStreamDestroy(state->stream);
     }
     (void)cudaGetLastError();
@@ -3807,16 +4503,32 @@ static void dml__cuda_close(dml_device *device)
     device->state = NULL;
 }
 
+/* Why there is no device. */
+static dml_status dml__cuda_none(dml_device *device)
+{
+    int driver = 0; /* 0: none is installed */
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    (void)cudaGetLastError();
+    if (driver == 0)
+        return dml_device_fail(device, DML_ERROR_DEVICE,
+                               "no CUDA device: there is no NVIDIA driver (libcuda.so.1)");
+    if (driver / 1000 < CUDART_VERSION / 1000)
+        return dml_device_fail(
+            device, DML_ERROR_DEVICE,
+            "no CUDA device: the driver is one for CUDA %d.%d, and this was compiled with %d.%d: "
+            "a newer driver, or an older toolkit",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    return dml_device_fail(device, DML_ERROR_DEVICE,
+                           "no CUDA device: the driver shows no card to this process (nvidia-smi lists them, "
+                           "CUDA_VISIBLE_DEVICES hides them)");
+}
+
 static dml_status dml__cuda_prepare(dml_device *device)
 {
     dml__cuda *state = dml__cuda_of(device);
     cudaDeviceProp properties;
     const int count = dml__cuda_count();
-    if (count == 0)
-        return dml_device_fail(device, DML_ERROR_DEVICE,
-                               "no CUDA device: there is no NVIDIA card, or its driver is missing or older "
-                               "than CUDA %d.%d, with which this was compiled",
-                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (count == 0) return dml__cuda_none(device);
     if (device->index < 0 || device->index >= count)
         return dml_device_fail(device, DML_ERROR_DEVICE, "no device cuda:%d: %d were found", device->index,
                                count);
@@ -3861,13 +4573,21 @@ static dml_status dml__cuda_open(dml_device *device)
 
 static dml_status dml__cuda_buffer_create(dml_device *device, dml_buffer *buffer)
 {
-    char size[32];
+    size_t left = 0, all = 0;
     buffer->host = NULL;
     buffer->handle = NULL;
-    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
     const dml_status status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device, cudaMalloc(&buffer->handle, buffer->bytes), "cudaMalloc", size);
+    const cudaError_t error = cudaMalloc(&buffer->handle, buffer->bytes);
+    if (error != cudaErrorMemoryAllocation) return dml__cuda_check(device, error, "cudaMalloc", "");
+    buffer->handle = NULL;
+    (void)cudaMemGetInfo(&left, &all);
+    (void)cudaGetLastError();
+    return dml_device_fail(
+        device, DML_ERROR_MEMORY,
+        "cuda:%d (%s): no memory left for a buffer of %llu bytes: of its %llu bytes %llu are free",
+        device->index, dml__cuda_of(device)->name, (unsigned long long)buffer->bytes, (unsigned long long)all,
+        (unsigned long long)left);
 }
 
 static void dml__cuda_buffer_destroy(dml_device *device, dml_buffer *buffer)
@@ -3890,17 +4610,65 @@ static dml_status dml__cuda_wait(dml_device *device, const char *what)
                            "cudaStreamSynchronize", what);
 }
 
+/* Whether there is pinned memory, which the first write asks for. */
+static bool dml__cuda_has_staging(dml__cuda_staging *staging)
+{
+    if (staging->memory || staging->refused) return staging->memory != NULL;
+    void *memory = NULL;
+    bool ok = cudaHostAlloc(&memory, (size_t)DML__CUDA_PIECES * DML__CUDA_PIECE, cudaHostAllocDefault) ==
+              cudaSuccess;
+    staging->memory = ok ? (char *)memory : NULL;
+    while (ok && staging->made < DML__CUDA_PIECES) {
+        ok = cudaEventCreateWithFlags(&staging->copied[staging->made], cudaEventDisableTiming) == cudaSuccess;
+        if (ok) staging->made++;
+    }
+    staging->refused = !ok;
+    if (ok) return true;
+    dml__cuda_destroy_staging(staging);
+    (void)cudaGetLastError();
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static cudaError_t dml__cuda_write_piece(dml__cuda *state, char *to, const char *from, size_t bytes)
+{
+    dml__cuda_staging *staging = &state->staging;
+    const cudaEvent_t copied = staging->copied[staging->next];
+    char *piece = staging->memory + (size_t)staging->next * DML__CUDA_PIECE;
+    cudaError_t error = cudaEventSynchronize(copied);
+    if (error != cudaSuccess) return error;
+    memcpy(piece, from, bytes);
+    error = cudaMemcpyAsync(to, piece, bytes, cudaMemcpyHostToDevice, state->stream);
+    if (error == cudaSuccess) error = cudaEventRecord(copied, state->stream);
+    staging->next = (staging->next + 1) % DML__CUDA_PIECES;
+    return error;
+}
+
+static cudaError_t dml__cuda_write_pieces(dml__cuda *state, char *to, const char *from, size_t bytes)
+{
+    cudaError_t error = cudaSuccess;
+    for (size_t done = 0; done < bytes && error == cudaSuccess; done += DML__CUDA_PIECE) {
+        const size_t left = bytes - done;
+        error = dml__cuda_write_piece(state, to + done, from + done,
+                                      left < DML__CUDA_PIECE ? left : (size_t)DML__CUDA_PIECE);
+    }
+    return error;
+}
+
 static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
 {
+    dml__cuda *state = dml__cuda_of(device);
     dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    status = dml__cuda_check(device,
-                             cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice,
-                                             dml__cuda_of(device)->stream),
-                             "cudaMemcpyAsync", "write");
-    return status == DML_OK ? dml__cuda_wait(device, "write") : status;
+    const bool staged = dml__cuda_has_staging(&state->staging);
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "write");
+    const cudaError_t error =
+        staged ? dml__cuda_write_pieces(state, dml__cuda_address(to), (const char *)from, bytes)
+               : cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice, state->stream);
+    status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "write");
+    return status == DML_OK && !staged ? dml__cuda_wait(device, "write") : status;
 }
 
 static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, size_t bytes)
@@ -3909,10 +4677,10 @@ static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, siz
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    status = dml__cuda_check(device,
-                             cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
-                                             dml__cuda_of(device)->stream),
-                             "cudaMemcpyAsync", "read");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "read");
+    const cudaError_t error = cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
+                                              dml__cuda_of(device)->stream);
+    status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "read");
     return status == DML_OK ? dml__cuda_wait(device, "read") : status;
 }
 
@@ -3923,10 +4691,10 @@ static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, s
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device,
-                           cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
-                                           cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream),
-                           "cudaMemcpyAsync", "copy");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "copy");
+    const cudaError_t error = cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
+                                              cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "copy");
 }
 
 static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
@@ -3935,9 +4703,9 @@ static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device,
-                           cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream),
-                           "cudaMemsetAsync", "zero");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "zero");
+    const cudaError_t error = cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemsetAsync", "zero");
 }
 
 /* The grid for groups along x and y: a grid's y is short (65535), so it is cut into z layers of equal height,
@@ -3964,25 +4732,38 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
         arguments[i] = &buffers[i];
     }
     arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__kernel_row_at(ready.kernel)->name);
     const cudaError_t error =
         cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
                          dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
-    return dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaLaunchKernel",
+                           launch->kernel);
 }
 
 static dml_status dml__cuda_finish(dml_device *device)
 {
-    const dml_status status = dml__cuda_enter(device);
-    return status == DML_OK ? dml__cuda_wait(device, "finish") : status;
+    dml_status status = dml__cuda_enter(device);
+    if (status == DML_OK) status = dml__cuda_wait(device, "finish");
+    if (status == DML_OK) dml__cuda_settle(device);
+    return status;
+}
+
+static dml_status dml__cuda_profile(dml_device *device, bool on)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const dml_status status = dml__cuda_finish(device);
+    state->timed = on && status == DML_OK;
+    if (!on) dml__cuda_destroy_marks(state);
+    return status;
 }
 
 DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
 {
     static const dml_backend backend = {
-        "cuda",          dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
-        dml__cuda_close, dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
-        dml__cuda_read,  dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
-        dml__cuda_finish
+        "cuda",           dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
+        dml__cuda_close,  dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
+        dml__cuda_read,   dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
+        dml__cuda_finish, dml__cuda_profile
     };
     return &backend;
 }

@@ -66,6 +66,7 @@ typedef struct dml__kernel_arguments {
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
+    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -82,6 +83,7 @@ typedef struct dml__kernel_arguments {
     DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
+    X(max_pool2d_backward_apart, 256, 1)                                                                     \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
     X(local2d_forward, 256, 1)                                                                               \
@@ -106,8 +108,8 @@ typedef struct dml__kernel_arguments {
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
     X(batch_norm_backward, 256, 1)                                                                           \
-    X(sample_norm_forward, 1, 1)                                                                             \
-    X(sample_norm_backward, 1, 1)                                                                            \
+    X(sample_norm_forward_team, 1, 1)                                                                        \
+    X(sample_norm_backward_team, 1, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
@@ -117,9 +119,9 @@ typedef struct dml__kernel_arguments {
     X(embedding_bag_forward, 256, 1)                                                                         \
     X(embedding_bag_backward, 256, 1)                                                                        \
     X(embedding_bag_weights, 256, 1)                                                                         \
-    X(attention_forward, 64, 1)                                                                              \
+    X(attention_forward_team, 64, 1)                                                                         \
     X(attention_levels, 256, 1)                                                                              \
-    X(attention_backward, 64, 1)                                                                             \
+    X(attention_backward_team, 64, 1)                                                                        \
     X(rotary, 256, 1)                                                                                        \
     X(recurrent_copy, 256, 1)                                                                                \
     X(recurrent_forward, 256, 1)                                                                             \
@@ -134,9 +136,20 @@ typedef struct dml__kernel_arguments {
     X(gemm_solo, 64, 64)                                                                                     \
     X(conv2d_forward_solo, 64, 64)                                                                           \
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
-    X(conv2d_backward_weights_solo, 64, 64)
+    X(conv2d_backward_weights_solo, 64, 64)                                                                  \
+    X(sample_norm_forward_solo, 8, 1)                                                                        \
+    X(sample_norm_backward_solo, 8, 1)                                                                       \
+    X(attention_forward_solo, 64, 1)                                                                         \
+    X(attention_backward_solo, 64, 1)
 
-/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
+/* Families of two: NAME_team, whose groups have many items, and NAME_solo. */
+#define DML__PAIR_LIST(X)                                                                                    \
+    X(sample_norm_forward)                                                                                   \
+    X(sample_norm_backward)                                                                                  \
+    X(attention_forward)                                                                                     \
+    X(attention_backward)
+
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \
@@ -271,6 +284,11 @@ static inline int dml__find_kernel(const char *name, const size_t size[2], const
                    : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
+#define DML__PAIR_KERNEL(pair)                                                                               \
+    if (strcmp(#pair, name) == 0)                                                                            \
+        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
+    DML__PAIR_LIST(DML__PAIR_KERNEL)
+#undef DML__PAIR_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;
@@ -312,18 +330,23 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 /* ---- gpu/tune.h ---- */
 
-/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line a device,
-   which is the shapes of all classes of sizes and the device's name.
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line that says what
+   it is, then a line a device, which is the shapes of all classes of sizes and the device's name.
 
-   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, or a file that can't
-   be written: nothing is measured, and dml__choose_tile's rule holds. All shapes add an output's products in
-   the same order, so the choice doesn't change a bit of a result. */
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, a file that can't be
+   written or is something else, or too little memory: nothing is measured, and dml__choose_tile's rule holds.
+   All shapes add an output's products in the same order, so the choice doesn't change a bit of a result. */
 #ifndef DML_GPU_TUNE_H
 #define DML_GPU_TUNE_H
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
+static const char dml__tune_title[] =
+    "dml's tiles, by device: 1\n"; /* of kernels that are tuned anew: another number */
 
 /* False: nothing is to be kept. */
 static inline bool dml__tune_path(char *path, size_t capacity)
@@ -339,26 +362,54 @@ static inline bool dml__tune_path(char *path, size_t capacity)
     return length > 0 && (size_t)length < capacity;
 }
 
-/* Takes the line's shapes if it is that device's. */
-static inline bool dml__tune_parse(dml__choice *choice, const char *line, const char *device)
+/* Whether a line is whole: the shapes, a space and a name. */
+static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
-    if (strspn(line, "0123") != COUNT || line[COUNT] != ' ') return false;
-    const char *name = line + COUNT + 1;
-    if (strncmp(name, device, strlen(device)) != 0 || name[strlen(device)] != '\n') return false;
-    for (int i = 0; i < COUNT; i++)
-        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
-    return true;
+    const size_t length = strlen(line);
+    return strspn(line, "0123") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+           line[length - 1] == '\n';
 }
 
-static inline bool dml__tune_read(dml__choice *choice, const char *path, const char *device)
+static inline bool dml__tune_is_of(const char *line, const char *device)
 {
-    char line[256];
+    const char *name = line + DML__TUNE_CLASSES * DML__TUNE_CLASSES + 1;
+    return strncmp(name, device, strlen(device)) == 0 && name[strlen(device)] == '\n';
+}
+
+static inline void dml__tune_take(dml__choice *choice, const char *line)
+{
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    choice->measured = true;
+}
+
+/* What a file is to this library. */
+typedef enum dml__tune_kind {
+    DML__TUNE_OURS,
+    DML__TUNE_BROKEN, /* ours, with lines that aren't whole */
+    DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
+} dml__tune_kind;
+
+/* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
+static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
+                                            FILE *aside)
+{
+    char line[DML__TUNE_LINE];
+    dml__tune_kind kind = DML__TUNE_OURS;
     FILE *file = fopen(path, "r");
-    while (file && !choice->measured && fgets(line, sizeof line, file))
-        choice->measured = dml__tune_parse(choice, line, device);
+    if (file && fgets(line, sizeof line, file) && strcmp(line, dml__tune_title) != 0)
+        kind = DML__TUNE_FOREIGN;
+    while (file && kind != DML__TUNE_FOREIGN && fgets(line, sizeof line, file)) {
+        if (!dml__tune_is_line(line))
+            kind = DML__TUNE_BROKEN;
+        else if (!dml__tune_is_of(line, device))
+            (void)(aside && fputs(line, aside));
+        else if (choice)
+            dml__tune_take(choice, line);
+    }
     if (file) fclose(file);
-    return choice->measured;
+    return kind;
 }
 
 /* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
@@ -387,25 +438,47 @@ static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock second
     return true;
 }
 
-/* Whether nothing is to be measured: it isn't wanted, or the file has it, which is then in the table. */
-static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char *path, size_t capacity)
+/* Whether nothing is to be measured: it isn't wanted, the file has it, which is then in the table, or has
+   something else. `note` is what there is to say about the file, or NULL. */
+static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char path[DML__TUNE_PATH],
+                                        const char **note)
 {
-    return !dml__tune_path(path, capacity) || dml__tune_read(choice, path, device);
+    *note = NULL;
+    if (!dml__tune_path(path, DML__TUNE_PATH)) return true;
+    const dml__tune_kind kind = dml__tune_read(choice, path, device, NULL);
+    if (kind == DML__TUNE_FOREIGN) *note = "is no file of tiles, so it is left alone and nothing is measured";
+    if (kind == DML__TUNE_BROKEN) *note = "is damaged: its whole lines are kept";
+    return choice->measured || kind == DML__TUNE_FOREIGN;
 }
 
-/* Reads the table, or measures it and adds it to the file. False: a launch failed. */
-static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
-                                  void *argument)
+/* The file anew, with the table: whoever reads it meanwhile sees the old one or the new one. */
+static inline void dml__tune_keep(const dml__choice *choice, const char *path, const char *device,
+                                  FILE *aside, const char *aside_path)
 {
-    char path[1024];
-    if (dml__tune_is_settled(choice, device, path, sizeof path)) return true;
-    FILE *file = fopen(path, "a");
-    if (!file) return true;
+    fputs(dml__tune_title, aside);
+    (void)dml__tune_read(NULL, path, device, aside);
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], aside);
+    fprintf(aside, " %s\n", device);
+    const bool failed = ferror(aside) != 0;
+    if (fclose(aside) != 0 || failed || rename(aside_path, path) != 0) (void)remove(aside_path);
+}
+
+/* Measures the table and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
+                                  dml__tune_clock seconds_of, void *argument)
+{
+    char aside_path[DML__TUNE_PATH + 32];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld", path, (long)getpid());
+    FILE *aside = fopen(aside_path, "w");
+    if (!aside) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);
-    for (int i = 0; ok && i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
-        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], file);
-    if (ok) fprintf(file, " %s\n", device);
-    fclose(file);
+    if (ok) {
+        dml__tune_keep(choice, path, device, aside, aside_path);
+    } else {
+        fclose(aside);
+        (void)remove(aside_path);
+    }
     return ok;
 }
 
@@ -444,19 +517,25 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
 static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
 {
     dml__tune_job job;
-    char path[1024];
+    char path[DML__TUNE_PATH];
+    const char *note = NULL;
     const dml_ref all = { &job.matrix, 0 };
-    if (choice->solo != DML__SOLO_NONE || dml__tune_is_settled(choice, name, path, sizeof path))
-        return DML_OK;
+    if (choice->solo != DML__SOLO_NONE || dml_status_of(device->context) != DML_OK) return DML_OK;
+    const bool settled = dml__tune_is_settled(choice, name, path, &note);
+    if (note) dml_device_warn(device, "%s %s", path, note);
+    if (settled) return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
     job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
     dml_status status = device->backend->buffer_create(device, &job.matrix);
-    if (status != DML_OK) return status;
-    status = device->backend->zero(device, all, job.matrix.bytes);
-    if (status == DML_OK && !dml__tune_with(choice, name, dml__tune_seconds, &job)) status = DML_ERROR_DEVICE;
+    if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
+        status = dml_status_of(device->context);
     device->backend->buffer_destroy(device, &job.matrix);
-    return status;
+    if (status != DML_ERROR_MEMORY) return status;
+    dml_device_forgive(device); /* models may fit where this doesn't */
+    dml_device_warn(device, "%s: no memory to measure which tiles are best", name);
+    return DML_OK;
 }
 
 #endif
@@ -468,11 +547,13 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #include <string.h>
 
 static const char *const dml__opencl_source[] = {
+"#line 1 \"gpu/kernels.cl\"\n",
 "/* kernels.cl: the shared kernels, compiled as OpenCL C 1.2, as CUDA and as host C; gpu/dialect.h has the\n",
 "   words they are written in, gpu/kernel_list.h their names and launch shapes. */\n",
 "#ifndef DML_GPU_KERNELS_CL\n",
 "#define DML_GPU_KERNELS_CL\n",
 "\n",
+"#line 1 \"gpu/arguments.h\"\n",
 "/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */\n",
 "#ifndef DML_GPU_ARGUMENTS_H\n",
 "#define DML_GPU_ARGUMENTS_H\n",
@@ -497,6 +578,8 @@ static const char *const dml__opencl_source[] = {
 "#define DML__GROUP_ITEMS 256\n",
 "\n",
 "#endif\n",
+"#line 7 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/dialect.h\"\n",
 "/* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.\n",
 "\n",
 "   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items\n",
@@ -518,10 +601,16 @@ static const char *const dml__opencl_source[] = {
 "   SOLO_KERNEL(name)      a kernel in groups of one item\n",
 "   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL\n",
 "   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are\n",
+"   VECTOR_OF(x)           x in each lane\n",
 "   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)\n",
 "   VECTOR_READ(p)         those at p in GLOBAL memory\n",
+"   VECTOR_WRITE(p, v)     to GLOBAL memory\n",
 "   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x\n",
+"   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane\n",
+"   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane\n",
 "   UNROLL                 before a loop over an array that lies in registers\n",
+"\n",
+"   Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).\n",
 "\n",
 "   All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */\n",
 "#ifndef DML_GPU_DIALECT_H\n",
@@ -550,11 +639,15 @@ static const char *const dml__opencl_source[] = {
 "#define VECTOR_NAME__(name, lanes) name##lanes\n",
 "#define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)\n",
 "#define VECTOR VECTOR_NAME_(float, VECTOR_LANES)\n",
-"#define VECTOR_ZERO ((VECTOR)(0.0f))\n",
+"#define VECTOR_OF(x) ((VECTOR)(x))\n",
 "#define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))\n",
 "#define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))\n",
 "#define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))\n",
+"#define VECTOR_WRITE(p, v) (*(__global dml__vector_anywhere *)(p) = (v))\n",
 "#define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))\n",
+"#define VECTOR_ADD_PRODUCTS(sum, u, v) ((sum) + (u) * (v))\n",
+"#define VECTOR_MOST(u, v) fmax(u, v)\n",
+"#define VECTOR_EXP(v) exp(v)\n",
 "typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */\n",
 "#define UNROLL __attribute__((opencl_unroll_hint))\n",
 "#define SOLO_LOCAL __attribute__((aligned(64)))\n",
@@ -635,11 +728,15 @@ static const char *const dml__opencl_source[] = {
 "#define SOLO_LOCAL static\n",
 "#define VECTOR dml__host_vector\n",
 "#define VECTOR_LANES DML__HOST_LANES\n",
-"#define VECTOR_ZERO dml__host_vector_zero()\n",
+"#define VECTOR_OF(x) dml__host_vector_of(x)\n",
 "#define VECTOR_LOAD(p) dml__host_vector_load(p)\n",
 "#define VECTOR_READ(p) dml__host_vector_load(p)\n",
 "#define VECTOR_STORE(p, v) dml__host_vector_store(p, v)\n",
+"#define VECTOR_WRITE(p, v) dml__host_vector_store(p, v)\n",
 "#define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)\n",
+"#define VECTOR_ADD_PRODUCTS(sum, u, v) dml__host_vector_add_products(sum, u, v)\n",
+"#define VECTOR_MOST(u, v) dml__host_vector_most(u, v)\n",
+"#define VECTOR_EXP(v) dml__host_vector_exp(v)\n",
 "#define UNROLL\n",
 "#define ITEM (self->item)\n",
 "#define GROUP_X (self->group_x)\n",
@@ -663,6 +760,8 @@ static const char *const dml__opencl_source[] = {
 "#endif\n",
 "\n",
 "#endif\n",
+"#line 8 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/elementwise.cl\"\n",
 "/* elementwise.cl: kernels with an item an element. Launches give size{n}. beta = 0 never reads the output. */\n",
 "#ifndef DML_GPU_ELEMENTWISE_CL\n",
 "#define DML_GPU_ELEMENTWISE_CL\n",
@@ -671,6 +770,12 @@ static const char *const dml__opencl_source[] = {
 "HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)\n",
 "{\n",
 "    return beta == 0.0f \? value : value + beta * *old;\n",
+"}\n",
+"\n",
+"/* The relu of formulas.h, where it is on. */\n",
+"HELPER float dml__with_relu(float value, int on)\n",
+"{\n",
+"    return on && value <= 0.0f \? 0.0f : value;\n",
 "}\n",
 "\n",
 "/* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */\n",
@@ -718,22 +823,42 @@ static const char *const dml__opencl_source[] = {
 "    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);\n",
 "}\n",
 "\n",
-"/* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */\n",
+"/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats\n",
+"   beta. */\n",
+"KERNEL(sum_shares)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const int shares = INT(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        float sum = 0.0f;\n",
+"        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];\n",
+"        y[i] = dml__with_beta(sum, REAL(0), y + i);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;\n",
+"   size{rows * columns}. */\n",
 "KERNEL(bias_add)\n",
 "{\n",
 "    GLOBAL const float *bias = BUFFER(0, const float);\n",
 "    GLOBAL float *y = BUFFER(1, float);\n",
 "    const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);\n",
-"    const unsigned i = ELEMENT;\n",
-"    if (i < rows * columns) y[i] += bias[i % columns];\n",
+"    const unsigned i = ELEMENT, column = i - dml__gpu_quotient(i, dml__gpu_divisor_of(INT(1))) * columns;\n",
+"    if (i < rows * columns) y[i] = dml__with_relu(bias \? y[i] + bias[column] : y[i], INT(2));\n",
 "}\n",
 "\n",
 "#endif\n",
+"#line 9 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/formula.cl\"\n",
 "/* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,\n",
 "   so choosing costs nothing beside the memory. */\n",
 "#ifndef DML_GPU_FORMULA_CL\n",
 "#define DML_GPU_FORMULA_CL\n",
 "\n",
+"#line 1 \"kernels/formulas.h\"\n",
 "/* formulas.h: the functions of one element, each a row: from it come the CPU's loops (kernels/formula.c), the\n",
 "   case of the shared kernel (gpu/formula.cl) and the op (ops/op_formula.c).\n",
 "\n",
@@ -846,6 +971,7 @@ static const char *const dml__opencl_source[] = {
 "#define DML__FORMULA_OPS DML__FORMULA_mean_squared_error /* as many have ops of one element */\n",
 "\n",
 "#endif\n",
+"#line 7 \"gpu/formula.cl\"\n",
 "\n",
 "#define VALUE const float\n",
 "#define K(constant) (constant)\n",
@@ -954,6 +1080,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 10 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/tiles.cl\"\n",
 "/* tiles.cl: sums of products through local memory, for gemm and the convolutions.\n",
 "\n",
 "   A group computes a tile of C = A B, TILE_K products at a time: its items fill a TILE_K x rows piece of A\n",
@@ -1130,6 +1258,8 @@ static const char *const dml__opencl_source[] = {
 "TILE_SHAPES(gemm, dml__gemm_tile)\n",
 "\n",
 "#endif\n",
+"#line 11 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/conv2d.cl\"\n",
 "/* conv2d.cl: convolution as products of matrices that are never stored (implicit GEMM).\n",
 "\n",
 "   All three kernels take the ints batch, height, width, channels, filters, kernel_h, kernel_w, stride_h,\n",
@@ -1232,13 +1362,14 @@ static const char *const dml__opencl_source[] = {
 "              group * s.group_filters + tap.last];\n",
 "}\n",
 "\n",
-"/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),\n",
-"   batch * out_h * out_w}. */\n",
+"/* y = conv(x, w) + bias + beta y, and its relu. Buffers x, w, bias (may be NULL), y; floats beta, 1 with the\n",
+"   relu; size{filters (padded), batch * out_h * out_w}. */\n",
 "HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,\n",
 "                                     GLOBAL const float *bias, GLOBAL float *y,\n",
 "                                     const dml__kernel_arguments arguments)\n",
 "{\n",
 "    const float beta = REAL(0);\n",
+"    const int relu = REAL(1) != 0.0f;\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;\n",
 "    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);\n",
@@ -1267,7 +1398,8 @@ static const char *const dml__opencl_source[] = {
 "            const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);\n",
 "            if (pixel < pixels && filter < s.group_filters) {\n",
 "                GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;\n",
-"                *to = dml__with_beta(bias \? sum[i][j] + bias[filter0 + filter] : sum[i][j], beta, to);\n",
+"                const float value = bias \? sum[i][j] + bias[filter0 + filter] : sum[i][j];\n",
+"                *to = dml__with_relu(dml__with_beta(value, beta, to), relu);\n",
 "            }\n",
 "        }\n",
 "    }\n",
@@ -1321,30 +1453,55 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)\n",
 "\n",
-"/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /\n",
-"   groups, filters (padded)}. */\n",
+"/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,\n",
+"   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A\n",
+"   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */\n",
+"#define SHARE_PIXELS 64\n",
+"typedef struct dml__gpu_share {\n",
+"    int number, column, from, to; /* column: the first weight */\n",
+"} dml__gpu_share;\n",
+"\n",
+"HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)\n",
+"{\n",
+"    const int tiles = (columns + TILE - 1) / TILE * (TILE / tile_columns);\n",
+"    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;\n",
+"    dml__gpu_share s;\n",
+"    s.number = tile / tiles;\n",
+"    s.column = tile % tiles * tile_columns;\n",
+"    s.from = s.number < shares && depth / pixels >= s.number \? s.number * pixels : depth;\n",
+"    s.to = depth - s.from > pixels \? s.from + pixels : depth;\n",
+"    return s;\n",
+"}\n",
+"\n",
+"/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw (one for each share); floats beta, shares (0 is 1);\n",
+"   size{kernel_h * kernel_w * channels / groups, of several shares rounded up to TILE and times them, filters\n",
+"   (padded)}. */\n",
 "HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,\n",
 "                                              GLOBAL float *dw, GLOBAL float *unused,\n",
 "                                              const dml__kernel_arguments arguments)\n",
 "{\n",
 "    const float beta = REAL(0);\n",
+"    const int shares = REAL(1) > 1.0f \? (int)REAL(1) : 1;\n",
 "    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
 "    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;\n",
 "    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);\n",
-"    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */\n",
-"    const int filter0 = part.group * s.group_filters;              /* of the group */\n",
+"    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, columns, depth, shares);\n",
+"    const int row0 = part.first, column0 = share.column;             /* the first filter and weight */\n",
+"    const int filter0 = part.group * s.group_filters;                /* of the group */\n",
+"    const int is_one = filter0 < s.filters && share.number < shares; /* groups may be more than there is */\n",
+"    const int end = is_one && row0 < s.group_filters && column0 < columns \? share.to : 0;\n",
 "    const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);\n",
 "    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);\n",
 "    TILES_BEGIN();\n",
-"    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
+"    for (int k0 = share.from; k0 < end; k0 += TILE_K) {\n",
 "        for (int j = 0; j < SPAN_ROWS; j++) {\n",
 "            const int pixel = k0 + ACROSS_K_K(j, tile_rows);\n",
 "            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =\n",
-"                pixel < depth && filter < s.group_filters \? dy[(WIDE)pixel * s.filters + filter0 + filter]\n",
-"                                                          : 0.0f;\n",
+"                pixel < end && filter < s.group_filters \? dy[(WIDE)pixel * s.filters + filter0 + filter]\n",
+"                                                        : 0.0f;\n",
 "        }\n",
 "        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
-"            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,\n",
+"            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, s.out_h,\n",
 "                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =\n",
 "                weight < columns \? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;\n",
@@ -1354,8 +1511,8 @@ static const char *const dml__opencl_source[] = {
 "    for (int i = 0; i < SPAN_ROWS; i++) {\n",
 "        for (int j = 0; j < SPAN_COLUMNS; j++) {\n",
 "            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
-"            if (row < s.group_filters && column < columns) {\n",
-"                GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;\n",
+"            if (is_one && row < s.group_filters && column < columns) {\n",
+"                GLOBAL float *to = dw + ((WIDE)share.number * s.filters + filter0 + row) * columns + column;\n",
 "                *to = dml__with_beta(sum[i][j], beta, to);\n",
 "            }\n",
 "        }\n",
@@ -1364,6 +1521,8 @@ static const char *const dml__opencl_source[] = {
 "TILE_SHAPES(conv2d_backward_weights, dml__conv2d_backward_weights_tile)\n",
 "\n",
 "#endif\n",
+"#line 12 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/solo.cl\"\n",
 "/* solo.cl: the kernels of tiles.cl and conv2d.cl where an item is a whole processor core: a group of one item\n",
 "   computes the same TILE x TILE piece with vectors, and nobody waits at a barrier.\n",
 "\n",
@@ -1409,7 +1568,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "HELPER void dml__solo_zero(float *to, int n)\n",
 "{\n",
-"    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);\n",
+"    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_OF(0.0f));\n",
 "}\n",
 "\n",
 "/* Clears the sums, and what is read of A and B beyond their rows and columns. */\n",
@@ -1469,18 +1628,19 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "}\n",
 "\n",
-"/* c = alpha sums + bias + beta c. */\n",
+"/* c = alpha sums + bias + beta c, and its relu. */\n",
 "HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float alpha, float beta,\n",
-"                            GLOBAL const float *bias)\n",
+"                            GLOBAL const float *bias, int relu)\n",
 "{\n",
 "    for (int row = 0; row < s.rows; row++) {\n",
 "        GLOBAL float *to = c + row * step;\n",
 "        const float *sum = s.sum + row * TILE;\n",
 "        if (bias)\n",
 "            for (int j = 0; j < s.columns; j++)\n",
-"                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);\n",
+"                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j] + bias[j], beta, to + j), relu);\n",
 "        else\n",
-"            for (int j = 0; j < s.columns; j++) to[j] = dml__with_beta(alpha * sum[j], beta, to + j);\n",
+"            for (int j = 0; j < s.columns; j++)\n",
+"                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j], beta, to + j), relu);\n",
 "    }\n",
 "}\n",
 "\n",
@@ -1519,7 +1679,7 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "    }\n",
 "    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),\n",
-"                    REAL(1), 0);\n",
+"                    REAL(1), 0, 0);\n",
 "}\n",
 "\n",
 "/* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.\n",
@@ -1635,7 +1795,7 @@ static const char *const dml__opencl_source[] = {
 "        dml__solo_multiply(piece, ks);\n",
 "    }\n",
 "    dml__solo_write(piece, BUFFER(3, float) + (WIDE)row0 * s.filters + filter0, s.filters, 1.0f, REAL(0),\n",
-"                    bias \? bias + filter0 : 0);\n",
+"                    bias \? bias + filter0 : 0, REAL(1) != 0.0f);\n",
 "}\n",
 "\n",
 "/* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */\n",
@@ -1692,7 +1852,7 @@ static const char *const dml__opencl_source[] = {
 "    }\n",
 "    dml__solo_write(piece,\n",
 "                    BUFFER(2, float) + (WIDE)row0 * s.channels + part.group * s.group_channels + part.first,\n",
-"                    s.channels, 1.0f, REAL(0), 0);\n",
+"                    s.channels, 1.0f, REAL(0), 0, 0);\n",
 "}\n",
 "\n",
 "/* What the tiles of conv2d_backward_weights compute, of the same arguments. */\n",
@@ -1705,13 +1865,15 @@ static const char *const dml__opencl_source[] = {
 "    GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;\n",
 "    GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;\n",
 "    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);\n",
-"    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;\n",
+"    const int shares = REAL(1) > 1.0f \? (int)REAL(1) : 1;\n",
+"    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns, depth, shares);\n",
+"    const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;\n",
 "    const dml__solo_start start = dml__solo_patch_start(s, column0);\n",
 "    dml__gpu_place corner =\n",
-"        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);\n",
-"    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
-"        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"    for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {\n",
+"        const int ks = share.to - k0 < SOLO_K \? share.to - k0 : SOLO_K;\n",
 "        for (int k = 0; k < ks; k++) {\n",
 "            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);\n",
 "            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);\n",
@@ -1719,11 +1881,14 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "        dml__solo_multiply(piece, ks);\n",
 "    }\n",
-"    dml__solo_write(piece, BUFFER(2, float) + (WIDE)filter0 * columns + column0, columns, 1.0f, REAL(0), 0);\n",
+"    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)share.number * s.filters + filter0) * columns + column0,\n",
+"                    columns, 1.0f, REAL(0), 0, 0);\n",
 "}\n",
 "\n",
 "#endif\n",
 "#endif\n",
+"#line 13 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/pool2d.cl\"\n",
 "/* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over\n",
 "   the windows that cover the input, so it needs no atomics and repeats bitwise).\n",
 "\n",
@@ -1794,8 +1959,9 @@ static const char *const dml__opencl_source[] = {
 "    return e;\n",
 "}\n",
 "\n",
-"/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,\n",
-"   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */\n",
+"/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w, and -1 where int\n",
+"   13 says that x is a relu's and nothing is above 0: backward is then that relu's too. Buffers x, y, argmax\n",
+"   (int, may be NULL); size{batch * out_h * out_w * channels}. */\n",
 "KERNEL(max_pool2d_forward)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
@@ -1821,7 +1987,7 @@ static const char *const dml__opencl_source[] = {
 "            }\n",
 "        }\n",
 "        y[i] = largest;\n",
-"        if (argmax) argmax[i] = best;\n",
+"        if (argmax) argmax[i] = largest > 0.0f || !INT(13) \? best : -1;\n",
 "    }\n",
 "}\n",
 "\n",
@@ -1850,6 +2016,36 @@ static const char *const dml__opencl_source[] = {
 "            }\n",
 "        }\n",
 "        dx[i] = dml__with_beta(sum, beta, dx + i);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What max_pool2d_backward computes, of the same buffers and floats, where no two windows have an input in\n",
+"   common: an item an output, whose window's inputs and those up to the next window are its own, so that dy\n",
+"   and argmax are read once. size{batch * out_h * out_w * channels}. */\n",
+"KERNEL(max_pool2d_backward_apart)\n",
+"{\n",
+"    GLOBAL const int *argmax = BUFFER(0, const int);\n",
+"    GLOBAL const float *dy = BUFFER(1, const float);\n",
+"    GLOBAL float *dx = BUFFER(2, float);\n",
+"    const float beta = REAL(0);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;\n",
+"    const unsigned i = ELEMENT;\n",
+"    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
+"    if (i < n) {\n",
+"        const int top = e.h \? e.h * s.stride_h - s.pad_h : 0, left = e.w \? e.w * s.stride_w - s.pad_w : 0;\n",
+"        const int bottom = e.h + 1 < s.out_h \? (e.h + 1) * s.stride_h - s.pad_h : s.height;\n",
+"        const int right = e.w + 1 < s.out_w \? (e.w + 1) * s.stride_w - s.pad_w : s.width;\n",
+"        const int best = argmax[i];\n",
+"        const float won = dy[i];\n",
+"        GLOBAL float *image = dx + (WIDE)e.image * s.height * s.width * s.channels + e.channel;\n",
+"        for (int h = top; h < bottom; h++) {\n",
+"            for (int w = left; w < right; w++) {\n",
+"                const int place = h * s.width + w;\n",
+"                GLOBAL float *to = image + (WIDE)place * s.channels;\n",
+"                *to = dml__with_beta(place == best \? won : 0.0f, beta, to);\n",
+"            }\n",
+"        }\n",
 "    }\n",
 "}\n",
 "\n",
@@ -1902,6 +2098,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 14 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/local2d.cl\"\n",
 "/* local2d.cl: convolution whose weights differ from place to place, an item an output (forward), an input or\n",
 "   a weight (backward). The ints are those of conv2d.cl, without pads; the meaning is that of\n",
 "   src/kernels/local2d.h. */\n",
@@ -1989,6 +2187,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 15 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/slice2d.cl\"\n",
 "/* slice2d.cl: parts of images, strided, with zeros around them; the meaning is that of src/kernels/slice2d.h.\n",
 "\n",
 "   Ints: batch; then for height, width and channels each: in, out, step, count, before. The buffer of what\n",
@@ -2029,6 +2229,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 16 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/reduce.cl\"\n",
 "/* reduce.cl: many elements into one. Each sum's order is fixed by its length alone. */\n",
 "#ifndef DML_GPU_REDUCE_CL\n",
 "#define DML_GPU_REDUCE_CL\n",
@@ -2169,6 +2371,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 17 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/loss.cl\"\n",
 "/* loss.cl: losses and their gradients. */\n",
 "#ifndef DML_GPU_LOSS_CL\n",
 "#define DML_GPU_LOSS_CL\n",
@@ -2354,6 +2558,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 18 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/softmax.cl\"\n",
 "/* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.\n",
 "\n",
 "   A row is the n numbers that share a sum. Where inner is 1, `lanes` items, 16 or all of the group, do a row,\n",
@@ -2434,6 +2640,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 19 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/update.cl\"\n",
 "/* update.cl: one step of an optimizer, an item an element. The rules are in src/kernels/update.h, what their\n",
 "   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n, and of a sparse\n",
 "   parameter the length of its rows and where in one it begins; launches give size{n}. */\n",
@@ -2623,6 +2831,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 20 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/norm.cl\"\n",
 "/* norm.cl: batch normalization of x (rows, channels). What belongs to a channel is summed in parts of the\n",
 "   rows, so that few channels keep a whole GPU busy; the parts depend on the shape alone.\n",
 "\n",
@@ -2800,6 +3010,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 21 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/sample_norm.cl\"\n",
 "/* sample_norm.cl: layer, RMS and group norm: numbers of a sample that are normalized together. x is (rows,\n",
 "   channels); a row is a pixel, `pixels` of them a sample, and `width` neighbouring channels a group. A\n",
 "   work-group does a group of a sample.\n",
@@ -2817,7 +3029,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats\n",
 "   epsilon; size{samples * groups}. y may be x. */\n",
-"KERNEL(sample_norm_forward)\n",
+"KERNEL(sample_norm_forward_team)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *weight = BUFFER(1, const float);\n",
@@ -2861,7 +3073,7 @@ static const char *const dml__opencl_source[] = {
 "/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by\n",
 "   square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;\n",
 "   size{samples * groups}. dx may be dy. */\n",
-"KERNEL(sample_norm_backward)\n",
+"KERNEL(sample_norm_backward_team)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL const float *dy = BUFFER(1, const float);\n",
@@ -2929,6 +3141,174 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 22 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/sample_norm_solo.cl\"\n",
+"/* sample_norm_solo.cl: the teams of sample_norm.cl where an item is a whole processor core: it does\n",
+"   SAMPLES_SOLO groups of samples, one after the other, with vectors. A group is a run of `width` numbers a\n",
+"   pixel. */\n",
+"#ifndef DML_GPU_SAMPLE_NORM_SOLO_CL\n",
+"#define DML_GPU_SAMPLE_NORM_SOLO_CL\n",
+"#ifdef SOLO_KERNEL\n",
+"\n",
+"#define SAMPLES_SOLO 8\n",
+"\n",
+"/* One group of a sample: where its numbers are, and its place in the parameters. */\n",
+"typedef struct dml__solo_sample {\n",
+"    int pixels, width, channel;\n",
+"    WIDE first, step; /* of the first pixel, and between pixels */\n",
+"    float count;\n",
+"} dml__solo_sample;\n",
+"\n",
+"HELPER dml__solo_sample dml__solo_sample_at(int number, const dml__kernel_arguments arguments)\n",
+"{\n",
+"    const int groups = INT(1) / INT(3);\n",
+"    dml__solo_sample s;\n",
+"    s.pixels = INT(2), s.width = INT(3), s.step = INT(1);\n",
+"    s.channel = number % groups * s.width;\n",
+"    s.first = (WIDE)(number / groups) * s.pixels * s.step + s.channel;\n",
+"    s.count = (float)s.pixels * (float)s.width;\n",
+"    return s;\n",
+"}\n",
+"\n",
+"HELPER float dml__solo_total(VECTOR v)\n",
+"{\n",
+"    float lane[VECTOR_LANES], total = 0.0f;\n",
+"    VECTOR_STORE(lane, v);\n",
+"    for (int i = 0; i < VECTOR_LANES; i++) total += lane[i];\n",
+"    return total;\n",
+"}\n",
+"\n",
+"/* The sum of the distances from `middle`, or of their squares. */\n",
+"HELPER float dml__solo_distances(GLOBAL const float *x, const dml__solo_sample s, float middle, int squares)\n",
+"{\n",
+"    const VECTOR middles = VECTOR_OF(middle);\n",
+"    VECTOR total = VECTOR_OF(0.0f);\n",
+"    float rest = 0.0f;\n",
+"    for (int pixel = 0; pixel < s.pixels; pixel++) {\n",
+"        GLOBAL const float *from = x + s.first + pixel * s.step;\n",
+"        int i = 0;\n",
+"        for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES) {\n",
+"            const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(from + i), -1.0f, middles);\n",
+"            total = squares \? VECTOR_ADD_PRODUCTS(total, distance, distance)\n",
+"                            : VECTOR_ADD_PRODUCT(total, 1.0f, distance);\n",
+"        }\n",
+"        for (; i < s.width; i++) {\n",
+"            const float distance = from[i] - middle;\n",
+"            rest += squares \? distance * distance : distance;\n",
+"        }\n",
+"    }\n",
+"    return dml__solo_total(total) + rest;\n",
+"}\n",
+"\n",
+"/* What sample_norm_forward_team computes, of the same arguments. */\n",
+"SOLO_KERNEL(sample_norm_forward_solo)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *weight = BUFFER(1, const float);\n",
+"    GLOBAL const float *bias = BUFFER(2, const float);\n",
+"    GLOBAL float *statistics = BUFFER(3, float);\n",
+"    GLOBAL float *y = BUFFER(4, float);\n",
+"    const int all = INT(0) / INT(2) * (INT(1) / INT(3));\n",
+"    const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO \? (GROUP_X + 1) * SAMPLES_SOLO : all;\n",
+"    for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {\n",
+"        const dml__solo_sample s = dml__solo_sample_at(number, arguments);\n",
+"        const float origin = x[s.first]; /* a sum of distances from it loses less */\n",
+"        const float mean = INT(4) \? 0.0f : origin + dml__solo_distances(x, s, origin, 0) / s.count;\n",
+"        const float inverse = 1.0f / SQRT(dml__solo_distances(x, s, mean, 1) / s.count + REAL(0));\n",
+"        statistics[(WIDE)2 * number] = mean;\n",
+"        statistics[(WIDE)2 * number + 1] = inverse;\n",
+"        for (int pixel = 0; pixel < s.pixels; pixel++) {\n",
+"            const WIDE at = s.first + pixel * s.step;\n",
+"            int i = 0, c = s.channel;\n",
+"            for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {\n",
+"                const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));\n",
+"                const VECTOR scale = weight \? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);\n",
+"                const VECTOR shift = bias \? VECTOR_READ(bias + c) : VECTOR_OF(0.0f);\n",
+"                const VECTOR value = VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), inverse, distance);\n",
+"                VECTOR_WRITE(y + at + i, VECTOR_ADD_PRODUCTS(shift, value, scale));\n",
+"            }\n",
+"            for (; i < s.width; i++, c++) {\n",
+"                const float value = (x[at + i] - mean) * inverse;\n",
+"                y[at + i] = (weight \? value * weight[c] : value) + (bias \? bias[c] : 0.0f);\n",
+"            }\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"/* The sums of g = weight dy, and of g (x - mean). */\n",
+"typedef struct dml__solo_slopes {\n",
+"    float sum, products;\n",
+"} dml__solo_slopes;\n",
+"\n",
+"HELPER dml__solo_slopes dml__solo_slopes_of(GLOBAL const float *x, GLOBAL const float *dy,\n",
+"                                            GLOBAL const float *weight, const dml__solo_sample s, float mean)\n",
+"{\n",
+"    VECTOR sum = VECTOR_OF(0.0f), products = VECTOR_OF(0.0f);\n",
+"    dml__solo_slopes rest;\n",
+"    rest.sum = 0.0f, rest.products = 0.0f;\n",
+"    for (int pixel = 0; pixel < s.pixels; pixel++) {\n",
+"        const WIDE at = s.first + pixel * s.step;\n",
+"        int i = 0, c = s.channel;\n",
+"        for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {\n",
+"            const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));\n",
+"            const VECTOR scale = weight \? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);\n",
+"            const VECTOR g = VECTOR_ADD_PRODUCTS(VECTOR_OF(0.0f), VECTOR_READ(dy + at + i), scale);\n",
+"            sum = VECTOR_ADD_PRODUCT(sum, 1.0f, g);\n",
+"            products = VECTOR_ADD_PRODUCTS(products, g, distance);\n",
+"        }\n",
+"        for (; i < s.width; i++, c++) {\n",
+"            const float g = weight \? dy[at + i] * weight[c] : dy[at + i];\n",
+"            rest.sum += g;\n",
+"            rest.products += g * (x[at + i] - mean);\n",
+"        }\n",
+"    }\n",
+"    rest.sum += dml__solo_total(sum);\n",
+"    rest.products += dml__solo_total(products);\n",
+"    return rest;\n",
+"}\n",
+"\n",
+"/* What sample_norm_backward_team computes, of the same arguments. */\n",
+"SOLO_KERNEL(sample_norm_backward_solo)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *dy = BUFFER(1, const float);\n",
+"    GLOBAL const float *weight = BUFFER(2, const float);\n",
+"    GLOBAL const float *statistics = BUFFER(3, const float);\n",
+"    GLOBAL float *dx = BUFFER(4, float);\n",
+"    const float beta = REAL(0);\n",
+"    const int all = INT(0) / INT(2) * (INT(1) / INT(3));\n",
+"    const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO \? (GROUP_X + 1) * SAMPLES_SOLO : all;\n",
+"    for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {\n",
+"        const dml__solo_sample s = dml__solo_sample_at(number, arguments);\n",
+"        const float mean = statistics[(WIDE)2 * number], inverse = statistics[(WIDE)2 * number + 1];\n",
+"        const dml__solo_slopes slopes = dml__solo_slopes_of(x, dy, weight, s, mean);\n",
+"        const float level = INT(4) \? 0.0f : slopes.sum / s.count;\n",
+"        const float along = inverse * inverse * (slopes.products / s.count);\n",
+"        for (int pixel = 0; pixel < s.pixels; pixel++) {\n",
+"            const WIDE at = s.first + pixel * s.step;\n",
+"            int i = 0, c = s.channel;\n",
+"            for (; i + VECTOR_LANES <= s.width; i += VECTOR_LANES, c += VECTOR_LANES) {\n",
+"                const VECTOR distance = VECTOR_ADD_PRODUCT(VECTOR_READ(x + at + i), -1.0f, VECTOR_OF(mean));\n",
+"                const VECTOR scale = weight \? VECTOR_READ(weight + c) : VECTOR_OF(1.0f);\n",
+"                const VECTOR g = VECTOR_ADD_PRODUCTS(VECTOR_OF(-level), VECTOR_READ(dy + at + i), scale);\n",
+"                const VECTOR old = beta == 0.0f \? VECTOR_OF(0.0f) : VECTOR_READ(dx + at + i);\n",
+"                const VECTOR slope = VECTOR_ADD_PRODUCT(g, -along, distance);\n",
+"                VECTOR_WRITE(dx + at + i, VECTOR_ADD_PRODUCT(VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), beta, old),\n",
+"                                                             inverse, slope));\n",
+"            }\n",
+"            for (; i < s.width; i++, c++) {\n",
+"                const float g = weight \? dy[at + i] * weight[c] : dy[at + i];\n",
+"                const float slope = (g - level) - (x[at + i] - mean) * along;\n",
+"                dx[at + i] = dml__with_beta(inverse * slope, beta, dx + at + i);\n",
+"            }\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"#endif\n",
+"#endif\n",
+"#line 23 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/embedding.cl\"\n",
 "/* embedding.cl: rows of a table (rows, width) by number. Indices are (count), in range: the host sees to it.\n",
 "\n",
 "   Ints of all: count, width. */\n",
@@ -2985,6 +3365,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 24 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/gather.cl\"\n",
 "/* gather.cl: places along an axis by number: x (outer, n, inner) -> y (outer, m, inner). Of whole rows,\n",
 "   `group` of the outer share a list of indices (outer / group, m); of single elements, indices are (outer, m,\n",
 "   inner). They are in range: the host sees to it.\n",
@@ -3036,6 +3418,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 25 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/embedding_bag.cl\"\n",
 "/* embedding_bag.cl: sums of rows of a table (rows, width) by number. A bag is `length` places of indices, in\n",
 "   range or -1 for none: the host sees to it. Weights are like the indices, or NULL.\n",
 "\n",
@@ -3122,6 +3506,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 26 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/recurrent.cl\"\n",
 "/* recurrent.cl: a step of a recurrent cell (kernels/recurrent.h says what each computes), an item a unit of a\n",
 "   sample. The work lies as kernels/recurrent_layout.h has it: `gates` (batch, steps, width); `states`: those\n",
 "   before each step (batch, steps, units), of lstm c's behind h's, then the last (batch, units) in the same\n",
@@ -3271,6 +3657,8 @@ static const char *const dml__opencl_source[] = {
 "#undef SIGMOID\n",
 "\n",
 "#endif\n",
+"#line 27 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/dropout.cl\"\n",
 "/* dropout.cl: leaving elements out at random, by the numbers of base/philox.h. */\n",
 "#ifndef DML_GPU_DROPOUT_CL\n",
 "#define DML_GPU_DROPOUT_CL\n",
@@ -3304,6 +3692,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 28 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/attention.cl\"\n",
 "/* attention.cl: scaled dot-product attention in tiles, of which a group keeps one of TILE x TILE scores; and\n",
 "   rotary positions. Source: Dao, \"FlashAttention-2\", 2023, section 3.1.\n",
 "\n",
@@ -3379,7 +3769,7 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "/* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces\n",
 "   of TILE columns}. */\n",
-"KERNEL(attention_forward)\n",
+"KERNEL(attention_forward_team)\n",
 "{\n",
 "    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);\n",
 "    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, piece = GROUP_Y % pieces * TILE;\n",
@@ -3478,7 +3868,7 @@ static const char *const dml__opencl_source[] = {
 "/* The gradient of q, k or v, as int 12 is 0, 1 or 2: += beta x what is there. Rows are queries, or keys, and\n",
 "   then the scores are those of keys by queries, of all heads that share them. Buffers q, k, v, saved, dy, the\n",
 "   gradient; floats beta after the scale; size{queries or keys, samples * heads or kv_heads * pieces}. */\n",
-"KERNEL(attention_backward)\n",
+"KERNEL(attention_backward_team)\n",
 "{\n",
 "    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);\n",
 "    const int of_keys = INT(12) > 0, group = of_keys \? heads / INT(4) : 1, own_heads = heads / group;\n",
@@ -3584,6 +3974,236 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 29 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/attention_solo.cl\"\n",
+"/* attention_solo.cl: the kernels of attention.cl where an item is a whole processor core: the products of\n",
+"   scores and of what is mixed by them are those of solo.cl, and a row of scores is a few vectors. */\n",
+"#ifndef DML_GPU_ATTENTION_SOLO_CL\n",
+"#define DML_GPU_ATTENTION_SOLO_CL\n",
+"#ifdef SOLO_KERNEL\n",
+"\n",
+"/* Rows of a head: of its queries, keys or values, or of their gradients. */\n",
+"typedef struct dml__solo_head {\n",
+"    GLOBAL const float *first, *end;\n",
+"    WIDE step;\n",
+"} dml__solo_head;\n",
+"\n",
+"HELPER dml__solo_head dml__solo_head_of(GLOBAL const float *first, WIDE step, int rows, int width)\n",
+"{\n",
+"    dml__solo_head head;\n",
+"    head.first = first, head.step = step;\n",
+"    head.end = first + (rows - 1) * step + width;\n",
+"    return head;\n",
+"}\n",
+"\n",
+"/* s.sum = X Y^T of x's rows `row0` and on and y's rows `column0` and on. */\n",
+"HELPER void dml__solo_scores(const dml__solo s, const dml__solo_head x, int row0, const dml__solo_head y,\n",
+"                             int column0, int width)\n",
+"{\n",
+"    dml__solo_clear(s);\n",
+"    for (int k0 = 0; k0 < width; k0 += SOLO_K) {\n",
+"        const int ks = width - k0 < SOLO_K \? width - k0 : SOLO_K;\n",
+"        for (int row = 0; row < s.rows; row++)\n",
+"            dml__solo_copy(s.a + row * SOLO_K, x.first + (row0 + row) * x.step + k0, ks, x.end);\n",
+"        dml__solo_turn(s, y.first + column0 * y.step + k0, y.step, ks);\n",
+"        dml__solo_multiply(s, ks);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* The piece where shares (TILE, SOLO_K) mix up to TILE of `columns`; B's place is that of s. */\n",
+"HELPER dml__solo dml__solo_mix_of(const dml__solo s, float *shares, float *mixed, int columns)\n",
+"{\n",
+"    dml__solo m = s;\n",
+"    m.a = shares, m.sum = mixed;\n",
+"    m.columns = columns < TILE \? columns : TILE;\n",
+"    return m;\n",
+"}\n",
+"\n",
+"/* m.sum += the shares m.a (TILE, SOLO_K), times columns `piece` and on of x's rows `row0` and on. */\n",
+"HELPER void dml__solo_mix(const dml__solo m, const dml__solo_head x, int row0, int rows, int piece)\n",
+"{\n",
+"    for (int k = 0; k < rows; k++)\n",
+"        dml__solo_copy(m.b + k * TILE, x.first + (row0 + k) * x.step + piece, m.columns, x.end);\n",
+"    dml__solo_multiply(m, rows);\n",
+"}\n",
+"\n",
+"/* Sets what lies outside of from .. to - 1 of a row of TILE. */\n",
+"HELPER void dml__solo_mask(float *line, int from, int to, float value)\n",
+"{\n",
+"    for (int c = 0; c < from && c < TILE; c++) line[c] = value;\n",
+"    for (int c = to < 0 \? 0 : to; c < TILE; c++) line[c] = value;\n",
+"}\n",
+"\n",
+"/* Turns a row of scores into exponentials of what they are above `most`, the largest so far, which it\n",
+"   becomes; returns their sum. */\n",
+"HELPER float dml__solo_exponentials(float *line, float scale, int from, int to, float *most)\n",
+"{\n",
+"    float lane[VECTOR_LANES];\n",
+"    VECTOR largest = VECTOR_OF(*most), sum = VECTOR_OF(0.0f);\n",
+"    for (int c = 0; c < TILE; c += VECTOR_LANES)\n",
+"        VECTOR_STORE(line + c, VECTOR_ADD_PRODUCT(VECTOR_OF(0.0f), scale, VECTOR_LOAD(line + c)));\n",
+"    dml__solo_mask(line, from, to, MINUS_INFINITY);\n",
+"    for (int c = 0; c < TILE; c += VECTOR_LANES) largest = VECTOR_MOST(largest, VECTOR_LOAD(line + c));\n",
+"    VECTOR_STORE(lane, largest);\n",
+"    for (int i = 0; i < VECTOR_LANES; i++)\n",
+"        if (lane[i] > *most) *most = lane[i];\n",
+"    const VECTOR base = VECTOR_OF(*most > MINUS_INFINITY \? *most : 0.0f);\n",
+"    for (int c = 0; c < TILE; c += VECTOR_LANES) {\n",
+"        const VECTOR e = VECTOR_EXP(VECTOR_ADD_PRODUCT(VECTOR_LOAD(line + c), -1.0f, base));\n",
+"        VECTOR_STORE(line + c, e);\n",
+"        sum = VECTOR_ADD_PRODUCT(sum, 1.0f, e);\n",
+"    }\n",
+"    return dml__solo_total(sum);\n",
+"}\n",
+"\n",
+"/* What attention_forward_team computes, of the same arguments. The scores (TILE, SOLO_K) are what mixes. */\n",
+"SOLO_KERNEL(attention_forward_solo)\n",
+"{\n",
+"    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);\n",
+"    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, column0 = GROUP_Y % pieces * TILE;\n",
+"    if (line >= samples * heads) return; /* groups may be more than there is */\n",
+"    const int sample = line / heads, head = line % heads, kv_head = head / (heads / INT(4));\n",
+"    const WIDE lines = (WIDE)samples * heads * queries;\n",
+"    const dml__solo_head q = dml__solo_head_of(\n",
+"        BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width, INT(6), queries, width);\n",
+"    const dml__solo_head k = dml__solo_head_of(\n",
+"        BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width, INT(7), keys, width);\n",
+"    const dml__solo_head v = dml__solo_head_of(\n",
+"        BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);\n",
+"    GLOBAL float *saved = BUFFER(3, float);\n",
+"    GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width + column0;\n",
+"    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);\n",
+"    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);\n",
+"    const int end = dml__attention_end(t0 + TILE - 1, after, length);\n",
+"    SOLO_LOCAL float mixed_piece[TILE * TILE];\n",
+"    SOLO_LOCAL float largest[TILE];\n",
+"    SOLO_LOCAL float total[TILE];\n",
+"    SOLO_BEGIN(0, queries - t0, length);\n",
+"    const dml__solo mix = dml__solo_mix_of(piece, piece.sum, mixed_piece, width - column0);\n",
+"    dml__solo_zero(mixed_piece, TILE * TILE);\n",
+"    for (int row = 0; row < piece.rows; row++) largest[row] = MINUS_INFINITY, total[row] = 0.0f;\n",
+"    for (int s0 = dml__attention_first(t0, before); s0 < end; s0 += TILE) {\n",
+"        piece.columns = length - s0 < TILE \? length - s0 : TILE;\n",
+"        dml__solo_scores(piece, q, t0, k, s0, width);\n",
+"        for (int row = 0; row < piece.rows; row++) {\n",
+"            const int t = t0 + row, from = (t > before \? t - before : 0) - s0;\n",
+"            const float old = largest[row];\n",
+"            const float sum =\n",
+"                dml__solo_exponentials(piece.sum + row * TILE, REAL(0), from,\n",
+"                                       dml__attention_end(t, after, length) - s0, largest + row);\n",
+"            if (largest[row] > old && old > MINUS_INFINITY) {\n",
+"                const float factor = EXP(old - largest[row]);\n",
+"                total[row] *= factor;\n",
+"                for (int j = 0; j < mix.columns; j++) mix.sum[row * TILE + j] *= factor;\n",
+"            }\n",
+"            total[row] += sum;\n",
+"        }\n",
+"        dml__solo_mix(mix, v, s0, piece.columns, column0);\n",
+"    }\n",
+"    for (int row = 0; row < piece.rows; row++) {\n",
+"        const float of_row = total[row];\n",
+"        GLOBAL float *to = y + (WIDE)(t0 + row) * heads * width;\n",
+"        for (int j = 0; j < mix.columns; j++)\n",
+"            to[j] = of_row == 0.0f \? 0.0f : mix.sum[row * TILE + j] / of_row;\n",
+"        if (column0 == 0)\n",
+"            saved[(WIDE)line * queries + t0 + row] =\n",
+"                of_row == 0.0f \? -MINUS_INFINITY : largest[row] + LOG(of_row);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What a tile of scores is told of its queries: minus their log_sums, or minus their levels times the scale.\n",
+" */\n",
+"HELPER void dml__solo_of_queries(float *to, GLOBAL const float *from, int n, float factor)\n",
+"{\n",
+"    for (int i = 0; i < n; i++) to[i] = factor * from[i];\n",
+"    for (int i = n; i < TILE; i++) to[i] = 0.0f;\n",
+"}\n",
+"\n",
+"/* Turns a row of scores into shares, or, of scores of dy and values, shares into slopes. Of each column there\n",
+"   is an `own`, or of the row alone one. */\n",
+"HELPER void dml__solo_shares(float *line, float *shares, float scale, const float *own, int by_column,\n",
+"                             int slopes)\n",
+"{\n",
+"    for (int c = 0; c < TILE; c += VECTOR_LANES) {\n",
+"        const VECTOR base = by_column \? VECTOR_LOAD(own + c) : VECTOR_OF(*own);\n",
+"        const VECTOR value = VECTOR_ADD_PRODUCT(base, scale, VECTOR_LOAD(line + c));\n",
+"        VECTOR_STORE(shares + c, slopes \? VECTOR_ADD_PRODUCTS(VECTOR_OF(0.0f), VECTOR_LOAD(shares + c), value)\n",
+"                                        : VECTOR_EXP(value));\n",
+"    }\n",
+"}\n",
+"\n",
+"/* What attention_backward_team computes, of the same arguments. */\n",
+"SOLO_KERNEL(attention_backward_solo)\n",
+"{\n",
+"    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);\n",
+"    const int of_keys = INT(12) > 0, group = of_keys \? heads / INT(4) : 1, own_heads = heads / group;\n",
+"    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, column0 = GROUP_Y % pieces * TILE;\n",
+"    if (line >= samples * own_heads) return;\n",
+"    const int sample = line / own_heads, y_step = heads * width;\n",
+"    const int kv_head = of_keys \? line % own_heads : line % own_heads / (heads / INT(4));\n",
+"    const WIDE lines = (WIDE)samples * heads * queries;\n",
+"    const dml__solo_head k = dml__solo_head_of(\n",
+"        BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width, INT(7), keys, width);\n",
+"    const dml__solo_head v = dml__solo_head_of(\n",
+"        BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);\n",
+"    GLOBAL const float *saved = BUFFER(3, const float);\n",
+"    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);\n",
+"    const int row0 = GROUP_X * TILE, before = of_keys \? INT(10) : INT(9), after = of_keys \? INT(9) : INT(10);\n",
+"    const int rows = of_keys \? keys : queries, limit = of_keys \? queries : length;\n",
+"    const int row_end = of_keys \? length : queries; /* of those that see, or are seen by, anything */\n",
+"    const int end = row0 < row_end \? dml__attention_end(row0 + TILE - 1, after, limit) : 0;\n",
+"    const float scale = REAL(0), beta = REAL(1);\n",
+"    SOLO_LOCAL float shares[TILE * SOLO_K];\n",
+"    SOLO_LOCAL float mixed_piece[TILE * TILE];\n",
+"    SOLO_LOCAL float own[TILE];\n",
+"    SOLO_BEGIN(0, rows - row0, limit);\n",
+"    const dml__solo mix = dml__solo_mix_of(piece, shares, mixed_piece, width - column0);\n",
+"    dml__solo_zero(mixed_piece, TILE * TILE);\n",
+"    dml__solo_zero(shares, TILE * SOLO_K); /* of rows that nothing is known of, too */\n",
+"    if (piece.rows > row_end - row0) piece.rows = row_end > row0 \? row_end - row0 : 0;\n",
+"    for (int of_group = 0; of_group < group; of_group++) {\n",
+"        const int head = line % own_heads * group + of_group;\n",
+"        const WIDE first = ((WIDE)sample * heads + head) * queries;\n",
+"        const dml__solo_head q = dml__solo_head_of(\n",
+"            BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width, INT(6), queries, width);\n",
+"        const dml__solo_head dy = dml__solo_head_of(\n",
+"            BUFFER(4, const float) + (WIDE)sample * queries * y_step + head * width, y_step, queries, width);\n",
+"        for (int s0 = dml__attention_first(row0, before); s0 < end; s0 += TILE) {\n",
+"            const int t0 = of_keys \? s0 : row0; /* the first query */\n",
+"            piece.columns = limit - s0 < TILE \? limit - s0 : TILE;\n",
+"            for (int slopes = 0; slopes < (INT(12) < 2 \? 2 : 1); slopes++) {\n",
+"                dml__solo_scores(piece,\n",
+"                                 of_keys  \? (slopes \? v : k)\n",
+"                                 : slopes \? dy\n",
+"                                          : q,\n",
+"                                 row0,\n",
+"                                 of_keys  \? (slopes \? dy : q)\n",
+"                                 : slopes \? v\n",
+"                                          : k,\n",
+"                                 s0, width);\n",
+"                dml__solo_of_queries(own, saved + (slopes \? lines : 0) + first + t0,\n",
+"                                     of_keys \? piece.columns : piece.rows, slopes \? -scale : -1.0f);\n",
+"                for (int row = 0; row < piece.rows; row++) {\n",
+"                    const int at = row0 + row;\n",
+"                    dml__solo_shares(piece.sum + row * TILE, shares + row * SOLO_K, scale,\n",
+"                                     of_keys \? own : own + row, of_keys, slopes);\n",
+"                    dml__solo_mask(shares + row * SOLO_K, (at > before \? at - before : 0) - s0,\n",
+"                                   dml__attention_end(at, after, limit) - s0, 0.0f);\n",
+"                }\n",
+"            }\n",
+"            dml__solo_mix(mix, INT(12) == 0 \? k : INT(12) == 1 \? q : dy, s0, piece.columns, column0);\n",
+"        }\n",
+"    }\n",
+"    const int step = INT(12) == 0 \? INT(6) : INT(12) == 1 \? INT(7) : INT(8);\n",
+"    GLOBAL float *to = BUFFER(5, float) + (WIDE)sample * rows * step + line % own_heads * width + column0 +\n",
+"                       (WIDE)row0 * step;\n",
+"    dml__solo_write(mix, to, step, 1.0f, beta, 0, 0);\n",
+"}\n",
+"\n",
+"#endif\n",
+"#endif\n",
+"#line 30 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/strided.cl\"\n",
 "/* strided.cl: dense arrays to and from parts of others. Element (i0, ..., i5) of a dense array lies in the\n",
 "   other at i0 step[0] + ... + i5 step[5].\n",
 "\n",
@@ -3633,6 +4253,8 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 31 \"gpu/kernels.cl\"\n",
+"#line 1 \"gpu/half.cl\"\n",
 "/* half.cl: floats in 16 bits, bf16 or f16, as kernels/half.c has them. */\n",
 "#ifndef DML_GPU_HALF_CL\n",
 "#define DML_GPU_HALF_CL\n",
@@ -3685,6 +4307,7 @@ static const char *const dml__opencl_source[] = {
 "}\n",
 "\n",
 "#endif\n",
+"#line 32 \"gpu/kernels.cl\"\n",
 "\n",
 "#endif\n",
 };
@@ -3708,11 +4331,18 @@ static const char *const dml__opencl_source[] = {
     X(clSetKernelArg)                                                                                        \
     X(clCreateBuffer)                                                                                        \
     X(clReleaseMemObject)                                                                                    \
+    X(clEnqueueMapBuffer)                                                                                    \
+    X(clEnqueueUnmapMemObject)                                                                               \
     X(clEnqueueWriteBuffer)                                                                                  \
     X(clEnqueueReadBuffer)                                                                                   \
     X(clEnqueueCopyBuffer)                                                                                   \
     X(clEnqueueFillBuffer)                                                                                   \
     X(clEnqueueNDRangeKernel)                                                                                \
+    X(clGetEventProfilingInfo)                                                                               \
+    X(clRetainEvent)                                                                                         \
+    X(clReleaseEvent)                                                                                        \
+    X(clWaitForEvents)                                                                                       \
+    X(clFlush)                                                                                               \
     X(clFinish)
 
 typedef struct dml__opencl_library {
@@ -3721,7 +4351,25 @@ typedef struct dml__opencl_library {
 #undef DML__OPENCL_MEMBER
 } dml__opencl_library;
 
+/* Something timed that is on its way, and the number that the profile has for it. */
+typedef struct dml__opencl_mark {
+    cl_event event;
+    int number;
+} dml__opencl_mark;
+
+/* Memory of the host's that the device reads while the host goes on: what is written goes through a piece of
+   it, and each piece is filled again when the copy that was made of it has ended. */
+enum { DML__OPENCL_PIECES = 8, DML__OPENCL_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__opencl_staging {
+    cl_mem memory; /* which is mapped at `piece`; NULL: there is none, and writes wait */
+    char *piece;   /* (DML__OPENCL_PIECES, DML__OPENCL_PIECE) */
+    bool refused;
+    int next;                            /* the piece to fill next */
+    cl_event copied[DML__OPENCL_PIECES]; /* the last copy of each; NULL: there was none */
+} dml__opencl_staging;
+
 /* An open device. */
+enum { DML__OPENCL_MARKS = 256 };
 typedef struct dml__opencl {
     dml__opencl_library cl;
     cl_device_id id;
@@ -3732,6 +4380,13 @@ typedef struct dml__opencl {
     dml__choice choice;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
+    cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
+    uint64_t held;            /* by buffers */
+    bool timed;               /* the queue takes times */
+    int marks;
+    dml__opencl_mark mark[DML__OPENCL_MARKS];
+    dml__opencl_staging staging;
+    double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
 } dml__opencl;
 
 static const char *dml__opencl_error_name(cl_int error)
@@ -3782,16 +4437,24 @@ static dml__opencl *dml__opencl_of(dml_device *device)
     return (dml__opencl *)device->state;
 }
 
+static bool dml__opencl_lacks_memory(cl_int error)
+{
+    return error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
+           error == CL_INVALID_BUFFER_SIZE;
+}
+
 /* DML_OK for CL_SUCCESS, else a recorded sentence: which device, what was called, on what, and the error. */
 static dml_status dml__opencl_check(dml_device *device, cl_int error, const char *call, const char *on)
 {
     if (error == CL_SUCCESS) return DML_OK;
-    const bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
-                        error == CL_INVALID_BUFFER_SIZE;
-    return dml_device_fail(device, memory ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
-                           "opencl:%d (%s): %s(%s) failed with %s (%d)", device->index,
+    return dml_device_fail(device, dml__opencl_lacks_memory(error) ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
+                           "opencl:%d (%s): %s(%s) failed with %s (%d)%s", device->index,
                            device->state ? dml__opencl_of(device)->name : "?", call, on,
-                           dml__opencl_error_name(error), (int)error);
+                           dml__opencl_error_name(error), (int)error,
+                           error == CL_DEVICE_NOT_AVAILABLE
+                               ? ": the device is lost; what is on the host is not, go on with it in another "
+                                 "context"
+                               : "");
 }
 
 /* False when there is no usable OpenCL. The loader stays open: closing it under a driver's threads crashes
@@ -3864,12 +4527,27 @@ static int dml__opencl_count(void)
     return dml__opencl_load(&cl) ? dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES) : 0;
 }
 
+/* Of the extensions, those that say what kernels may compute with. */
+static void dml__opencl_features(const dml__opencl_library *cl, cl_device_id id, dml_device_info *info)
+{
+    static const char *const wanted[] = { "cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups" };
+    char all[8192] = "";
+    cl->clGetDeviceInfo_(id, CL_DEVICE_EXTENSIONS, sizeof all - 1, all, NULL);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const size_t used = strlen(info->features);
+        const char *found = strstr(all, wanted[i]);
+        if (found && strchr(" ", found[strlen(wanted[i])]))
+            snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", wanted[i]);
+    }
+}
+
 static void dml__opencl_describe(int index, dml_device_info *info)
 {
     dml__opencl_library cl;
     cl_device_id ids[DML__OPENCL_DEVICES];
     cl_ulong memory = 0;
-    cl_uint units = 0;
+    cl_uint units = 0, clock = 0;
+    char driver[256] = "";
     if (!dml__opencl_load(&cl)) return;
     if (index < 0 || index >= dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES)) return;
     cl.clGetDeviceInfo_(ids[index], CL_DEVICE_NAME, sizeof info->name - 1, info->name, NULL);
@@ -3878,6 +4556,83 @@ static void dml__opencl_describe(int index, dml_device_info *info)
     info->memory = memory;
     info->compute_units = (int)units;
     info->gpu = dml__opencl_is_gpu(&cl, ids[index]);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
+    info->clock = (int)clock;
+    snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1, driver);
+    dml__opencl_features(&cl, ids[index], info);
+}
+
+/* ---- the profile ---- */
+
+/* Tells of all that was timed, of a queue that has finished. */
+static void dml__opencl_settle(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    for (int i = 0; i < state->marks; i++) {
+        const dml__opencl_mark mark = state->mark[i];
+        cl_ulong queued = 0, begin = 0, end = 0;
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_START, sizeof begin, &begin,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+        state->cl.clReleaseEvent_(mark.event);
+        if (state->ahead == 0) state->ahead = state->first - 1e-9 * (double)queued;
+        dml_device_end_event(device, mark.number, state->ahead + 1e-9 * (double)begin,
+                             state->ahead + 1e-9 * (double)end);
+    }
+    state->marks = 0;
+}
+
+/* Where what is enqueued next leaves its event; NULL: nobody asks. */
+static cl_event *dml__opencl_mark_of(dml_device *device, const char *what)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    if (!state->timed) return NULL;
+    if (state->marks == DML__OPENCL_MARKS && state->cl.clFinish_(state->queue) == CL_SUCCESS)
+        dml__opencl_settle(device);
+    if (state->marks == DML__OPENCL_MARKS) return NULL;
+    if (state->first == 0) state->first = dml_seconds();
+    dml__opencl_mark *mark = &state->mark[state->marks];
+    mark->number = dml_device_begin_event(device, what);
+    return &mark->event;
+}
+
+/* What was to be enqueued is, or isn't. */
+static cl_int dml__opencl_marked(dml_device *device, const cl_event *event, cl_int error)
+{
+    if (event && error == CL_SUCCESS) dml__opencl_of(device)->marks++;
+    return error;
+}
+
+/* Only a queue that was made for it takes times. */
+static dml_status dml__opencl_profile(dml_device *device, bool on)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_int error = state->cl.clFinish_(state->queue);
+    dml__opencl_settle(device);
+    state->timed = false;
+    state->first = state->ahead = 0;
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clFinish", "");
+    const cl_command_queue queue = state->cl.clCreateCommandQueue_(
+        state->context, state->id, on ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    state->cl.clReleaseCommandQueue_(state->queue);
+    state->queue = queue;
+    state->timed = on;
+    return DML_OK;
+}
+
+static void dml__opencl_destroy_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    for (int i = 0; i < DML__OPENCL_PIECES; i++)
+        if (staging->copied[i]) state->cl.clReleaseEvent_(staging->copied[i]);
+    if (staging->piece)
+        state->cl.clEnqueueUnmapMemObject_(state->queue, staging->memory, staging->piece, 0, NULL, NULL);
+    if (staging->memory) state->cl.clReleaseMemObject_(staging->memory);
+    memset(staging, 0, sizeof *staging);
 }
 
 /* Releases what an open, or half open, device holds. */
@@ -3886,6 +4641,8 @@ static void dml__opencl_close(dml_device *device)
     dml__opencl *state = dml__opencl_of(device);
     if (!state) return;
     if (state->queue) state->cl.clFinish_(state->queue);
+    for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
+    dml__opencl_destroy_staging(state);
     for (int i = 0; i < DML__KERNEL_COUNT; i++)
         if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
     if (state->program) state->cl.clReleaseProgram_(state->program);
@@ -3893,6 +4650,26 @@ static void dml__opencl_close(dml_device *device)
     if (state->context) state->cl.clReleaseContext_(state->context);
     dml_device_release(device, state);
     device->state = NULL;
+}
+
+/* A line of the log as a part of a sentence: without its newline, and not beyond `most` bytes. */
+static const char *dml__opencl_log_line(char *line, size_t most)
+{
+    line[strcspn(line, "\r\n")] = '\0';
+    if (strlen(line) > most) memcpy(line + most - 3, "...", 4);
+    return line;
+}
+
+/* The line of a compiler's log that names the first error, which has our file and line, since the source has
+   its own #lines. Logs begin with warnings, and are longer than an error's text. */
+static const char *dml__opencl_first_error(char *log)
+{
+    static const char *const words[] = { "error:", "error", "Error", "ERROR" };
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !found; i++) found = strstr(log, words[i]);
+    char *line = found ? log + (found - log) : log + strspn(log, " \t\r\n");
+    while (line > log && line[-1] != '\n') line--;
+    return dml__opencl_log_line(line, 200);
 }
 
 /* Says why the kernels don't build, in the words of the device's compiler. */
@@ -3905,9 +4682,10 @@ static dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
     if (bytes) log = (char *)dml_device_allocate(device, bytes + 1);
     if (log)
         state->cl.clGetProgramBuildInfo_(state->program, state->id, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+    const char *first = log ? dml__opencl_first_error(log) : "";
     const dml_status status = dml_device_fail(
         device, DML_ERROR_DEVICE, "opencl:%d (%s): the kernels don't build, %s (%d): %s", device->index,
-        state->name, dml__opencl_error_name(error), (int)error, log ? log : "it gave no log");
+        state->name, dml__opencl_error_name(error), (int)error, *first ? first : "it gave no log");
     dml_device_release(device, log);
     return status;
 }
@@ -3956,6 +4734,10 @@ static void dml__opencl_choose(dml__opencl *state)
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof state->memory, &state->memory,
+                               NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof state->largest,
+                               &state->largest, NULL);
     state->choice.units = (int)units;
     state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
     if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
@@ -3973,6 +4755,11 @@ static dml_status dml__opencl_prepare(dml_device *device)
             "no OpenCL here: libOpenCL.so.1 (1.2 or later) was not found; install a loader "
             "(ocl-icd) and a driver");
     const int count = dml__opencl_list(&state->cl, ids, DML__OPENCL_DEVICES);
+    if (count == 0)
+        return dml_device_fail(
+            device, DML_ERROR_DEVICE,
+            "no OpenCL device found: there is no driver for one of OpenCL 1.2 or later with a "
+            "compiler (clinfo lists what there is)");
     if (device->index < 0 || device->index >= count)
         return dml_device_fail(device, DML_ERROR_DEVICE, "no device opencl:%d: %d were found", device->index,
                                count);
@@ -4008,19 +4795,76 @@ static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buff
 {
     dml__opencl *state = dml__opencl_of(device);
     cl_int error;
-    char size[32];
     buffer->host = NULL;
     buffer->handle =
         state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
-    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
-    if (error != CL_SUCCESS) buffer->handle = NULL;
-    return dml__opencl_check(device, error, "clCreateBuffer", size);
+    if (error == CL_SUCCESS) {
+        state->held += buffer->bytes;
+        return DML_OK;
+    }
+    buffer->handle = NULL;
+    if (!dml__opencl_lacks_memory(error)) return dml__opencl_check(device, error, "clCreateBuffer", "");
+    return dml_device_fail(
+        device, DML_ERROR_MEMORY,
+        "opencl:%d (%s): no memory left for a buffer of %llu bytes, %s (%d): of its %llu bytes, "
+        "%llu at most in one buffer, this context holds %llu",
+        device->index, state->name, (unsigned long long)buffer->bytes, dml__opencl_error_name(error),
+        (int)error, (unsigned long long)state->memory, (unsigned long long)state->largest,
+        (unsigned long long)state->held);
 }
 
 static void dml__opencl_buffer_destroy(dml_device *device, dml_buffer *buffer)
 {
-    if (buffer->handle) dml__opencl_of(device)->cl.clReleaseMemObject_(dml__opencl_memory(buffer));
+    dml__opencl *state = dml__opencl_of(device);
+    if (!buffer->handle) return;
+    state->cl.clReleaseMemObject_(dml__opencl_memory(buffer));
+    state->held -= buffer->bytes;
     buffer->handle = NULL;
+}
+
+/* Whether there is memory to write through, which the first write asks for. */
+static bool dml__opencl_has_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    const size_t bytes = (size_t)DML__OPENCL_PIECES * DML__OPENCL_PIECE;
+    cl_int error;
+    if (staging->piece || staging->refused) return staging->piece != NULL;
+    staging->memory = state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                                bytes, NULL, &error);
+    if (staging->memory)
+        staging->piece = (char *)state->cl.clEnqueueMapBuffer_(state->queue, staging->memory, CL_TRUE,
+                                                               CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
+    if (staging->piece) return true;
+    dml__opencl_destroy_staging(state);
+    staging->refused = true;
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static cl_int dml__opencl_write_piece(dml_device *device, dml_ref to, const char *from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    dml__opencl_staging *staging = &state->staging;
+    cl_event *copied = &staging->copied[staging->next], event;
+    char *piece = staging->piece + (size_t)staging->next * DML__OPENCL_PIECE;
+    if (*copied) {
+        const cl_int error = state->cl.clWaitForEvents_(1, copied);
+        state->cl.clReleaseEvent_(*copied);
+        *copied = NULL;
+        if (error != CL_SUCCESS) return error;
+    }
+    memcpy(piece, from, bytes);
+    cl_event *mark = dml__opencl_mark_of(device, "write");
+    const cl_int error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
+                                                         CL_FALSE, to.offset, bytes, piece, 0, NULL, &event);
+    if (error != CL_SUCCESS) return error;
+    *copied = event;
+    staging->next = (staging->next + 1) % DML__OPENCL_PIECES;
+    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
+        *mark = event;
+        state->marks++;
+    }
+    return state->cl.clFlush_(state->queue);
 }
 
 static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
@@ -4028,10 +4872,20 @@ static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *
     dml__opencl *state = dml__opencl_of(device);
     const dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
-                                                             CL_TRUE, to.offset, bytes, from, 0, NULL, NULL),
-                             "clEnqueueWriteBuffer", "");
+    cl_int error = CL_SUCCESS;
+    if (dml__opencl_has_staging(state)) {
+        for (size_t done = 0; done < bytes && error == CL_SUCCESS; done += DML__OPENCL_PIECE) {
+            const size_t left = bytes - done;
+            const dml_ref part = { to.buffer, to.offset + done };
+            error = dml__opencl_write_piece(device, part, (const char *)from + done,
+                                            left < DML__OPENCL_PIECE ? left : (size_t)DML__OPENCL_PIECE);
+        }
+        return dml__opencl_check(device, error, "clEnqueueWriteBuffer", "");
+    }
+    cl_event *event = dml__opencl_mark_of(device, "write");
+    error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer), CL_TRUE, to.offset,
+                                            bytes, from, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueWriteBuffer", "");
 }
 
 static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, size_t bytes)
@@ -4039,10 +4893,10 @@ static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, s
     dml__opencl *state = dml__opencl_of(device);
     const dml_status status = dml__check_ref(device, from, bytes, "read");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
-                                                            CL_TRUE, from.offset, bytes, to, 0, NULL, NULL),
-                             "clEnqueueReadBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "read");
+    const cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                        CL_TRUE, from.offset, bytes, to, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueReadBuffer", "");
 }
 
 static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
@@ -4051,11 +4905,11 @@ static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from,
     dml_status status = dml__check_ref(device, from, bytes, "copy from");
     if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueCopyBuffer_(state->queue, dml__opencl_memory(from.buffer),
-                                                            dml__opencl_memory(to.buffer), from.offset,
-                                                            to.offset, bytes, 0, NULL, NULL),
-                             "clEnqueueCopyBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "copy");
+    const cl_int error = state->cl.clEnqueueCopyBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                        dml__opencl_memory(to.buffer), from.offset, to.offset,
+                                                        bytes, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueCopyBuffer", "");
 }
 
 static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
@@ -4065,10 +4919,10 @@ static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
     if (status != DML_OK || bytes == 0) return status;
     static const cl_uint zero = 0;
     const size_t pattern = (to.offset | bytes) % sizeof zero ? 1 : sizeof zero; /* both must be multiples */
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueFillBuffer_(state->queue, dml__opencl_memory(to.buffer),
-                                                            &zero, pattern, to.offset, bytes, 0, NULL, NULL),
-                             "clEnqueueFillBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "zero");
+    const cl_int error = state->cl.clEnqueueFillBuffer_(state->queue, dml__opencl_memory(to.buffer), &zero,
+                                                        pattern, to.offset, bytes, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueFillBuffer", "");
 }
 
 static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launch)
@@ -4089,23 +4943,27 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clSetKernelArg", launch->kernel);
     const size_t local[2] = { ready.items, 1 };
     const size_t global[2] = { ready.groups[0] * ready.items, ready.groups[1] };
-    error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, NULL);
-    return dml__opencl_check(device, error, "clEnqueueNDRangeKernel", launch->kernel);
+    cl_event *event = dml__opencl_mark_of(device, dml__kernel_row_at(ready.kernel)->name);
+    error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueNDRangeKernel",
+                             launch->kernel);
 }
 
 static dml_status dml__opencl_finish(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    return dml__opencl_check(device, state->cl.clFinish_(state->queue), "clFinish", "");
+    const cl_int error = state->cl.clFinish_(state->queue);
+    if (error == CL_SUCCESS) dml__opencl_settle(device);
+    return dml__opencl_check(device, error, "clFinish", "");
 }
 
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
 {
     static const dml_backend backend = {
-        "opencl",          dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
-        dml__opencl_close, dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
-        dml__opencl_read,  dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
-        dml__opencl_finish
+        "opencl",           dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
+        dml__opencl_close,  dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
+        dml__opencl_read,   dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
+        dml__opencl_finish, dml__opencl_profile
     };
     return &backend;
 }

@@ -3,7 +3,8 @@
    don't (across_steps). One rank of a job (RANK, WORLD_SIZE, as dmlrun sets them); rank 0 prints. A world of
    one prints what bench/overlap.sh needs to choose the rate of its links. Two ranks print what the same steps
    lose to as many bytes that another thread sends and takes over a bare connection meanwhile, too
-   (bare_loss): what the network takes of the processors, where nothing is waited for. */
+   (bare_loss). Of each also how much more of a processor it takes (busier, bare_busier): what of the loss is
+   work, and not waiting. */
 #include "../dml.h"
 #include "../dml_comm.h"
 
@@ -16,6 +17,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -56,31 +58,60 @@ static dml_trainer *make_trainer(dml_context *context)
                               &(dml_trainer_options){ .batch = batch, .optimizer = dml_sgd(0.01f, 0.9f) });
 }
 
-/* A step in a row of them, that all ranks begin at once and that ends when the last gradient has come. */
-static double time_steps(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t)
+typedef struct cost {
+    double wall, processor; /* seconds; of all threads of this rank */
+} cost;
+
+static cost cost_now(void)
 {
-    dml_comm_barrier(comm);
-    const double begin = dml_seconds();
-    for (int i = 0; i < steps; i++) dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
-    dml_trainer_gather(trainer);
-    return (dml_seconds() - begin) / steps;
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (cost){ dml_seconds(), (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                                      1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) };
 }
 
-/* Of each way, and what it costs above steps alone, in turns: what else the machine does changes. */
-static void time_ways(dml_trainer *const trainer[WAYS], int ways, dml_comm *comm, const float *x,
-                      const int32_t *t, double seconds[WAYS], double loss[WAYS])
+/* Of one of so many, since `begin`. */
+static cost cost_since(cost begin, int count)
 {
-    static double times[WAYS][MOST_STEPS], losses[WAYS][MOST_STEPS];
+    const cost now = cost_now();
+    return (cost){ (now.wall - begin.wall) / count, (now.processor - begin.processor) / count };
+}
+
+/* A step in a row of them, that all ranks begin at once and that ends when the last gradient has come. */
+static cost time_steps(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t)
+{
+    dml_comm_barrier(comm);
+    const cost begin = cost_now();
+    for (int i = 0; i < steps; i++) dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
+    dml_trainer_gather(trainer);
+    return cost_since(begin, steps);
+}
+
+/* Of a way to make steps: a step, and what it costs above steps alone. */
+typedef struct way_costs {
+    double seconds, processor, loss, busier;
+} way_costs;
+
+/* In turns: what else the machine does changes. */
+static void time_ways(dml_trainer *const trainer[WAYS], int ways, dml_comm *comm, const float *x,
+                      const int32_t *t, way_costs costs[WAYS])
+{
+    static double times[WAYS][MOST_STEPS], used[WAYS][MOST_STEPS], losses[WAYS][MOST_STEPS],
+        busier[WAYS][MOST_STEPS];
     for (int i = -1; i < rounds; i++) /* the first one warms up */
         for (int w = 0; w < ways; w++) {
-            const double one = time_steps(trainer[w], comm, x, t);
+            const cost one = time_steps(trainer[w], comm, x, t);
             if (i < 0) continue;
-            times[w][i] = one;
-            losses[w][i] = one / times[ALONE][i] - 1;
+            times[w][i] = one.wall;
+            used[w][i] = one.processor;
+            losses[w][i] = one.wall / times[ALONE][i] - 1;
+            busier[w][i] = one.processor / used[ALONE][i] - 1;
         }
-    for (int w = 0; w < ways; w++) {
-        seconds[w] = median(times[w], rounds);
-        loss[w] = median(losses[w], rounds);
+    for (int w = ways - 1; w >= 0; w--) {
+        costs[w].seconds = median(times[w], rounds);
+        costs[w].processor = median(used[w], rounds);
+        costs[w].loss = median(losses[w], rounds);
+        costs[w].busier = median(busier[w], rounds);
     }
 }
 
@@ -162,34 +193,40 @@ static void *exchange_bare(void *argument)
 }
 
 /* The median step beside such an exchange, which ends with it; 0: there is no connection. */
-static double time_beside_bare(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t,
-                               float *g, size_t bytes)
+static cost time_beside_bare(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t, float *g,
+                             size_t bytes)
 {
-    static double times[MOST_STEPS];
+    static double times[MOST_STEPS], used[MOST_STEPS];
     bare_exchange exchange = { bare_connection(comm), bytes, (char *)g, (char *)malloc(bytes) };
-    if (exchange.fd < 0 || !exchange.in) return 0;
+    if (exchange.fd < 0 || !exchange.in) return (cost){ 0, 0 };
     for (int i = -1; i < steps; i++) {
         pthread_t thread;
         dml_comm_barrier(comm);
-        const double begin = dml_seconds();
-        if (pthread_create(&thread, NULL, exchange_bare, &exchange)) return 0;
+        const cost begin = cost_now();
+        if (pthread_create(&thread, NULL, exchange_bare, &exchange)) return (cost){ 0, 0 };
         dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
         pthread_join(thread, NULL);
-        if (i >= 0) times[i] = dml_seconds() - begin;
+        const cost one = cost_since(begin, 1);
+        if (i < 0) continue;
+        times[i] = one.wall;
+        used[i] = one.processor;
     }
     close(exchange.fd);
     free(exchange.in);
-    return median(times, steps);
+    return (cost){ median(times, steps), median(used, steps) };
 }
 
-static void print(const char *way, double ours, double loss, double compute, double communication,
-                  double bare, int ranks, size_t count)
+static void print(const char *name, const way_costs *way, const way_costs *alone, double communication,
+                  cost bare, int ranks, size_t count)
 {
+    const double compute = alone->seconds;
     printf("name=overlap%s layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
-           "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f bare_loss=%.3f\n",
-           way, layers, width, batch, ranks, (double)count * 4 / 1048576, ours * 1e3, compute * 1e3,
-           communication * 1e3, communication / compute, loss, 1 - loss * compute / communication,
-           bare > 0 ? bare / compute - 1 : 0);
+           "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f busier=%.3f bare_loss=%.3f "
+           "bare_busier=%.3f\n",
+           name, layers, width, batch, ranks, (double)count * 4 / 1048576, way->seconds * 1e3, compute * 1e3,
+           communication * 1e3, communication / compute, way->loss, 1 - way->loss * compute / communication,
+           way->busier, bare.wall > 0 ? bare.wall / compute - 1 : 0,
+           bare.wall > 0 ? bare.processor / alone->processor - 1 : 0);
 }
 
 int main(int argc, char **argv)
@@ -221,23 +258,23 @@ int main(int argc, char **argv)
                                                                    .bucket_bytes = (size_t)bucket * 1024,
                                                                    .across_steps = w == ACROSS_STEPS }));
     const size_t count = dml_trainer_count(trainer[0], DML_GRADIENTS);
-    double seconds[WAYS], loss[WAYS];
-    time_ways(trainer, ways, comm, x, t, seconds, loss);
+    way_costs costs[WAYS];
+    time_ways(trainer, ways, comm, x, t, costs);
     if (ranks == 1) {
-        printf("%.6f %zu\n", seconds[ALONE], count * sizeof(float));
+        printf("%.6f %zu\n", costs[ALONE].seconds, count * sizeof(float));
         return 0;
     }
     float *g = (float *)calloc(count, sizeof *g);
     const double communication = g ? time_communication(comm, g, count) : 0;
-    const double bare =
-        g && ranks == 2 ? time_beside_bare(trainer[ALONE], comm, x, t, g, count * sizeof *g) : 0;
+    const cost bare =
+        g && ranks == 2 ? time_beside_bare(trainer[ALONE], comm, x, t, g, count * sizeof *g) : (cost){ 0, 0 };
     if (dml_status_of(context) || dml_comm_status(comm)) {
         fprintf(stderr, "overlap: %s %s\n", dml_error(context), dml_comm_error(comm));
         return 1;
     }
     for (int w = IN_STEPS; w < ways && dml_comm_rank(comm) == 0; w++)
-        print(w == ACROSS_STEPS ? "_across_steps" : "", seconds[w], loss[w], seconds[ALONE], communication,
-              bare, ranks, count);
+        print(w == ACROSS_STEPS ? "_across_steps" : "", &costs[w], &costs[ALONE], communication, bare, ranks,
+              count);
     dml_close(context);
     free(g);
     free(x);

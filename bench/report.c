@@ -1,99 +1,18 @@
 /* report: makes tables and charts of the benchmarks' rows. Reads rows, prints Markdown, writes an SVG file
  * for each kind. */
+#include "reasons.h"
+#include "rows.h"
+
 #include <math.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { WORDS_MAX = 48, COLUMNS_MAX = 24, NAMES_MAX = 32 };
-
-typedef struct row {
-    char *key[WORDS_MAX], *value[WORDS_MAX];
-    int count, threads_at; /* which word is threads=: before it stands the case, behind it the figures */
-} row;
-
-typedef struct report {
-    row *rows;
-    size_t count;
-    char **notes; /* lines that begin with # */
-    size_t note_count;
-    const char *names[NAMES_MAX];
-    int name_count;
-    bool intel;
-} report;
-
-static const char usage[] = "usage: report [FOLDER] <ROWS >REPORT.md\n"
+static const char usage[] = "usage: report [FOLDER [REASONS]] <ROWS >REPORT.md\n"
                             "Makes tables of the rows that the benchmarks print, says which bars they meet, "
-                            "and writes FOLDER/NAME.svg (.).\n";
-
-static void *grow(void *memory, size_t bytes)
-{
-    void *grown = realloc(memory, bytes);
-    if (grown) return grown;
-    fprintf(stderr, "report: no memory left\n");
-    exit(1);
-}
-
-static const char *word(const row *r, const char *key)
-{
-    for (int i = 0; i < r->count; i++)
-        if (strcmp(r->key[i], key) == 0) return r->value[i];
-    return "";
-}
-
-static double number(const row *r, const char *key)
-{
-    return strtod(word(r, key), NULL);
-}
-
-static bool is(const row *r, const char *key, const char *value)
-{
-    return strcmp(word(r, key), value) == 0;
-}
-
-/* --- reading --- */
-
-static void read_rows(report *all)
-{
-    char *line = NULL;
-    size_t capacity = 0;
-    for (;;) {
-        size_t length = 0;
-        int c;
-        while ((c = getchar()) != EOF && c != '\n') {
-            if (length + 2 > capacity) line = grow(line, capacity = 2 * capacity + 256);
-            line[length++] = (char)c;
-        }
-        if (c == EOF && length == 0) break;
-        if (!line) continue;
-        line[length] = '\0';
-        if (line[0] == '#') {
-            all->notes = grow(all->notes, (all->note_count + 1) * sizeof *all->notes);
-            all->notes[all->note_count++] = line;
-            line = NULL, capacity = 0;
-        } else if (strncmp(line, "name=", 5) == 0) {
-            row r;
-            memset(&r, 0, sizeof r);
-            for (char *at = strtok(line, " "); at && r.count < WORDS_MAX; at = strtok(NULL, " ")) {
-                char *equals = strchr(at, '=');
-                if (!equals) continue;
-                *equals = '\0';
-                if (strcmp(at, "threads") == 0 && !r.threads_at) r.threads_at = r.count;
-                r.key[r.count] = at, r.value[r.count++] = equals + 1;
-            }
-            all->rows = grow(all->rows, (all->count + 1) * sizeof *all->rows);
-            all->rows[all->count++] = r;
-            int known = 0;
-            while (known < all->name_count && strcmp(all->names[known], r.value[0]) != 0) known++;
-            if (known == all->name_count && known < NAMES_MAX) all->names[all->name_count++] = r.value[0];
-            line = NULL, capacity = 0;
-        }
-    }
-    free(line);
-}
+                            "and writes FOLDER/NAME.svg (.).\n"
+                            "REASONS is a file that says why rows are short: a line of \"KEY=VALUE ... | "
+                            "TEXT\" for all rows\nthat have these words; for a mean, name=NAME mean=best, "
+                            "others or mkl.\n";
 
 /* --- bars: what a row has to reach --- */
 
@@ -220,12 +139,16 @@ static double value(const mean *m)
     return m->count ? exp(m->sum / m->count) : 0;
 }
 
-static void print_mean(const char *what, const char *threads, const mean *m, double bar)
+/* `kind` is the mean's name among the reasons. */
+static void print_mean(const report *all, const char *name, const char *kind, const char *what,
+                       const char *threads, const mean *m, double bar)
 {
+    char why[24] = "";
     if (!m->count) return;
     printf("| %s | %s | %d | %.2f | ", what, threads, m->count, value(m));
+    if (bar > 0 && value(m) < bar) cite_reason(all->reasons, reason_of_mean(all->reasons, name, kind), why);
     if (bar > 0)
-        printf("%.2f | %s |\n", bar, value(m) >= bar ? "yes" : "**no**");
+        printf("%.2f | %s%s |\n", bar, value(m) >= bar ? "yes" : "**no**", why);
     else
         printf("| |\n");
 }
@@ -257,9 +180,9 @@ static void print_means(const report *all, const char *name)
             add(&best, number(r, "ratio_peer"));
             if (gemm) add(&free_mean, ratio_to(r, free_peers)), add(&mkl, ratio_to(r, mkl_peers));
         }
-        print_mean("the best peer of each row", threads[t], &best, conv ? 1.1 : 0);
-        print_mean("the best of OpenBLAS, BLIS, oneDNN", threads[t], &free_mean, 1.15);
-        print_mean("MKL", threads[t], &mkl, all->intel ? 1 : 0);
+        print_mean(all, name, "best", "the best peer of each row", threads[t], &best, conv ? 1.1 : 0);
+        print_mean(all, name, "others", "the best of OpenBLAS, BLIS, oneDNN", threads[t], &free_mean, 1.15);
+        print_mean(all, name, "mkl", "MKL", threads[t], &mkl, all->intel ? 1 : 0);
         for (int w = 0; w < what_count && conv; w++) {
             mean m = { 0, 0 };
             char text[64];
@@ -270,7 +193,7 @@ static void print_means(const report *all, const char *name)
                     add(&m, number(r, "ratio_peer"));
             }
             snprintf(text, sizeof text, "the best peer: %s", whats[w]);
-            print_mean(text, threads[t], &m, 0);
+            print_mean(all, name, whats[w], text, threads[t], &m, 0);
         }
     }
     printf("\n");
@@ -414,14 +337,19 @@ static void print_table(const report *all, const char *name, bool chart)
         printf(" %s | %s | %s | %s |", number(r, "limit") > 0 ? word(r, "limit") : "", word(r, "unit"),
                number(r, "ratio_peer") > 0 ? word(r, "ratio_peer") : "",
                number(r, "ratio_limit") > 0 ? word(r, "ratio_limit") : "");
-        if (is(r, "disturbed", "1"))
+        if (is(r, "disturbed", "1")) {
             printf(" disturbed |\n");
-        else if (v.judged)
-            printf(" %s%.2f of %.2f%s |\n", v.met ? "" : "**", v.reached, v.bar, v.met ? "" : ": no**");
-        else
+        } else if (v.judged) {
+            char why[24] = "";
+            if (!v.met) cite_reason(all->reasons, reason_of_row(all->reasons, r), why);
+            printf(" %s%.2f of %.2f%s%s |\n", v.met ? "" : "**", v.reached, v.bar, v.met ? "" : ": no**",
+                   why);
+        } else {
             printf(" %s |\n", v.asked ? "no peer" : "");
+        }
     }
     printf("\n");
+    print_reasons(all->reasons);
 }
 
 /* --- charts --- */
@@ -620,11 +548,12 @@ int main(int argc, char **argv)
 {
     report all;
     memset(&all, 0, sizeof all);
-    if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    if (argc > 3 || (argc > 1 && argv[1][0] == '-')) {
         const bool help = strcmp(argv[1], "--help") == 0;
         fputs(usage, help ? stdout : stderr);
         return help ? 0 : 2;
     }
+    if (argc > 2 && !(all.reasons = read_reasons(argv[2]))) return 1;
     read_rows(&all);
     if (!all.count) {
         fprintf(stderr, "report: there are no rows\n");
@@ -632,7 +561,7 @@ int main(int argc, char **argv)
     }
     print_header(&all);
     for (int n = 0; n < all.name_count; n++) {
-        const int bars = is_error(all.names[n]) ? 0 : draw(&all, all.names[n], argc == 2 ? argv[1] : ".");
+        const int bars = is_error(all.names[n]) ? 0 : draw(&all, all.names[n], argc > 1 ? argv[1] : ".");
         if (bars < 0) return 1;
         print_table(&all, all.names[n], bars > 0);
     }

@@ -24,7 +24,7 @@ done
 # It has no limit and no peer to be compared with: rows and pictures of its own.
 echo "# strategies $quick"
 "$build/bench/strategies" $quick --svg "$build/bench/strategies-pictures" >"$build/bench/strategies-rows" || failed="$failed strategies"
-"$build/bench/report" "$build/bench" <"$rows" >"$build/bench/report.md" || exit 1
+"$build/bench/report" "$build/bench" bench/reasons.txt <"$rows" >"$build/bench/report.md" || exit 1
 echo "see $build/bench/report.md"
 [ -z "$failed" ] || {
     echo "failed:$failed" >&2

@@ -24,7 +24,14 @@
    the time until the receiver has said that it has all; its limit one memcpy, or one addition, of as much.
    The connections are of the tests' (tests/net/sockets.h), over TCP: what they do is what the TCP transport
    does. */
-enum { SMALL = 64, SEGMENT = 256 * 1024, LARGE = 64 * 1024 * 1024, SAMPLES_MAX = 31, TURNS = 200 };
+enum {
+    SMALL = 64,
+    SEGMENT = 256 * 1024,
+    LARGE = 64 * 1024 * 1024,
+    SAMPLES_MAX = 31,
+    SOCKETS_MAX = 4,
+    TURNS = 200
+};
 
 static const char usage[] =
     "usage: transport [--ring BYTES] [--spin US] [--samples N]\n"
@@ -33,7 +40,8 @@ static const char usage[] =
     "  --samples N   of each row, up to 31; 9\n"
     "Prints for tcp, shm and local what 64 bytes take to the other rank, and what 64 MiB come with: copied\n"
     "(what=copy) and added to floats (what=add). Limits: a bare socket's latency, memcpy or the\n"
-    "addition alone. At last what bare sockets and process_vm_readv come with.\n";
+    "addition alone. At last what bare sockets (one, two, and one or two each way at once,\n"
+    "each with a thread at both ends) and process_vm_readv come with.\n";
 
 static struct {
     int ring, spin, samples;
@@ -283,6 +291,62 @@ static double alone(bool sum)
     return LARGE / median(samples) / 1e9;
 }
 
+/* One of several sockets between two processes, and its part of the bytes. */
+typedef struct stream {
+    int fd;
+    char *data;
+    size_t bytes;
+    bool out;
+} stream;
+
+static void *run_stream(void *argument)
+{
+    stream *s = (stream *)argument;
+    transfer(s->fd, s->data, s->bytes, s->out);
+    return NULL;
+}
+
+static void run_streams(stream *streams, int count)
+{
+    pthread_t thread[SOCKETS_MAX];
+    for (int k = 1; k < count; k++)
+        if (pthread_create(&thread[k], NULL, run_stream, &streams[k])) die("no thread");
+    run_stream(&streams[0]);
+    for (int k = 1; k < count; k++) pthread_join(thread[k], NULL);
+}
+
+/* The bandwidth of `count` sockets, each with a thread at both ends; `both_ways`, as between ranks that
+   reduce: of half of them, while the others carry as much the other way. */
+static double bare_sockets(int count, bool both_ways)
+{
+    const size_t each = LARGE / (size_t)(both_ways ? count / 2 : count);
+    int ends[SOCKETS_MAX][2];
+    stream streams[SOCKETS_MAX];
+    double samples[SAMPLES_MAX + 1];
+    char end = 0;
+    for (int k = 0; k < count; k++) loopback_pair(ends[k]);
+    const pid_t child = fork();
+    if (child < 0) die("no process");
+    for (int i = 0; i <= bench.samples; i++) {
+        const double begin = dml_seconds();
+        for (int k = 0; k < count; k++) {
+            streams[k].fd = ends[k][child == 0];
+            streams[k].bytes = each;
+            streams[k].out = (child != 0) != (both_ways && k % 2);
+            streams[k].data =
+                (char *)(streams[k].out ? bench.from : bench.to) + (size_t)(both_ways ? k / 2 : k) * each;
+        }
+        run_streams(streams, count);
+        transfer(streams[0].fd, &end, 1, child == 0);
+        samples[i ? i - 1 : 0] = dml_seconds() - begin;
+    }
+    if (child == 0) _exit(0);
+    waitpid(child, NULL, 0);
+    for (int k = 0; k < count; k++)
+        for (int side = 0; side < 2; side++) close(ends[k][side]);
+    return LARGE / median(samples) / 1e9;
+}
+
 /* One copy by the system, straight out of the other process, with no talk about it at all. */
 static double read_other_process(void)
 {
@@ -347,6 +411,9 @@ int main(int argc, char **argv)
     measure_processes(true);
     measure_local();
     row("bare", "tcp", socket_rate, bench.copy, true);
+    row("bare", "tcp_by_2_sockets", bare_sockets(2, false), bench.copy, true);
+    row("bare", "tcp_both_ways", bare_sockets(2, true), bench.copy, true);
+    row("bare", "tcp_both_ways_by_2_sockets", bare_sockets(4, true), bench.copy, true);
     row("bare", "process_vm_readv", read_other_process(), bench.copy, true);
     free(bench.from);
     free(bench.to);

@@ -23,9 +23,10 @@ enum { TEST_BATCH = 128, MARGIN = 4 };
 enum { SHUFFLE = 1000, COLOURS }; /* streams of random numbers */
 
 typedef struct options {
-    const char *data, *device, *dtype, *save, *load, *log;
+    const char *data, *device, *dtype, *save, *load, *log, *profile;
     int depth, drawn, epochs, steps, batch, seed, threads;
     double lr, momentum, weight_decay, timeout;
+    bool one_cycle;
     strategy_options strategy;
 } options;
 
@@ -54,6 +55,8 @@ static options parse_options(int argc, char **argv)
         { "--lr", "X",
           "learning rate; a tenth of it from half of the epochs on, a hundredth in the last quarter",
           .real = &o.lr, .low = 1e-9, .high = 1e3 },
+        { "--one-cycle", NULL, "the rate climbs to --lr in a quarter of the steps, then falls to 0",
+          .flag = &o.one_cycle },
         { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
         { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
         { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
@@ -64,6 +67,8 @@ static options parse_options(int argc, char **argv)
         { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
         { "--load", "F", "go on from a checkpoint, with its optimizer's numbers and seed", .text = &o.load },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
+        { "--profile", "F.json", "write a timeline of what takes how long, and print the longest of it",
+          .text = &o.profile },
         { "--timeout", "S", "seconds to wait for another rank; otherwise DML_TIMEOUT, or 30",
           .real = &o.timeout, .low = 0.01, .high = 1e6 },
         STRATEGY_ARGS(o.strategy),
@@ -161,8 +166,16 @@ static void fill_image(float *image, int32_t *label, const unsigned char *record
 
 /* ---- training and testing ---- */
 
+/* One cycle, for few epochs: up along a line, down along a cosine.
+   Source: Smith, Topin, "Super-convergence", 2017, section 3. */
+static double one_cycle(double at)
+{
+    return at < 0.25 ? 4 * at : 0.5 * (1 + cos(3.14159265358979 * (at - 0.25) / 0.75));
+}
+
 static float learning_rate(const options *o, uint64_t step, uint64_t steps)
 {
+    if (o->one_cycle) return (float)(o->lr * one_cycle((double)(step + 1) / (double)(steps + 1)));
     return (float)(o->lr * (4 * step >= 3 * steps ? 0.01 : 2 * step >= steps ? 0.1 : 1));
 }
 
@@ -283,7 +296,9 @@ int main(int argc, char **argv)
     if (s.trains) {
         report r;
         double sums[2] = { 0, 0 };
+        profile_begin(ctx, s.comm, o.profile);
         train(&o, &s, &training, &r);
+        profile_end(ctx, s.comm, o.profile);
         test(predict, &s, &tests, sums);
         report_end(&r, (int64_t)sums[0], tests.count);
         if (s.rank == 0) printf("test loss %.9g\n", sums[1] / tests.count);

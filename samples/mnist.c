@@ -27,7 +27,7 @@ enum { DRAWN_SEED = 1 };
 enum { SHUFFLE = 1000 }; /* the random stream of the digits' order */
 
 typedef struct options {
-    const char *model, *data, *device, *dtype, *save, *load, *log;
+    const char *model, *data, *device, *dtype, *save, *load, *log, *profile;
     bool list_devices, nesterov;
     int drawn, epochs, batch, seed, threads, steps;
     double lr, momentum, weight_decay, timeout;
@@ -69,6 +69,8 @@ static options parse_options(int argc, char **argv)
         { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
         { "--load", "F", "go on from a checkpoint, with its optimizer's numbers and seed", .text = &o.load },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
+        { "--profile", "F.json", "write a timeline of what takes how long, and print the longest of it",
+          .text = &o.profile },
         { "--timeout", "S", "seconds to wait for another rank; otherwise DML_TIMEOUT, or 30",
           .real = &o.timeout, .low = 0.01, .high = 1e6 },
         STRATEGY_ARGS(o.strategy),
@@ -83,8 +85,14 @@ static int list_devices(void)
 {
     dml_device_info info[64];
     const int count = dml_devices(info, 64);
-    for (int i = 0; i < count && i < 64; i++)
-        printf("%-10s %s, %d units\n", info[i].id, info[i].name, info[i].compute_units);
+    for (int i = 0; i < count && i < 64; i++) {
+        printf("%-10s %s, %d units", info[i].id, info[i].name, info[i].compute_units);
+        if (info[i].memory) printf(", %llu MiB", (unsigned long long)(info[i].memory >> 20));
+        if (info[i].clock) printf(", %d MHz", info[i].clock);
+        if (info[i].features[0]) printf(", %s", info[i].features);
+        if (info[i].driver[0]) printf(", driver %s", info[i].driver);
+        putchar('\n');
+    }
     args_check_output();
     return 0;
 }
@@ -384,7 +392,9 @@ int main(int argc, char **argv)
 
     if (s.trains) {
         report r;
+        profile_begin(ctx, s.comm, o.profile);
         (s.row->whole ? train_whole : train)(&o, &s, &training, &r);
+        profile_end(ctx, s.comm, o.profile);
         report_end(&r, count_correct(predict, ctx, &test, s.comm), test.count);
     }
 

@@ -35,6 +35,30 @@ static dml_dtype dtype_of(const char *name)
     return DML_F32;
 }
 
+/* --profile: measures what rank 0's ops take, or its device's kernels. */
+static void profile_begin(dml_context *ctx, dml_comm *comm, const char *path)
+{
+    if (!path || dml_comm_rank(comm) != 0) return;
+    FILE *file = fopen(path, "w"); /* now, not after the work */
+    if (!file) args_exit(1, "can't write the profile %s: %s", path, strerror(errno));
+    fclose(file);
+    if (dml_profile_begin(ctx, 0) != DML_OK) args_exit(1, "%s", dml_error(ctx));
+}
+
+/* Writes the timeline and prints what took longest. */
+static void profile_end(dml_context *ctx, dml_comm *comm, const char *path)
+{
+    dml_profile_row rows[10];
+    if (!path || dml_comm_rank(comm) != 0) return;
+    const int count = dml_profile_rows(ctx, rows, 10);
+    if (dml_profile_write(ctx, path) != DML_OK) args_exit(1, "%s", dml_error(ctx));
+    for (int i = 0; i < count && i < 10; i++)
+        printf("%8.1f ms in %lld calls: %s, %s%s%s\n", 1e3 * rows[i].seconds, (long long)rows[i].calls,
+               rows[i].what, rows[i].pass, *rows[i].node ? " of " : "", rows[i].node);
+    printf("%s: all of %d, for ui.perfetto.dev\n", path, count);
+    dml_profile_end(ctx);
+}
+
 /* `log` NULL: no log. Only rank 0 prints and writes. */
 static void report_begin(report *r, dml_comm *comm, const char *label, uint64_t steps, int epochs,
                          const char *log)

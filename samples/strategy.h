@@ -19,7 +19,7 @@
 typedef struct strategy_options {
     const char *name, *compression, *devices;
     int tau, servers, staleness, fetch_every, push_every, portions;
-    double outer_lr;
+    double outer_lr, penalty;
     bool average_state, asynchronous, across_steps;
     bool whole; /* no flag: the sample calls row->whole where a row has that */
 } strategy_options;
@@ -200,11 +200,34 @@ static dml_status strategy_serve(strategy *s)
 
 enum { STRATEGY_MOST_INPUTS = 8 };
 
+/* What sandblaster minimises: the mean loss of a set, and half of `penalty` times the sum of the parameters'
+   squares. Without that it goes to the end of what the samples say, and is half a percent worse at others. */
+typedef struct strategy_goal {
+    const strategy_set *set;
+    double penalty;
+} strategy_goal;
+
+static dml_status strategy_penalise(dml_trainer *trainer, double penalty, double samples, double *loss_sum)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, count);
+    double squares = 0;
+    if (!w || !g) return dml_status_of(dml_trainer_context(trainer));
+    for (size_t i = 0; i < count; i++) {
+        squares += (double)w[i] * (double)w[i];
+        g[i] += (float)penalty * w[i];
+    }
+    *loss_sum += 0.5 * penalty * squares * samples;
+    return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
+}
+
 /* One of a set's even portions, in pieces of its batch. */
 static dml_status strategy_portion(void *user, dml_trainer *trainer, int portion, int portions,
                                    double *loss_sum, double *samples)
 {
-    const strategy_set *set = user;
+    const strategy_goal *goal = user;
+    const strategy_set *set = goal->set;
     const int begin = (int)((int64_t)set->samples * portion / portions);
     const int end = (int)((int64_t)set->samples * (portion + 1) / portions);
     const void *inputs[STRATEGY_MOST_INPUTS];
@@ -218,14 +241,16 @@ static dml_status strategy_portion(void *user, dml_trainer *trainer, int portion
         *loss_sum += (double)loss * rows;
     }
     *samples = end - begin;
-    return status;
+    if (status != DML_OK || begin == end) return status;
+    return strategy_penalise(trainer, goal->penalty, *samples, loss_sum);
 }
 
 static dml_status strategy_sandblaster(strategy *s, const strategy_set *set, int iterations, double *loss,
                                        int *passes)
 {
+    strategy_goal goal = { set, s->options.penalty > 0 ? s->options.penalty : 3e-4 };
     const dml_sandblaster_options o = { .portion = strategy_portion,
-                                        .user = (void *)(uintptr_t)set,
+                                        .user = &goal,
                                         .portions = s->options.portions,
                                         .lbfgs.iterations = iterations };
     dml_sandblaster_result result = { 0 };
@@ -270,7 +295,7 @@ static const strategy_row strategy_rows[] = {
       "the same, but nobody waits for another, and servers update by Adagrad",
       "Dean et al., Large scale distributed deep networks, NIPS 2012", .open = strategy_cluster,
       .start = strategy_downpour, .end = strategy_take_over },
-    { "sandblaster", "--ps|--portions",
+    { "sandblaster", "--ps|--portions|--penalty",
       "L-BFGS over all samples, on servers' vectors; worker 0 only hands out portions to the others",
       "the same, section 4.2", .open = strategy_cluster, .start = strategy_serve,
       .whole = strategy_sandblaster },
@@ -328,6 +353,12 @@ static void strategy_list(void)
           .integer = &(o).portions,                                                                          \
           .low = 1,                                                                                          \
           .high = 1e6 },                                                                                     \
+        { "--penalty",                                                                                       \
+          "X",                                                                                               \
+          "sandblaster: half of it times the parameters' squares is in the loss; otherwise 3e-4",            \
+          .real = &(o).penalty,                                                                              \
+          .low = 1e-30,                                                                                      \
+          .high = 10 },                                                                                      \
         { "--devices", "D,D,...",                                                                            \
           "mirrored, ...: cpu, cpu*3 (its threads), opencl:0, ...; otherwise cpu,cpu",                       \
           .text = &(o).devices },                                                                            \
@@ -365,6 +396,7 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--fetch-every", o->fetch_every != 0 },
         { "--push-every", o->push_every != 0 },
         { "--portions", o->portions != 0 },
+        { "--penalty", o->penalty != 0 },
         { "--devices", o->devices != NULL },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

@@ -90,6 +90,7 @@ DML__DRIVERS_BEGIN
 #include "comm/pair.c"
 DML__DRIVERS_END
 #include "comm/link.c"
+#include "comm/short.c"
 #include "comm/operation.c"
 #include "comm/turn.c"
 #include "comm/nccl_engine.c"
@@ -103,6 +104,7 @@ DML__DRIVERS_BEGIN
 #include "dist/cluster.c"
 #include "dist/parameter_server_meet.c"
 #include "dist/parameter_server.c"
+#include "dist/parameter_server_weights.c"
 #include "dist/parameter_server_serve.c"
 DML__DRIVERS_END
 #ifdef DML_H

@@ -303,8 +303,8 @@ static void write_line(amalgamation *a, const char *line, size_t size)
 
 static void write_position(amalgamation *a, const char *name, int line)
 {
-    if (a->quiet || !a->lines || a->bare) return;
-    append_format(&a->out, "#line %d \"%s/%s\"\n", line, a->source, name);
+    if (a->quiet || !a->lines) return;
+    append_format(&a->out, "#line %d \"%s%s%s\"\n", line, a->bare ? "" : a->source, a->bare ? "" : "/", name);
 }
 
 static void write_separator(amalgamation *a, const char *name)
@@ -352,6 +352,7 @@ static void write_strings(amalgamation *a, const char *name, const char *from, i
     inner.source = a->source;
     inner.root = name;
     inner.bare = true;
+    inner.lines = true; /* the compiler of a device speaks of our files, then */
     inner.blank = true;
     walk(&inner, name, from, from_line);
     if (!a->quiet) append_strings(&a->out, &inner.out);

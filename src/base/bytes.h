@@ -6,7 +6,23 @@
 
 #include <string.h>
 
-/* Compilers make one load or store of each. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define DML__BYTES_AS(type, name)                                                                            \
+    static inline type dml__load##name(const void *from)                                                     \
+    {                                                                                                        \
+        type value;                                                                                          \
+        memcpy(&value, from, sizeof value);                                                                  \
+        return value;                                                                                        \
+    }                                                                                                        \
+    static inline void dml__store##name(void *to, type value)                                                \
+    {                                                                                                        \
+        memcpy(to, &value, sizeof value);                                                                    \
+    }
+DML__BYTES_AS(uint16_t, 16)
+DML__BYTES_AS(uint32_t, 32)
+DML__BYTES_AS(uint64_t, 64)
+#undef DML__BYTES_AS
+#else
 static inline uint16_t dml__load16(const void *from)
 {
     const unsigned char *b = (const unsigned char *)from;
@@ -47,6 +63,8 @@ static inline void dml__store64(void *to, uint64_t value)
     dml__store32(b, (uint32_t)value);
     dml__store32(b + 4, (uint32_t)(value >> 32));
 }
+
+#endif
 
 static inline float dml__load_f32(const void *from)
 {

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include "base/clock_internal.h"
 #include "base/windows.h"
 
 #include <time.h>
@@ -25,6 +26,16 @@ DML_API double dml_seconds(void)
 #else
     return (double)clock() / CLOCKS_PER_SEC;
 #endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
 }
 
 #endif

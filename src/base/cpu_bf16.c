@@ -91,9 +91,9 @@ DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
     const char *wanted = getenv("DML_ISA");
     const bool pairs = wanted && strcmp(wanted, "avx512_bf16") == 0;
     if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
+    if (!dml__has_avx512_bf16()) return DML__BF16_WIDENED;
     if (dml__has_amx() && !pairs) return DML__BF16_AMX;
-    return dml__has_avx512_bf16() && (pairs || dml__avx512_bf16_pays()) ? DML__BF16_AVX512
-                                                                        : DML__BF16_WIDENED;
+    return pairs || dml__avx512_bf16_pays() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
 }
 
 #endif

@@ -17,7 +17,8 @@
 typedef enum dml__bf16_isa {
     DML__BF16_WIDENED, /* none: bf16 is widened to f32 */
     DML__BF16_AVX512,  /* AVX512-BF16: dot products of pairs */
-    DML__BF16_AMX      /* AMX-TILE and AMX-BF16: 16 x 16 tiles */
+    DML__BF16_AMX /* AMX-TILE and AMX-BF16: 16 x 16 tiles; with AVX512-BF16, as on every processor that has
+                     them */
 } dml__bf16_isa;
 
 /* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone

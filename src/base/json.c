@@ -244,6 +244,80 @@ DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
     return true;
 }
 
+/* Whether the very next character is one of these, which is then taken. */
+static bool dml__json_take_any(dml__json *json, const char *characters)
+{
+    const char c = json->at < json->bytes ? json->text[json->at] : '\0';
+    if (c == '\0' || !strchr(characters, c)) return false;
+    json->at++;
+    return true;
+}
+
+static bool dml__json_take_digits(dml__json *json)
+{
+    const size_t start = json->at;
+    while (dml__json_take_any(json, "0123456789")) continue;
+    return json->at > start;
+}
+
+static bool dml__json_take_number(dml__json *json)
+{
+    dml__json_take_any(json, "-");
+    if (!dml__json_take_any(json, "0") && !dml__json_take_digits(json)) return false;
+    if (dml__json_take_any(json, ".") && !dml__json_take_digits(json)) return false;
+    if (!dml__json_take_any(json, "eE")) return true;
+    dml__json_take_any(json, "+-");
+    return dml__json_take_digits(json);
+}
+
+static bool dml__json_take_word(dml__json *json)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    for (int i = 0; i < 3; i++) {
+        const size_t bytes = strlen(words[i]);
+        if (json->bytes - json->at < bytes || memcmp(json->text + json->at, words[i], bytes) != 0) continue;
+        json->at += bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Neither an object nor an array. */
+static bool dml__json_skip_plain(dml__json *json)
+{
+    dml__json_string string;
+    if (dml__json_peek(json) == '"') return dml__json_read_string(json, &string);
+    const size_t start = json->at;
+    if (!json->problem && (dml__json_take_word(json) || dml__json_take_number(json))) return true;
+    return dml__json_fail(json, start, "a value was expected");
+}
+
+DML__LOCAL bool dml__json_skip(dml__json *json)
+{
+    uint64_t objects = 0; /* a bit for each that is open, the innermost lowest: not an array */
+    int depth = 0;
+    bool first = true;
+    dml__json_string name;
+    do {
+        const bool object = dml__json_take(json, '{');
+        if (object || dml__json_take(json, '[')) {
+            if (depth == 64) return dml__json_fail(json, json->at - 1, "values are nested more than 64 deep");
+            objects = objects << 1 | (object ? 1u : 0u);
+            depth++;
+            first = true;
+        } else if (!dml__json_skip_plain(json)) {
+            return false;
+        }
+        while (depth > 0 && !dml__json_more(json, objects & 1 ? '}' : ']', &first)) {
+            if (json->problem) return false;
+            objects >>= 1;
+            depth--;
+        }
+        if (depth > 0 && (objects & 1) && !dml__json_read_name(json, &name)) return false;
+    } while (depth > 0);
+    return true;
+}
+
 DML__LOCAL bool dml__json_end(dml__json *json)
 {
     dml__json_peek(json);

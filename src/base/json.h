@@ -43,6 +43,9 @@ DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
 /* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
 DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
 
+/* Goes past a value of any kind, nested at most 64 deep. */
+DML__LOCAL bool dml__json_skip(dml__json *json);
+
 /* Whether nothing but white space is left. */
 DML__LOCAL bool dml__json_end(dml__json *json);
 

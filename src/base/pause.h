@@ -19,4 +19,14 @@ static inline void dml__pause(void)
 #endif
 }
 
+/* The line of that address will be written: another processor that has it may give it away now. */
+static inline void dml__write_soon(const void *address)
+{
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 #endif

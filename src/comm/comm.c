@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/clock_internal.h"
 #include "comm/job.h"
 #include "comm/trace.h"
 
@@ -173,6 +174,8 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
     if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    if ((in && (uintptr_t)call->in % element) || (out && (uintptr_t)call->out % element))
+        return "its arrays must begin at a multiple of the element's size";
     return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
 
@@ -239,7 +242,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
-    if (job->transport) job->clock = dml_seconds();
+    if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
@@ -371,7 +374,10 @@ DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, in
     any.found = count;
     int index = -1;
     dml__enter_job(job);
-    if (dml__wait_until(job, dml__any_done, &any, -1) && any.found < count) {
+    job->waits_for_any = count > 1;
+    const bool ended = dml__wait_until(job, dml__any_done, &any, -1);
+    job->waits_for_any = false;
+    if (ended && any.found < count) {
         if (!dml__is_own_request(job, requests[any.found])) {
             dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                           "rank %d waited for a request that another communicator gave out", job->rank);
@@ -591,6 +597,7 @@ DML_API int dml_comm_strangers(const dml_comm *comm)
 
 DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 {
+    if (!stats) return;
     memset(stats, 0, sizeof *stats);
     if (!comm || dml__is_copy(comm->job)) return;
     dml__enter_job(comm->job);

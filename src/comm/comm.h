@@ -87,7 +87,8 @@ typedef struct dml_comm_options {
     /* What lies between ranks of one host: "tcp", or "shm" for memory that they share. NULL:
        DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. Over "shm" what is large and
        only moved is read straight from the sender's memory (Linux's process_vm_readv) where the system lets
-       ranks do that; DML_COMM_CMA=0 has it copied instead. */
+       ranks do that and it takes less than two copies, which each rank tries when it opens; DML_COMM_CMA=1
+       has it read without a trial, DML_COMM_CMA=0 copied. */
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
@@ -145,13 +146,16 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world
 
 /* A communicator of those ranks of `comm` that give the same `color`, in the order of their `key` (of equal
    keys: of their ranks); a collective of all of them. It shares its parent's connections, its deadline and
-   its error, and lives on after its parent is closed. NULL for a negative color, or after an error. */
+   its error, and lives on after its parent is closed. NULL for a negative color, or after an error, which the
+   parent has. */
 DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 
 /* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
-   was sent to this rank and that nobody received is one. NULL is fine. In a fork's child it only releases the
-   child's copy. */
+   was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
+   took part in has ended is none. NULL is fine. In a fork's child it only releases the
+   child's copy. Whatever uses the communicator ends before: a trainer with a strategy steps, and is destroyed
+   with its context, only as long as the communicators that were given to the strategy are open. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
@@ -190,7 +194,8 @@ typedef struct dml_comm_stats {
     int strangers;                    /* as dml_comm_strangers */
 } dml_comm_stats;
 
-/* Adding these up takes no lock and no look at the clock that there wouldn't be anyway. Zeros for NULL. */
+/* Adding these up takes no lock and no look at the clock that there wouldn't be anyway. Zeros for a
+   communicator of NULL; stats of NULL is fine. */
 DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats);
 
 /* Writes the timeline as it is now, in the format of Chrome's tracing (chrome://tracing, ui.perfetto.dev): a

@@ -52,7 +52,8 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
         if (count) dml__say(words, ", %d by %s", count, media[m]);
     }
     int readers = 0;
-    for (int r = 0; r < comm->size && job->links; r++) readers += job->links[comm->world_ranks[r]].reads;
+    for (int r = 0; r < comm->size && job->transport && !job->engine; r++)
+        readers += comm->world_ranks[r] != job->rank && dml__is_reader(job, comm->world_ranks[r]);
     if (readers) dml__say(words, ", %d of them reading this one's memory", readers);
     dml__say(words, "\n");
 }

@@ -111,12 +111,22 @@ static dml_request *dml__oldest(const dml__comm_job *job)
     return job->active ? job->active : job->unmatched;
 }
 
+/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
+static bool dml__differ(const dml__comm_job *job)
+{
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__oldest(job)) : -1;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (dml__waits_for(r) != first) return true;
+    return false;
+}
+
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
 {
     dml_request *request = dml__oldest(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
-    control.rank = request ? dml__waits_for(request) : -1;
+    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     if (request) {
         dml__encode_signature(&request->call.signature, control.body);
@@ -233,6 +243,49 @@ static bool dml__all_answered(const dml__comm_job *job)
     return true;
 }
 
+/* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
+static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const int size = comm ? comm->size : job->world;
+    for (int r = 0; r < size; r++) {
+        dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
+        if (!peer->reach) peer->reach = DML__REACHED;
+    }
+}
+
+/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
+   all of the communicator. Returns when something moved last among them. */
+static double dml__reach_all(dml__comm_job *job, const dml_request *request, int waits_for)
+{
+    double moved_at = job->moved_at;
+    dml__peer *own = &job->peers[job->rank];
+    own->waits_for = waits_for;
+    own->waits_communicator = request->comm->id;
+    own->waits_in = request->call.signature;
+    own->moved_at = job->moved_at;
+    own->answered = true;
+    own->reach = DML__REACHED;
+    for (bool more = true; more;) {
+        more = false;
+        for (int rank = 0; rank < job->world; rank++) {
+            dml__peer *peer = &job->peers[rank];
+            if (peer->reach != DML__REACHED) continue;
+            peer->reach = DML__FOLLOWED;
+            more = true;
+            if (!peer->answered || peer->goodbye) continue;
+            if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+            if (peer->waits_for >= 0 && !job->peers[peer->waits_for].reach)
+                job->peers[peer->waits_for].reach = DML__REACHED;
+            if (peer->waits_for < 0 || !dml__is_pair(peer->waits_in.operation))
+                dml__reach_group(job, rank, peer->waits_communicator);
+        }
+    }
+    return moved_at;
+}
+
 /* All wait in a circle: because of different calls, or because the network is slow. */
 static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *request, int waits_for)
 {
@@ -278,14 +331,19 @@ static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *reque
    lead round a circle although one in it waits for a silent rank, too. */
 static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    const int waits_for = dml__waits_for(request);
+    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
     double moved_at = job->moved_at;
     int rank = waits_for, steps = 0;
+    for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
     while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
         if (job->peers[rank].moved_at > moved_at) moved_at = job->peers[rank].moved_at;
         rank = job->peers[rank].waits_for;
     }
     if (rank >= 0 && dml__is_silent(job, rank)) return dml__blame_silent(job, request, rank);
+    if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        const double moved = dml__reach_all(job, request, waits_for);
+        if (moved > moved_at) moved_at = moved;
+    }
     if (moved_at + job->timeout > dml_seconds()) {
         request->deadline = moved_at + job->timeout;
         return DML_OK;
@@ -293,6 +351,11 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++)
         if (dml__is_silent(job, request->comm->world_ranks[r]))
             return dml__blame_silent(job, request, request->comm->world_ranks[r]);
+    /* Who said goodbye can't help any more; who is just silent might, so the others don't wait for each other
+       alone. */
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye)
+            return dml__blame_silent(job, request, r);
     return dml__blame_circle(job, request, waits_for);
 }
 

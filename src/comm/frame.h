@@ -36,6 +36,10 @@ typedef struct dml__frame {
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES]);
 DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame);
 
+/* Whether a frame that came is the expected one but for what it says of `consumed`. */
+DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
+                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed);
+
 /* Bytes that a payload of `bytes` takes in the stream. */
 static inline size_t dml__padded(size_t bytes)
 {

@@ -24,9 +24,10 @@
 /* ---- a step, as it is being run ---- */
 
 typedef struct dml__step_state {
-    uint64_t done; /* elements that are past */
-    int32_t next;  /* the next step of the same flow, or the next local step; -1: none */
-    bool past;     /* all of it is */
+    uint64_t done;    /* elements that are past */
+    int32_t next;     /* the next step of the same flow, or the next local step; -1: none */
+    uint32_t message; /* of a short call's: how many there are before it between the same ranks */
+    bool past;        /* all of it is */
 } dml__step_state;
 
 /* The messages of one operation in one direction between this rank and another, in their order. */
@@ -68,6 +69,16 @@ typedef struct dml__comm_call {
     dml__reduction reduction;
 } dml__comm_call;
 
+/* What a schedule was written for. */
+typedef struct dml__written {
+    const dml_comm *comm; /* NULL: nothing that comes again */
+    uint32_t communicator;
+    int algorithm;
+    dml__signature signature;
+    uint64_t count;
+    bool is_short; /* its steps are such as short.c runs */
+} dml__written;
+
 struct dml_request {
     dml__comm_call call;
     dml_comm *comm;
@@ -90,7 +101,8 @@ struct dml_request {
     dml__reduction reduction; /* its dtype is that of what the steps are about */
     dml__leaf_sums leaf_sums;
     char *spaces[DML__SPACE_COUNT];
-    dml__schedule schedule;  /* of the round */
+    dml__schedule schedule; /* of the round */
+    dml__written written;
     dml__step_state *states; /* (schedule.capacity) */
     dml__flow *flows;        /* (flow_count) of dml__comm_job.most_flows */
     int flow_count, steps_left, first_local;
@@ -137,7 +149,7 @@ typedef struct dml__link {
     size_t out_counted;          /* bytes of payload, wherever they are */
     dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
     bool out_offered;            /* the other rank reads the payload where it lies */
-    bool reads;                  /* it can */
+    bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
     uint64_t out_elements;
     uint8_t
         *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
@@ -146,6 +158,9 @@ typedef struct dml__link {
     dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
     bool gone;
 } dml__link;
+
+/* Whether the search for a culprit has come to a rank, and has gone on from there. */
+typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
 
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
@@ -159,6 +174,7 @@ typedef struct dml__peer {
     uint64_t waits_sequence;
     uint32_t waits_communicator;
     dml__signature waits_in;
+    dml__reach reach;
 } dml__peer;
 
 /* ---- the job ---- */
@@ -236,6 +252,7 @@ typedef struct dml__comm_job {
     bool aborted;             /* the others know that this one has failed */
     bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
+    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
     bool yields;              /* meanwhile others may want the processor */
@@ -334,12 +351,27 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
 DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step);
 DML__LOCAL char *dml__step_data(const dml_request *request, int step);
 
+/* Strings the steps together and lists their flows. */
+DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
+
+/* A local step that may go, all of it. */
+DML__LOCAL void dml__apply_local(dml_request *request, int step);
+
 /* One step, and one flow: a send, or a receive that has met its message. */
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
                                 uint64_t count);
 
 DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status);
 DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
+
+/* ---- short calls (short.c) ---- */
+
+/* Whether the steps of a schedule are such, which numbers their messages. */
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
+
+/* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
+   way. */
+DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
 
 /* ---- pairs (pair.c: sends and receives) ---- */
 
@@ -361,6 +393,18 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
 DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank);
+
+/* What the frames of a request's messages say, but for what the message itself is. */
+DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame);
+
+/* Whether that rank reads this one's memory, which it says when it is about to open. */
+DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank);
+
+/* A frame is what goes out next. */
+DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload);
+
+/* Takes of the receiver's room what an eager frame needs; false: there is too little. */
+DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes);
 
 /* Whether something may come from that rank that this one waits for. */
 DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank);

@@ -21,7 +21,7 @@ static size_t dml__eager_charge(size_t bytes)
 
 /* ---- out ---- */
 
-static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
+DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
     frame->consumed = link->consumed;
     link->told = link->consumed;
@@ -43,15 +43,19 @@ static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
     link->out_offered = false;
 }
 
-static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
+DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame)
 {
-    dml_request *request = flow->request;
     memset(frame, 0, sizeof *frame);
     frame->signature = request->call.signature;
     frame->algorithm = request->algorithm;
     frame->tag = request->call.tag;
     frame->communicator = request->comm->id;
     frame->sequence = request->sequence;
+}
+
+static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
+{
+    dml__describe_call(flow->request, frame);
     frame->message = flow->message;
 }
 
@@ -91,6 +95,12 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
     return flow->granted_bytes < bytes ? (size_t)flow->granted_bytes : bytes;
 }
 
+DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank)
+{
+    const dml__transport_calls *calls = job->transport->calls;
+    return calls->reads && !job->links[rank].swapped && calls->reads(job->transport, rank);
+}
+
 /* Whether the other rank had better read this message's payload where it lies: it can, and only copies it.
    What is reduced it takes in smaller pieces, while they are in a cache of its sender's. What is larger than
    the caches comes sooner if both ends copy, unless both receive at the same time. Where ranks share
@@ -100,7 +110,7 @@ static bool dml__is_offered(const dml__comm_job *job, const dml__flow *flow)
     const dml__comm_operation operation = flow->request->call.signature.operation;
     const bool exchange =
         operation == DML__CALL_ALL_TO_ALL || (operation == DML__CALL_ALL_GATHER && !job->yields);
-    if (!job->links[flow->rank].reads || dml__adds(operation)) return false;
+    if (dml__adds(operation) || !dml__is_reader(job, flow->rank)) return false;
     if (job->yields && !exchange && operation != DML__CALL_SCATTER) return false;
     return exchange || dml__step_bytes(flow->request, flow->step) <= DML__OFFERED_BYTES;
 }
@@ -129,6 +139,13 @@ static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame
     return true;
 }
 
+DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes)
+{
+    if (link->charged - link->credited + dml__eager_charge(bytes) > job->store_bytes / 2) return false;
+    link->charged += dml__eager_charge(bytes);
+    return true;
+}
+
 /* A message that may come unasked, or at least word of it. */
 static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__flow *flow, dml__frame *frame)
 {
@@ -138,11 +155,9 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
     if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
     if (request->states[flow->step].done)
         return false; /* a part was granted and has gone: so will the rest */
-    const uint64_t out = link->charged - link->credited;
-    if (small && out + dml__eager_charge(bytes) <= job->store_bytes / 2) {
+    if (small && dml__charge_eager(job, link, bytes)) {
         frame->kind = DML__FRAME_EAGER;
         frame->bytes = (uint32_t)bytes;
-        link->charged += dml__eager_charge(bytes);
         return true;
     }
     frame->kind = DML__FRAME_ANNOUNCE;

@@ -130,7 +130,7 @@ static void dml__look_at_links(dml__comm_job *job)
         dml__link *link = &job->links[rank];
         if (rank == job->rank) continue;
         const char *medium = calls->medium(job->transport, rank);
-        link->reads = calls->reads && calls->reads(job->transport, rank) && !link->swapped;
+        link->at_once = strcmp(medium, "shm") == 0;
         link->traffic = strcmp(medium, "tcp") == 0   ? &job->stats.tcp
                         : strcmp(medium, "shm") == 0 ? &job->stats.shm
                                                      : &job->stats.local;
@@ -250,6 +250,7 @@ static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *sett
     shm.world = job->world;
     shm.off = settings->only_tcp;
     shm.no_reads = settings->no_reads;
+    shm.reads_if_fast = settings->reads_if_fast;
     shm.spin = -1;
     shm.seconds = job->timeout;
     shm.control = dml__sharing_control;
@@ -536,11 +537,11 @@ static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 }
 
 /* False: the job has failed. */
-static bool dml__take_leave(dml__comm_job *job, bool last)
+static bool dml__take_leave(dml__comm_job *job, bool last, double until)
 {
     if (job->error.status) return false;
     dml__say_goodbye(job, last);
-    dml__wait_until(job, dml__all_said_goodbye, &last, dml_seconds() + job->timeout);
+    dml__wait_until(job, dml__all_said_goodbye, &last, until);
     return !job->error.status;
 }
 
@@ -575,13 +576,14 @@ static void dml__judge_leftovers(dml__comm_job *job)
 static void dml__close_in_order(dml__comm_job *job)
 {
     dml__wait_until(job, dml__none_active, NULL, -1);
-    if (!dml__take_leave(job, false)) return;
+    const double until = dml_seconds() + job->timeout;
+    if (!dml__take_leave(job, false, until)) return;
     job->look_around = true;
     dml__make_progress(job);
     for (int rank = 0; job->outlives && !job->engine && rank < job->world; rank++)
         if (job->links[rank].gone) job->links[rank].store_used = 0; /* who died couldn't know */
     dml__judge_leftovers(job);
-    dml__take_leave(job, true);
+    dml__take_leave(job, true, until);
 }
 
 static bool dml__comm_is_idle(dml__comm_job *job, void *user)

@@ -124,6 +124,12 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
+DML__LOCAL void dml__apply_local(dml_request *request, int step)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    dml__apply(request, step, dml__place(request, s->source_space, s->source), s->count);
+}
+
 /* One local step, in pieces that stay in the cache between what wrote and what reads them. */
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
@@ -197,7 +203,7 @@ static void dml__link_flow(dml__comm_job *job, dml__flow *flow)
     *at = flow;
 }
 
-static void dml__begin_steps(dml__comm_job *job, dml_request *request)
+DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request)
 {
     dml__string_steps(job, request);
     for (int f = 0; f < request->flow_count; f++) {
@@ -230,6 +236,7 @@ static void dml__begin_owners(dml__comm_job *job, dml_request *request)
     request->reduction.function = dml__join_owners;
     dml__say_owners(call->leaves, call->signature.root, comm->rank, call->owners);
     request->schedule.count = 0;
+    request->written.comm = NULL;
     request->spaces[DML__SPACE_OUT] = (char *)call->owners;
     request->algorithm = dml__find_algorithm(DML__CALL_ALL_REDUCE, "tree"); /* any that needs no scratch */
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -294,11 +301,24 @@ static void dml__next_sums(dml__comm_job *job, dml_request *request)
 
 /* ---- rounds of the others ---- */
 
-static void dml__begin_round(dml__comm_job *job, dml_request *request)
+/* The same steps as those that are there; many calls follow one like them. */
+static bool dml__is_written(const dml_request *request)
+{
+    const dml__written *written = &request->written;
+    const dml__signature *a = &written->signature, *b = &request->call.signature;
+    return written->comm == request->comm && written->communicator == request->comm->id &&
+           written->algorithm == request->algorithm && written->count == request->round_count &&
+           a->operation == b->operation && a->dtype == b->dtype && a->root == b->root &&
+           a->count == b->count && !request->call.counts;
+}
+
+/* False: there are too many steps. */
+static bool dml__write_round(const dml__comm_job *job, dml_request *request)
 {
     const dml__comm_call *call = &request->call;
     const dml_comm *comm = request->comm;
     dml__collective c;
+    if (dml__is_written(request)) return true;
     memset(&c, 0, sizeof c);
     c.operation = call->signature.operation;
     c.rank = comm->rank;
@@ -310,6 +330,28 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     request->schedule.count = 0;
     request->schedule.overflowed = false;
+    dml__algorithm_of(request)->write(&c, &request->schedule);
+    if (request->schedule.overflowed) return false;
+    request->written.comm = call->counts ? NULL : comm;
+    request->written.communicator = comm->id;
+    request->written.algorithm = request->algorithm;
+    request->written.signature = call->signature;
+    request->written.count = request->round_count;
+    request->written.is_short = !call->counts && dml__has_short_steps(job, request);
+    return true;
+}
+
+/* Whether it is one that somebody waits for, and nothing else is under way. */
+static bool dml__is_short(const dml__comm_job *job, const dml_request *request)
+{
+    return request->written.is_short && request == &job->requests[job->max_requests] &&
+           request->round_count == request->call.signature.count && job->active == request &&
+           !request->next && !job->unmatched && !job->trace && !job->helper_started;
+}
+
+static void dml__begin_round(dml__comm_job *job, dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
@@ -318,14 +360,16 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
         request->spaces[DML__SPACE_OUT] += begin;
         if (call->in) request->spaces[DML__SPACE_IN] += begin;
     }
-    dml__algorithm_of(request)->write(&c, &request->schedule);
-    if (request->schedule.overflowed) {
+    if (!dml__write_round(job, request)) {
         char text[DML__SIGNATURE_TEXT];
         dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d: %s has more steps than were planned for",
                       job->rank, dml__signature_text(&call->signature, text));
         return;
     }
-    dml__begin_steps(job, request);
+    if (dml__is_short(job, request))
+        dml__run_short(job, request);
+    else
+        dml__begin_steps(job, request);
 }
 
 /* As many elements at once as SCRATCH has room for, and, of an all-reduce of two, as stay in the caches from
@@ -441,6 +485,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     request->moved = true;
     request->spaces[DML__SPACE_OUT] = (char *)request->call.out;
     schedule->count = 1;
+    request->written.comm = NULL;
     dml__step *step = &schedule->steps[0];
     memset(step, 0, sizeof *step);
     step->kind = sends ? DML__STEP_SEND : DML__STEP_RECEIVE;

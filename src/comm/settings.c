@@ -253,6 +253,7 @@ static bool dml__read_transport(const dml_comm_options *options, dml__comm_setti
     const char *reads = dml__environment("DML_COMM_CMA");
     settings->only_tcp = text && strcmp(text, "tcp") == 0;
     settings->no_reads = reads && strcmp(reads, "0") == 0;
+    settings->reads_if_fast = !reads;
     if (reads && !settings->no_reads && strcmp(reads, "1") != 0) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_COMM_CMA is \"%s\", not 0 or 1", reads);
         return false;

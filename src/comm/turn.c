@@ -128,6 +128,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
         job->sleeping = false;
         dml__cond_signal_all(&job->changed);
         dml__give_way(job);
+        if (job->sleeping) return; /* another thread came in, and hears by itself what there is to hear */
     } else {
         ready = job->transport->calls->wait(job->transport, job->wishes, 0);
     }
@@ -215,7 +216,10 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             dml__cond_wait(&job->changed, &job->mutex, 0.1);
             continue;
         }
-        if (job->helper_started) dml__give_way(job);
+        if (job->helper_started) {
+            dml__give_way(job);
+            if (job->sleeping) continue; /* another thread came in, which has the transport now */
+        }
         if (dml__make_progress(job)) {
             spin_until = -1;
             if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());

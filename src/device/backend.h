@@ -44,6 +44,10 @@ typedef struct dml_device_info {
     uint64_t memory;   /* bytes, 0 where unknown */
     int compute_units; /* cores or multiprocessors */
     bool gpu;          /* not a CPU that speaks OpenCL */
+    int clock;         /* in MHz at most, 0 where unknown */
+    char
+        features[96]; /* of its instructions: "avx512", "compute capability 9.0", "cl_khr_fp16", ...; or "" */
+    char driver[64];  /* its driver and version, "" where there is none */
 } dml_device_info;
 
 /* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch
@@ -69,6 +73,10 @@ typedef struct dml_backend {
     dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
     dml_status (*launch)(dml_device *device, const dml_launch *launch);
     dml_status (*finish)(dml_device *device);
+    /* Begins or ends the timing of launches and transfers, each of which is then told to
+       dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
+       no clock of its own. */
+    dml_status (*profile)(dml_device *device, bool on);
 } dml_backend;
 
 struct dml_device {
@@ -77,15 +85,28 @@ struct dml_device {
     bool host_memory;
     void *state; /* the backend's own */
     struct dml_context *context;
+    const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
+    const char *pass;             /* "forward" or "backward" */
+    struct dml__profile *profile; /* NULL: nothing is timed (device/profile.h) */
 };
 
-/* For backends: the first failure sticks to the context; returns `status`. */
+/* For backends: the first failure sticks to the context, with the layer that runs; returns `status`. */
 DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
+
+/* For backends, while they open: takes back a failure that the device can do without; and tells of it in the
+   context's log. */
+DML_API void dml_device_forgive(dml_device *device);
+DML_API void dml_device_warn(dml_device *device, const char *format, ...) DML__PRINTF(2, 3);
 
 /* For backends: zeroed memory from the context's allocator, NULL when there is none left. */
 DML_API void *dml_device_allocate(dml_device *device, size_t bytes);
 DML_API void dml_device_release(dml_device *device, void *memory);
+
+/* For backends: what is about to run ("write", a kernel's name) in the layer of now, -1 where nothing is
+   timed; and when it ran, in seconds of dml_seconds. */
+DML_API int dml_device_begin_event(dml_device *device, const char *what);
+DML_API void dml_device_end_event(dml_device *device, int event, double begin, double end);
 
 /* The backends of this build: the CPU always; OpenCL and CUDA where the implementation was compiled with
    DML_OPENCL or DML_CUDA defined and linked with dml_opencl.c or dml_cuda.cu. NULL past the last. */

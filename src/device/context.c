@@ -7,6 +7,7 @@
 #include "base/cpu_internal.h"
 #include "base/os_thread.h"
 #include "device/context_internal.h"
+#include "device/profile_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,6 +60,17 @@ static dml_status dml__open_device_at(dml_context *context, const dml_backend *b
     return status;
 }
 
+/* A backend without devices says why when one is opened. */
+static void dml__explain_no_device(dml_context *context, const dml_backend *backend, const char *id)
+{
+    char why[sizeof context->error.text];
+    dml__open_device_at(context, backend, 0);
+    context->device_open = false;
+    snprintf(why, sizeof why, "%s", context->error.text);
+    dml_device_forgive(&context->device);
+    dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %s", id, why);
+}
+
 /* "name" or "name:index" -> backend and index. False, with the error recorded, for anything else. */
 static bool dml__find_device(dml_context *context, const char *id, const dml_backend **found, int *index)
 {
@@ -91,9 +103,7 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     }
     const int count = backend->count();
     if (count == 0) {
-        const char *maker =
-            strcmp(backend->name, "cuda") == 0 ? "CUDA" : "OpenCL"; /* a CPU there always is */
-        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': no %s device found", id, maker);
+        dml__explain_no_device(context, backend, id);
         return false;
     }
     if (*index >= count) {
@@ -144,6 +154,14 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
+    else if (options->memory_bytes && !options->memory)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "memory_bytes of %zu with NULL for memory: give both, or neither for malloc",
+                  options->memory_bytes);
+    else if (options->pin < -1 || options->pin > 1)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "pin of %d: give 1 to pin the threads, -1 not to, or 0 for what DML_PIN says",
+                  options->pin);
     else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
@@ -172,6 +190,7 @@ DML_API void dml_close(dml_context *context)
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
     if (context->device_open && !dml__lost_by_fork(context)) context->device.backend->close(&context->device);
+    dml__profile_release(context);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
@@ -263,7 +282,25 @@ DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return dml__fail(&device->context->error, status, "%s", text);
+    if (!device->node) return dml__fail(&device->context->error, status, "%s", text);
+    return dml__fail(&device->context->error, status, "%s pass of '%s': %s", device->pass, device->node,
+                     text);
+}
+
+DML_API void dml_device_forgive(dml_device *device)
+{
+    device->context->error.status = DML_OK;
+    device->context->error.text[0] = '\0';
+}
+
+DML_API void dml_device_warn(dml_device *device, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dml__log(&device->context->logger, DML_LOG_WARNING, "%s", text);
 }
 
 DML_API void *dml_device_allocate(dml_device *device, size_t bytes)

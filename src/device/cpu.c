@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 
 static int dml__cpu_device_count(void)
 {
@@ -18,6 +21,11 @@ static void dml__cpu_describe(int index, dml_device_info *info)
     (void)index;
     snprintf(info->name, sizeof info->name, "CPU with %s kernels", dml_isa_name(dml_cpu_isa()));
     info->compute_units = dml_cpu_count();
+    snprintf(info->features, sizeof info->features, "%s", dml_isa_name(dml_cpu_isa()));
+#if !defined(_WIN32) && defined(_SC_PHYS_PAGES)
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) info->memory = (uint64_t)pages * (uint64_t)page;
+#endif
 }
 
 static dml_status dml__cpu_open(dml_device *device)
@@ -84,12 +92,20 @@ static dml_status dml__cpu_finish(dml_device *device)
 
 DML__LOCAL const dml_backend *dml__cpu_backend(void)
 {
-    static const dml_backend backend = {
-        "cpu",          dml__cpu_device_count,  dml__cpu_describe,       dml__cpu_open,
-        dml__cpu_close, dml__cpu_buffer_create, dml__cpu_buffer_destroy, dml__cpu_write,
-        dml__cpu_read,  dml__cpu_copy,          dml__cpu_zero,           dml__cpu_launch,
-        dml__cpu_finish
-    };
+    static const dml_backend backend = { "cpu",
+                                         dml__cpu_device_count,
+                                         dml__cpu_describe,
+                                         dml__cpu_open,
+                                         dml__cpu_close,
+                                         dml__cpu_buffer_create,
+                                         dml__cpu_buffer_destroy,
+                                         dml__cpu_write,
+                                         dml__cpu_read,
+                                         dml__cpu_copy,
+                                         dml__cpu_zero,
+                                         dml__cpu_launch,
+                                         dml__cpu_finish,
+                                         NULL };
     return &backend;
 }
 

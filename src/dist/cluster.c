@@ -77,9 +77,16 @@ typedef struct dml__tf_config {
     size_t hosts_at[DML__CLUSTER_JOBS]; /* behind the [ of each job's list; 0: it has none */
     int hosts[DML__CLUSTER_JOBS];
     dml__json_string type; /* of the task */
-    bool has_cluster, has_type, has_index;
+    bool has_cluster, has_task, has_type, has_index;
     uint64_t index;
 } dml__tf_config;
+
+/* Readers of JSON differ in which of several they take. */
+static void dml__note_key(dml_cluster *cluster, const char *name, bool *seen)
+{
+    if (*seen) dml__no_cluster(cluster, "TF_CONFIG has \"%s\" twice: give it once", name);
+    *seen = true;
+}
 
 /* -1: another. */
 static int dml__find_job(dml__json_string name)
@@ -89,30 +96,8 @@ static int dml__find_job(dml__json_string name)
     return -1;
 }
 
-/* Goes past a value of any kind, whose nesting is counted. */
-static bool dml__skip_value(dml__json *json)
-{
-    int depth = 0;
-    do {
-        dml__json_string string;
-        while (json->at < json->bytes && strchr(" \t\r\n,:", json->text[json->at])) json->at++;
-        if (json->at >= json->bytes) return dml__json_fail(json, json->at, "a value was expected");
-        const char c = json->text[json->at];
-        if (c == '"') {
-            if (!dml__json_read_string(json, &string)) return false;
-        } else {
-            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-            json->at++;
-            if (depth == 0 && c != '}' && c != ']') /* a number or a word */
-                while (json->at < json->bytes && !strchr(" \t\r\n,:]}", json->text[json->at])) json->at++;
-        }
-        if (depth < 0) return dml__json_fail(json, json->at, "a value was expected");
-    } while (depth > 0);
-    return true;
-}
-
-/* Whether the quoted text of `host` comes before offset `end` in one of the lists that are known. */
-static bool dml__host_is_known(const dml__tf_config *config, dml__json_string host)
+/* Whether a host of one of the lists that are known, before offset `end`, means `host`. */
+static bool dml__host_is_known(const dml__tf_config *config, const char *host, const char *end)
 {
     for (int j = 0; j < DML__CLUSTER_JOBS; j++) {
         dml__json json = config->json;
@@ -120,27 +105,37 @@ static bool dml__host_is_known(const dml__tf_config *config, dml__json_string ho
         json.at = config->hosts_at[j];
         if (!json.at) continue;
         dml__json_string other;
-        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) &&
-               other.from < host.from)
-            if (other.bytes == host.bytes && memcmp(other.from, host.from, host.bytes) == 0) return true;
+        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) && other.from < end)
+            if (dml__json_is(other, host)) return true;
     }
     return false;
+}
+
+static void dml__check_host(const dml__tf_config *config, dml_cluster *cluster, dml__json_string host)
+{
+    char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
+    if (host.bytes >= sizeof text) {
+        dml__no_cluster(cluster, "TF_CONFIG names a host of %zu characters; there may be %zu", host.bytes,
+                        sizeof text - 1);
+        return;
+    }
+    dml__json_unescape(text, host);
+    if (dml__host_is_known(config, text, host.from))
+        dml__no_cluster(cluster,
+                        "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
+                        dml__shown(host.from, host.bytes, shown));
 }
 
 static bool dml__read_hosts(dml__tf_config *config, dml_cluster *cluster, int job)
 {
     dml__json *json = &config->json;
-    char shown[DML__SHOWN_BYTES];
     bool first = true;
     if (!dml__json_expect(json, '[')) return false;
     config->hosts_at[job] = json->at;
     while (dml__json_more(json, ']', &first)) {
         dml__json_string host;
         if (!dml__json_read_string(json, &host)) return false;
-        if (dml__host_is_known(config, host))
-            dml__no_cluster(cluster,
-                            "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
-                            dml__shown(host.from, host.bytes, shown));
+        dml__check_host(config, cluster, host);
         config->hosts[job]++;
     }
     return !json->problem;
@@ -151,7 +146,7 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
     dml__json *json = &config->json;
     dml__json_string name;
     bool first = true;
-    config->has_cluster = true;
+    dml__note_key(cluster, "cluster", &config->has_cluster);
     if (!dml__json_expect(json, '{')) return false;
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
@@ -159,26 +154,27 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
         if (job >= 0 && config->hosts_at[job])
             dml__no_cluster(cluster, "TF_CONFIG lists the job \"%s\" twice: give all its tasks in one list",
                             dml__job_names[job]);
-        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
+        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__json_skip(json)) return false;
     }
     return !json->problem;
 }
 
-static bool dml__read_task(dml__tf_config *config)
+static bool dml__read_task(dml__tf_config *config, dml_cluster *cluster)
 {
     dml__json *json = &config->json;
     dml__json_string name;
     bool first = true;
+    dml__note_key(cluster, "task", &config->has_task);
     if (!dml__json_expect(json, '{')) return false;
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         if (dml__json_is(name, "type")) {
-            config->has_type = true;
+            dml__note_key(cluster, "type", &config->has_type);
             if (!dml__json_read_string(json, &config->type)) return false;
         } else if (dml__json_is(name, "index")) {
-            config->has_index = true;
+            dml__note_key(cluster, "index", &config->has_index);
             if (!dml__json_read_count(json, &config->index)) return false;
-        } else if (!dml__skip_value(json)) {
+        } else if (!dml__json_skip(json)) {
             return false;
         }
     }
@@ -194,11 +190,26 @@ static bool dml__read_tf_config(dml__tf_config *config, dml_cluster *cluster)
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         if (dml__json_is(name, "cluster") ? !dml__read_jobs(config, cluster)
-            : dml__json_is(name, "task")  ? !dml__read_task(config)
-                                          : !dml__skip_value(json))
+            : dml__json_is(name, "task")  ? !dml__read_task(config, cluster)
+                                          : !dml__json_skip(json))
             return false;
     }
     return !json->problem && dml__json_end(json);
+}
+
+/* Of "host:port", or "[address]:port" as addresses of IPv6 are written, the host, cut out of the text; NULL:
+   it is neither. */
+static const char *dml__cut_address(char *text, int *port)
+{
+    char *colon = strrchr(text, ':'), *end = NULL;
+    if (!colon || colon[1] < '0' || colon[1] > '9') return NULL;
+    const long number = strtol(colon + 1, &end, 10);
+    if (*end || number < 1 || number > 65535) return NULL;
+    const bool bracketed = text[0] == '[' && colon > text + 1 && colon[-1] == ']';
+    const char *host = text + bracketed;
+    colon[-(int)bracketed] = '\0';
+    *port = (int)number;
+    return *host && !host[strcspn(host, bracketed ? "[] \t\r\n" : "[]: \t\r\n")] ? host : NULL;
 }
 
 /* The first worker's "host:port" is where the ranks meet. */
@@ -210,20 +221,13 @@ static void dml__read_master(const dml__tf_config *config, dml_cluster *cluster)
     char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
     json.at = config->hosts_at[job];
     if (!dml__json_read_string(&json, &host)) return;
-    const bool fits = host.bytes < sizeof text;
-    if (fits) dml__json_unescape(text, host);
-    char *colon = fits ? strrchr(text, ':') : NULL, *end = NULL;
-    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (!colon || colon == text || *end || port < 1 || port > 65535) {
+    dml__json_unescape(text, host); /* which was checked to fit */
+    const char *address = dml__cut_address(text, &cluster->master_port);
+    if (address)
+        snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", address);
+    else
         dml__no_cluster(cluster, "TF_CONFIG has \"%s\" for the first worker: it must be host:port",
                         dml__shown(host.from, host.bytes, shown));
-        return;
-    }
-    *colon = '\0';
-    const bool bracketed = text[0] == '[' && colon[-1] == ']'; /* as addresses of IPv6 are */
-    if (bracketed) colon[-1] = '\0';
-    snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", text + bracketed);
-    cluster->master_port = (int)port;
 }
 
 static void dml__place_task(const dml__tf_config *config, dml_cluster *cluster)

@@ -18,8 +18,10 @@ typedef enum dml_compression_kind {
    of the next step (error feedback: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014;
    Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019): what has arrived over the
    steps and what is still kept add up to all gradients, up to rounding. That memory is as large as g, is each
-   rank's own, and isn't in checkpoints: a run that goes on begins with none. A step that fails takes what it
-   had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not remembered.
+   rank's own, and isn't in checkpoints: a run that goes on begins with none, and so does what comes after
+   dml_trainer_load, a dml_trainer_set_run to other steps and dml_lr_finder_end. A step that fails takes what
+   it had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not
+   remembered.
 
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for

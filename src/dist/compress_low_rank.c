@@ -57,7 +57,6 @@ DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, cons
     size_t parts = 0, p = 0, q = 0;
     const dml_node *n = graph->first_parameter;
     memset(low, 0, sizeof *low);
-    low->seed = seed;
     for (; n; n = n->next_parameter) parts += !n->frozen;
     low->part = (dml__low_rank_part *)dml__allocate_array(memory, parts + 1, sizeof *low->part);
     if (!low->part) return false;
@@ -76,8 +75,16 @@ DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, cons
     low->p = (float *)dml__allocate_array(memory, p, sizeof(float));
     low->q = (float *)dml__allocate_array(memory, q, sizeof(float));
     if (!low->p || !low->q) return false;
-    for (size_t i = 0; i < parts; i++) dml__low_rank_refill(low, &low->part[i]);
+    dml__low_rank_begin(low, seed);
     return true;
+}
+
+DML__LOCAL void dml__low_rank_begin(dml__low_rank *low, uint64_t seed)
+{
+    low->seed = seed;
+    low->refilled = 0;
+    memset(low->q, 0, low->part[low->parts].q * sizeof *low->q);
+    for (size_t i = 0; i < low->parts; i++) dml__low_rank_refill(low, &low->part[i]);
 }
 
 DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory)

@@ -26,6 +26,9 @@ typedef struct dml__low_rank {
 /* False: no memory. Then, too, dml__low_rank_close releases what there is. */
 DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, const dml_graph *graph, int rank,
                                    uint64_t seed);
+
+/* Q is random again. */
+DML__LOCAL void dml__low_rank_begin(dml__low_rank *low, uint64_t seed);
 DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory);
 
 /* The parts of g[begin, end), which cuts none: *first up to *behind. */

@@ -8,6 +8,7 @@
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 #include "kernels/half.h"
+#include "train/trainer_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -102,6 +103,7 @@ DML__LOCAL dml_status dml__compressor_open(dml__compressor *c, dml__memory *memo
     c->how = *how;
     c->ranks = dml_comm_world_size(comm);
     c->rank = dml_comm_rank(comm);
+    c->runs = trainer->runs;
     c->count = dml_trainer_count(trainer, DML_GRADIENTS);
     c->unit = c->factor = 1;
     dml_status status = dml__check_compression(trainer, &c->how);
@@ -160,12 +162,22 @@ DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
     return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;
 }
 
+/* What the run that is over has left isn't the next one's to send. */
+static void dml__compressor_follow_run(dml__compressor *c, const dml_trainer *trainer)
+{
+    if (c->runs == trainer->runs) return;
+    c->runs = trainer->runs;
+    dml__compressor_forget(c);
+    if (c->how.kind == DML_COMPRESS_POWER) dml__low_rank_begin(&c->low, trainer->context->seed);
+}
+
 /* What is kept are means, so that steps of any numbers of samples and with any loss scale add up. f16 takes
    them with the loss scale, which is there for its range, and divided by a power of two, which changes no
    bit. */
 DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples)
 {
     double whole = 1;
+    dml__compressor_follow_run(c, trainer);
     c->code_used = 0;
     c->before = NULL;
     c->fraction = dml__fraction_at(&c->how, dml_trainer_steps(trainer));

@@ -26,6 +26,7 @@ typedef struct dml__compressor {
     dml_pool *pool;
     dml_compression how;
     int ranks, rank;
+    uint64_t runs;       /* the trainer's: what is kept is of that one */
     size_t count;        /* of g */
     float *kept;         /* (count) what was not sent, of means over the global batch; NULL: none */
     float *velocity;     /* (count) NULL: none */

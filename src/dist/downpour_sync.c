@@ -23,7 +23,8 @@ typedef struct dml__downpour {
     float *sum; /* (count): of the gradients since the last push */
     uint64_t steps, unpushed;
     bool others_wait; /* at worker 0, for the warm start */
-    double rate;      /* the servers' learning rate */
+    bool follows;     /* the servers' learning rate is the trainer's; */
+    double rate;      /* else this */
 } dml__downpour;
 
 static dml_status dml__downpour_fetch(dml__downpour *d, dml_trainer *trainer)
@@ -61,7 +62,9 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
     if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
-        optimizer = dml_adagrad(dml_trainer_lr(trainer));
+        optimizer = dml_adagrad(0);
+    d->follows = optimizer.lr == 0.0f;
+    if (d->follows) optimizer.lr = dml_trainer_lr(trainer);
     if (dml__complete_optimizer(&optimizer, NULL) != DML_OK || o->fetch_every < 0 || o->push_every < 0 ||
         o->warm_steps < 0) {
         dml__ps_fail(
@@ -77,6 +80,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     options.push_dtype = o->push_dtype;
     options.pull_dtype = o->pull_dtype;
     options.threshold = o->threshold;
+    options.idle_s = o->idle_s;
     options.allocator = o->allocator;
     d->sum =
         (float *)dml__allocate_array(&d->memory, dml_trainer_count(trainer, DML_GRADIENTS), sizeof(float));
@@ -93,7 +97,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
 {
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_ps_set_rate(d->ps, d->rate);
+    dml_ps_set_rate(d->ps, d->follows ? (double)dml_trainer_lr(trainer) : d->rate);
     dml_ps_push(d->ps, d->sum, 0, n, 1);
     dml_ps_clock(d->ps);
     if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
@@ -160,6 +164,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.destroy = dml__downpour_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;
+    sync.keeps = true;
     return sync;
 }
 

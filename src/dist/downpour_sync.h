@@ -10,12 +10,14 @@
 typedef struct dml_downpour_options {
     int fetch_every; /* steps between two fetches of w; 0: 1 */
     int push_every;  /* steps whose gradients are added up for one push; 0: 1 */
-    /* The servers' optimizer; zero: dml_adagrad with the trainer's learning rate. */
+    /* The servers' optimizer; zero: dml_adagrad. Its lr 0: a push is applied with the learning rate that the
+       trainer has then. */
     dml_optimizer optimizer;
     /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
     int warm_steps;
     dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
     float threshold;
+    double idle_s;
     dml_allocator allocator;
 } dml_downpour_options;
 

@@ -23,6 +23,7 @@ typedef struct dml__local_sgd_state {
     dml_local_sgd_options options;
     bool once;                /* no average until the end */
     uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
+    uint64_t runs;            /* the trainer's: those are steps of that one */
     uint64_t rounds;          /* updates by the outer optimizer */
     double step_samples, samples;
     dml__local_sgd_word *words; /* (ranks) */
@@ -85,6 +86,16 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
     return mark;
 }
 
+/* Of another run ranks have what they loaded: whether it is the same on all nobody knows. */
+static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_trainer *trainer)
+{
+    if (state->runs == trainer->runs) return;
+    state->runs = trainer->runs;
+    state->steps = dml_trainer_steps(trainer);
+    state->averaged = UINT64_MAX;
+    state->samples = 0;
+}
+
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
@@ -95,6 +106,7 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
         status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
     if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
     if (status != DML_OK) return status;
+    state->runs = trainer->runs;
     state->steps = state->averaged = dml_trainer_steps(trainer);
     if (!state->anchor) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
@@ -205,8 +217,9 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
 /* Of several backward passes before an update the last is told of all their samples. */
 static dml_status dml__local_sgd_begin(void *user, dml_trainer *trainer, double samples)
 {
-    (void)trainer;
-    ((dml__local_sgd_state *)user)->step_samples = samples;
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    dml__local_sgd_follow_run(state, trainer);
+    state->step_samples = samples;
     return DML_OK;
 }
 
@@ -252,6 +265,7 @@ static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *opti
     sync.destroy = dml__local_sgd_destroy;
     sync.ranks = dml_comm_world_size(comm);
     sync.rank = dml_comm_rank(comm);
+    sync.keeps = options && options->outer.lr != 0.0f;
     return sync;
 }
 
@@ -286,7 +300,9 @@ static dml_status dml__local_sgd_average_in(dml_trainer *trainer)
     status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__graph_claim_writing(trainer->program->graph);
     if (status != DML_OK) return status;
-    status = dml__average_replicas((dml__local_sgd_state *)trainer->sync.state, trainer);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)trainer->sync.state;
+    dml__local_sgd_follow_run(state, trainer);
+    status = dml__average_replicas(state, trainer);
     dml__graph_release(trainer->program->graph, false);
     return status;
 }

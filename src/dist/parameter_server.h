@@ -70,6 +70,10 @@ typedef struct dml_ps_options {
        push of the same range. 0: all. */
     float threshold;
     dml_dtype push_dtype, pull_dtype; /* on their way: DML_F32 (0), DML_BF16 or DML_F16 */
+    /* Servers end the job with DML_ERROR_TIMEOUT when no worker has asked for anything for so many seconds:
+       the last one may be frozen, which nobody else waits for. 0: whatever workers do takes as long as it
+       takes. */
+    double idle_s;
     int vectors; /* more vectors of the same length on the servers, numbered from 1; 0: none */
     /* For the servers' rule, from worker 0; at most 65536. */
     const double *setup; /* (setup_count) */
@@ -92,8 +96,8 @@ typedef struct dml_ps_report {
 
 /* Serves this rank's range until every worker has left, with dml_ps_close or by dying; the others then go on
    without it. Returns DML_OK, or the communicator's or the rule's error. `options` and `report` may be NULL.
-   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline, as
-   long as no other worker waits for it. */
+   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline but
+   the workers' idle_s, as long as no other worker waits for it. */
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
                                 dml_ps_report *report);
 
@@ -112,9 +116,9 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t c
 typedef uint64_t dml_ps_ticket;
 
 /* Adds weight times g (end - begin), elements [begin, end) of the vector, to this clock's pushes. Each
-   element of a clock is pushed at most once (which isn't checked). In synchrony all workers push the same
-   ranges: weights are added up by blocks of 65,536 elements, so a block of which workers push different parts
-   gets another mean. g must stay until the push has been waited for. */
+   element of a clock is pushed at most once (which isn't checked). In synchrony an element becomes the mean
+   of those who pushed it; where pushes leave a server more than 1024 ranges of unlike weights, and one for
+   each 64 elements, the job ends with DML_ERROR_ARGUMENT. g must stay until the push has been waited for. */
 DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight);
 
 /* w (end - begin) becomes elements [begin, end) of the vector, as options.consistency has it. */

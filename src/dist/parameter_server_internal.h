@@ -49,6 +49,7 @@ enum {
     DML__PS_STALENESS,
     DML__PS_BACKUP,
     DML__PS_THRESHOLD,
+    DML__PS_IDLE,
     DML__PS_PUSH_DTYPE,
     DML__PS_PULL_DTYPE,
     DML__PS_VECTORS,
@@ -109,6 +110,10 @@ DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char
    the workers'. */
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
                                    const dml_cluster *cluster, size_t count, const dml_ps_options *options);
+/* Waits until one of the requests is done, or the job fails; false: that took longer than `seconds` (0: it
+   may). */
+DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds);
+
 DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory);
 
 #endif

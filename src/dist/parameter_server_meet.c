@@ -3,6 +3,7 @@
 
 #include "dist/parameter_server_internal.h"
 
+#include "base/clock.h"
 #include "comm/job.h"
 
 #include <stdarg.h>
@@ -40,6 +41,7 @@ static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *clu
     if (!(o->threshold >= 0) || !(o->threshold <= 3e38f)) return "the threshold must be 0 or more";
     if (!dml__ps_wire_dtype(o->push_dtype) || !dml__ps_wire_dtype(o->pull_dtype))
         return "what is sent is DML_F32, DML_BF16 or DML_F16";
+    if (!(o->idle_s >= 0) || !(o->idle_s <= 1e9)) return "idle_s must be 0 or more";
     if (o->vectors < 0 || o->vectors > DML__PS_MOST_VECTORS) return "there may be 0 to 256 more vectors";
     if (o->setup_count > DML__PS_MOST_SETUP || (o->setup_count && !o->setup))
         return "the setup must be given, and have at most 65536 numbers";
@@ -54,6 +56,7 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_STALENESS] = o->staleness;
     terms[DML__PS_BACKUP] = o->backup;
     terms[DML__PS_THRESHOLD] = dml__ps_bits((double)o->threshold);
+    terms[DML__PS_IDLE] = dml__ps_bits(o->idle_s);
     terms[DML__PS_PUSH_DTYPE] = (int64_t)o->push_dtype;
     terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
     terms[DML__PS_VECTORS] = o->vectors;
@@ -66,15 +69,14 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
     static const char *const names[DML__PS_TERMS] = {
-        "count",      "consistency", "staleness",   "backup",  "threshold", "push_dtype",
-        "pull_dtype", "vectors",     "setup_count", "workers", "servers",
+        "count",      "consistency", "staleness", "backup",      "threshold", "idle_s",
+        "push_dtype", "pull_dtype",  "vectors",   "setup_count", "workers",   "servers",
     };
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
         if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
-        if (i == DML__PS_THRESHOLD)
-            return dml__ps_fail(comm, DML_ERROR_MISMATCH,
-                                "a parameter server with threshold %g; worker 0 has %g",
-                                dml__ps_real(mine[i]), dml__ps_real(first[i]));
+        if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
+            return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
+                                names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
         return dml__ps_fail(
             comm, DML_ERROR_MISMATCH,
             "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
@@ -133,6 +135,36 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
                    ? dml_comm_status(comm)
                    : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
     return dml__ps_agree(link, memory, cluster, count, options);
+}
+
+typedef struct dml__ps_any {
+    dml_request *const *requests;
+    int count;
+} dml__ps_any;
+
+static bool dml__ps_any_done(dml__comm_job *job, void *user)
+{
+    const dml__ps_any *any = (const dml__ps_any *)user;
+    bool waits = false;
+    (void)job;
+    for (int i = 0; i < any->count; i++) {
+        if (any->requests[i] && any->requests[i]->state != DML__REQUEST_ACTIVE) return true;
+        waits = waits || any->requests[i];
+    }
+    return !waits;
+}
+
+DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds)
+{
+    dml__ps_any any;
+    if (!(seconds > 0)) return true;
+    any.requests = requests;
+    any.count = count;
+    dml__enter_job(comm->job);
+    const bool done = dml__wait_until(comm->job, dml__ps_any_done, &any, dml_seconds() + seconds) ||
+                      comm->job->error.status != DML_OK;
+    dml__leave_job(comm->job);
+    return done;
 }
 
 DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory)

@@ -7,13 +7,14 @@
 #include "comm/job.h"
 #include "dist/cluster_internal.h"
 #include "dist/parameter_server_internal.h"
+#include "dist/parameter_server_weights.h"
 
 #include <math.h>
 
 /* The servers' side: one thread that waits for whatever comes next, of any worker. What it copies it copies
    by pieces that stay in the caches between the wire and the vector. */
 
-#define DML__PS_BLOCK 65536   /* elements of which is known by how much weight they were pushed */
+#define DML__PS_BLOCK 65536   /* elements that are applied at once */
 #define DML__PS_MOST_PULLS 64 /* of one worker, waiting */
 
 /* A worker's requests of the server's communicator. */
@@ -57,14 +58,14 @@ typedef struct dml__ps_server {
     dml__ps_link link;
     dml_ps_rule rule;
     dml_ps_consistency consistency;
-    int workers, needed; /* how many have to tick */
-    size_t count;        /* of the range */
-    double rate;         /* of the clock's pushes, from whoever ended it last */
-    uint64_t applied;    /* clocks */
-    float *vectors;      /* (1 + vectors, count) */
-    float *sum;          /* (count): synchronous: of the pushes of clock `applied` */
-    double *weights;     /* (blocks): of what was added to each */
-    float *line;         /* (piece): elements of a push, in f32 and each in its place */
+    int workers, needed;     /* how many have to tick */
+    size_t count;            /* of the range */
+    double rate;             /* of the clock's pushes, from whoever ended it last */
+    uint64_t applied;        /* clocks */
+    float *vectors;          /* (1 + vectors, count) */
+    float *sum;              /* (count): synchronous: of the pushes of clock `applied` */
+    dml__ps_weights weights; /* of what was added to it */
+    float *line;             /* (piece): elements of a push, in f32 and each in its place */
     dml__reduction adding;
     dml__ps_guest *guests;  /* (workers) */
     dml_request **requests; /* (workers, DML__PS_FOR) */
@@ -143,15 +144,18 @@ static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count,
 /* The mean of a clock, where anybody pushed. */
 static void dml__ps_apply_clock(dml__ps_server *server)
 {
-    for (size_t b = 0, at = 0; at < server->count; b++, at += DML__PS_BLOCK) {
-        const size_t n = server->count - at < DML__PS_BLOCK ? server->count - at : DML__PS_BLOCK;
-        if (server->weights[b] > 0) {
-            dml__ps_scale(n, (double)n / server->weights[b], server->sum + at);
+    dml__ps_weights *weights = &server->weights;
+    for (size_t run = 0; run < weights->runs; run++) {
+        const size_t end = dml__ps_weights_end(weights, run);
+        if (!(weights->weight[run] > 0)) continue;
+        for (size_t at = weights->begin[run], n; at < end; at += n) {
+            n = end - at < DML__PS_BLOCK ? end - at : DML__PS_BLOCK;
+            dml__ps_scale(n, 1 / weights->weight[run], server->sum + at);
             dml__ps_apply_to(server, at, n, server->sum + at, server->applied, server->rate);
+            memset(server->sum + at, 0, n * sizeof *server->sum);
         }
-        memset(server->sum + at, 0, n * sizeof *server->sum);
-        server->weights[b] = 0;
     }
+    dml__ps_weights_clear(weights);
     server->applied++;
     server->report.clocks = server->applied;
 }
@@ -159,13 +163,13 @@ static void dml__ps_apply_clock(dml__ps_server *server)
 static void dml__ps_add_to_clock(dml__ps_server *server, size_t begin, size_t end, double weight,
                                  const float *x)
 {
+    if (!(weight > 0)) return;
     dml__ps_add_weighted(server, end - begin, weight, x, server->sum + begin);
-    while (begin < end) {
-        const size_t b = begin / DML__PS_BLOCK, behind = (b + 1) * DML__PS_BLOCK;
-        const size_t to = end < behind ? end : behind;
-        server->weights[b] += weight * (double)(to - begin);
-        begin = to;
-    }
+    if (!dml__ps_weights_add(&server->weights, begin, end, weight))
+        dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_ARGUMENT,
+                                          "the workers' pushes of a clock cut a server's %zu elements into "
+                                          "more than %zu ranges that are unlike; push larger ones",
+                                          server->count, server->weights.room));
 }
 
 /* A piece of a push, in f32; x may be changed. */
@@ -532,16 +536,32 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
     }
 }
 
+static void dml__ps_give_up(dml__ps_server *server, double idle)
+{
+    int first = 0;
+    while (first < server->workers - 1 && !server->guests[first].present) first++;
+    dml__ps_note(server,
+                 dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
+                              "no worker has asked for anything for %g s (idle_s); of the %d that are "
+                              "left, worker %d is the first: it is frozen, or needs longer for a step",
+                              idle, dml__ps_living(server), first));
+}
+
 static void dml__ps_run(dml__ps_server *server)
 {
+    const double idle = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const int requests = server->workers * DML__PS_FOR;
     dml_message message;
     for (int w = 0; w < server->workers; w++) {
         server->guests[w].present = true;
         dml__ps_listen(server, &server->guests[w]);
     }
     while (server->status == DML_OK) {
-        const int index = dml_comm_wait_any_message(server->link.all, server->requests,
-                                                    server->workers * DML__PS_FOR, &message);
+        if (!dml__ps_any_within(server->link.all, server->requests, requests, idle)) {
+            dml__ps_give_up(server, idle);
+            break;
+        }
+        const int index = dml_comm_wait_any_message(server->link.all, server->requests, requests, &message);
         if (index < 0) break; /* all have left, or the job has failed */
         dml__ps_came(server, index, message.source < 0);
     }
@@ -566,8 +586,7 @@ static bool dml__ps_equip(dml__ps_server *server)
     bool got = server->vectors && server->guests && server->requests && server->stages && server->line;
     if (got && server->consistency == DML_PS_SYNCHRONOUS) {
         server->sum = (float *)dml__allocate_array(memory, n, sizeof(float));
-        server->weights = (double *)dml__allocate_array(memory, n / DML__PS_BLOCK + 1, sizeof(double));
-        got = server->sum && server->weights;
+        got = server->sum && dml__ps_weights_make(&server->weights, memory, n);
     }
     for (size_t w = 0; got && w < workers; w++)
         for (size_t i = 0; i < 2; i++) {
@@ -580,9 +599,10 @@ static bool dml__ps_equip(dml__ps_server *server)
 static void dml__ps_unequip(dml__ps_server *server)
 {
     dml__memory *memory = &server->memory;
-    void *const parts[] = { server->vectors, server->guests, server->requests, server->stages,
-                            server->line,    server->sum,    server->weights };
+    void *const parts[] = { server->vectors, server->guests, server->requests,
+                            server->stages,  server->line,   server->sum };
     dml__ps_part(&server->link, memory);
+    dml__ps_weights_release(&server->weights, memory);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(memory, parts[i]);
 }
 

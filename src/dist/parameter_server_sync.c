@@ -98,6 +98,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     sync.destroy = dml__ps_sync_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;
+    sync.keeps = true;
     return sync;
 }
 

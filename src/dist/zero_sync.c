@@ -18,6 +18,12 @@ typedef struct dml__zero_bucket {
     dml_request *request;
 } dml__zero_bucket;
 
+/* A range of w that an op reads. */
+typedef struct dml__zero_use {
+    size_t begin, end;
+    dml_request *request; /* that brings it; NULL: it is here, or nobody has asked for it */
+} dml__zero_use;
+
 typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
@@ -32,6 +38,11 @@ typedef struct dml__zero_state {
     int buckets, oldest;           /* on their way; the first of them, in a ring */
     dml__zero_bucket bucket[DML__ZERO_BUCKETS];
     dml__roll_call call;
+    /* Stage 3: what a pass uses of w, forward and then backward, in its order, which is the same on all
+       ranks. Of it [held, next) is in use, and [next, ahead) has been asked for. */
+    dml__zero_use *use; /* (uses) */
+    size_t uses, held, next, ahead;
+    uint64_t pass; /* which one that is of */
 } dml__zero_state;
 
 /* ---- who owns what ---- */
@@ -86,21 +97,66 @@ static dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer,
     return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
 }
 
-/* Each rank gets what of [begin, end) is others'. */
-static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
-                                    size_t end)
+/* Each rank gets what of [begin, end) is others'. NULL, with the error recorded. */
+static dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                            size_t begin, size_t end)
 {
     const dml__zero_bucket own = dml__zero_parts(state, begin, end);
     const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
     float *all = dml_trainer_host(trainer, vector, begin, end);
-    if (!mine || !all) return dml_status_of(dml_trainer_context(trainer));
-    if (dml_comm_all_gatherv(state->comm, mine, state->counts, state->offsets, DML_F32, all) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
+    if (!mine || !all) return NULL;
+    dml_request *request =
+        dml_comm_all_gatherv_start(state->comm, mine, state->counts, state->offsets, DML_F32, all);
+    if (!request) dml__sync_failed(trainer, state->comm);
+    return request;
+}
+
+static dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                        size_t begin, size_t end, dml_request *request)
+{
+    const dml__zero_bucket own = dml__zero_part(state, state->rank, begin, end);
+    if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
 }
 
+static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                    size_t end)
+{
+    dml_request *request = dml__zero_collect_start(state, trainer, vector, begin, end);
+    return request ? dml__zero_collect_end(state, trainer, vector, begin, end, request)
+                   : dml_status_of(dml_trainer_context(trainer));
+}
+
 /* ---- beginning ---- */
+
+/* Lists what a pass will use; with `to` NULL it is only counted. */
+static size_t dml__zero_list_uses(const dml_program *program, dml__zero_use *to)
+{
+    dml__w_range range[DML__MAX_INPUTS];
+    size_t uses = 0;
+    for (int i = 0; i < 2 * program->slots; i++) {
+        const bool backward = i >= program->slots;
+        const int slot = backward ? 2 * program->slots - 1 - i : i;
+        const int count = dml__ranges_read(program, &program->slot[slot], backward, range);
+        for (int r = 0; r < count; r++, uses++) {
+            if (!to) continue;
+            to[uses].begin = range[r].begin;
+            to[uses].end = range[r].end;
+        }
+    }
+    return uses;
+}
+
+static dml_status dml__zero_foresee(dml__zero_state *state, dml_trainer *trainer)
+{
+    if (state->stage != 3) return DML_OK;
+    state->uses = dml__zero_list_uses(trainer->program, NULL);
+    state->use = (dml__zero_use *)dml__allocate_array(&state->memory, state->uses + 1, sizeof *state->use);
+    if (!state->use) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    dml__zero_list_uses(trainer->program, state->use);
+    return DML_OK;
+}
 
 /* Rank 0's vector, in pieces, so that what is other ranks' never lies here as a whole. */
 static dml_status dml__zero_start_vector(dml__zero_state *state, dml_trainer *trainer, int vector)
@@ -140,6 +196,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
+    if (status == DML_OK) status = dml__zero_foresee(state, trainer);
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
@@ -239,26 +296,90 @@ static dml_status dml__zero_update(void *user, dml_trainer *trainer)
     return dml__zero_collect(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
 }
 
-static dml_status dml__zero_use(void *user, dml_trainer *trainer, size_t begin, size_t end)
+/* What was asked for and nobody will use. */
+static dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml_status status = DML_OK;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        dml__zero_use *use = &state->use[i];
+        if (use->request) dml_comm_wait(state->comm, use->request);
+        use->request = NULL;
+        if (trainer && status == DML_OK)
+            status = dml__zero_forget(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    }
+    state->held = state->next = state->ahead = 0;
+    return status;
+}
+
+/* Whether one more range can come while others are in use or on their way: it is apart from them, and what
+   comes before its time is at most a bucket, or this range alone. */
+static bool dml__zero_has_room(const dml__zero_state *state)
+{
+    const dml__zero_use *more = &state->use[state->ahead];
+    size_t early = more->end - more->begin;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        const dml__zero_use *other = &state->use[i];
+        if (more->begin < other->end && other->begin < more->end) return false;
+        if (i > state->next) early += other->end - other->begin;
+    }
+    return state->ahead <= state->next + 1 || early <= state->bucket_elements;
+}
+
+static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml__zero_use *use = &state->use[state->ahead];
+    use->request = dml__zero_collect_start(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    if (!use->request) return dml_status_of(dml_trainer_context(trainer));
+    state->ahead++;
+    return DML_OK;
+}
+
+/* A pass that failed has left off anywhere. */
+static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
+{
+    const uint64_t pass = (trainer->steps << 32) + trainer->passes;
+    const dml__zero_use *use = &state->use[state->next];
+    if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
+        return DML_OK;
+    state->pass = pass;
+    return dml__zero_drop_ahead(state, trainer);
+}
+
+static dml_status dml__zero_use_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_status status = DML_OK;
-    if (state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
+    dml_status status = dml__zero_find_place(state, trainer, begin, end);
+    if (status == DML_OK && state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
     state->whole = false;
-    return status == DML_OK ? dml__zero_collect(state, trainer, DML_PARAMETERS, begin, end) : status;
+    if (status == DML_OK && state->ahead == state->next) status = dml__zero_ask(state, trainer);
+    while (status == DML_OK && state->ahead < state->uses && dml__zero_has_room(state))
+        status = dml__zero_ask(state, trainer);
+    if (status != DML_OK) return status;
+    dml_request *request = state->use[state->next].request;
+    state->use[state->next++].request = NULL;
+    return request ? dml__zero_collect_end(state, trainer, DML_PARAMETERS, begin, end, request) : DML_OK;
 }
 
-static dml_status dml__zero_used(void *user, dml_trainer *trainer, size_t begin, size_t end)
+/* What the next op uses again stays. */
+static dml_status dml__zero_used_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
-    return dml__zero_forget((dml__zero_state *)user, trainer, DML_PARAMETERS, begin, end);
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml__zero_use *next = &state->use[state->next];
+    const bool again = state->next < state->uses && next->begin >= begin && next->end <= end;
+    state->held++;
+    if (!again || state->ahead > state->next)
+        return dml__zero_forget(state, trainer, DML_PARAMETERS, begin, end);
+    state->ahead++;
+    const dml_status status = dml__zero_forget(state, trainer, DML_PARAMETERS, begin, next->begin);
+    return status == DML_OK ? dml__zero_forget(state, trainer, DML_PARAMETERS, next->end, end) : status;
 }
 
 static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_status status = DML_OK;
+    dml_status status = dml__zero_drop_ahead(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v >= DML_OPTIMIZER_STATE || (v == DML_PARAMETERS && state->stage == 3))
             status = dml__zero_collect(state, trainer, v, 0, count);
@@ -273,6 +394,7 @@ static void dml__zero_failed(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     dml__zero_drain(state);
+    dml__zero_drop_ahead(state, NULL);
     if (state->stage == 3 && !state->whole)
         dml__zero_forget(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
 }
@@ -283,7 +405,9 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
     (void)trainer;
     if (!state) return;
     dml__zero_drain(state);
+    dml__zero_drop_ahead(state, NULL);
     dml__memory memory = state->memory;
+    dml__release(&memory, state->use);
     dml__release(&memory, state->border);
     dml__release(&memory, state);
 }
@@ -329,8 +453,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     sync.all_reduce = dml__zero_sum;
     sync.update = dml__zero_update;
     if (state && state->stage == 3) {
-        sync.use = dml__zero_use;
-        sync.used = dml__zero_used;
+        sync.use = dml__zero_use_range;
+        sync.used = dml__zero_used_range;
     }
     sync.gather = dml__zero_gather;
     return sync;

@@ -9,8 +9,10 @@
 #include "train/trainer.h"
 
 typedef struct dml_zero_options {
-    int stage;               /* 1 .. 3, what is sharded, see below; 0: 2 */
-    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    int stage; /* 1 .. 3, what is sharded, see below; 0: 2 */
+    /* Gradients are sent in pieces of at least this much, and parameters of stage 3 are asked for so far
+       ahead of the op that needs them, of one op at least; 0: 1 MiB. */
+    size_t bucket_bytes;
     dml_allocator allocator; /* zero: malloc and free */
 } dml_zero_options;
 
@@ -21,14 +23,15 @@ typedef struct dml_zero_options {
        stage   w        g                        optimizer's state (8 P for Adam; with an average 4 P more)
          1     4 P      4 P                      8 P / N
          2     4 P      4 P / N + 4 buckets      8 P / N
-         3     4 P / N  4 P / N + 4 buckets      8 P / N          + w of the op that runs
+         3     4 P / N  4 P / N + 4 buckets      8 P / N          + w of the op that runs, and a bucket of
+                                                                    those that come next
 
    where a bucket is at least as large as the parameters of one op. Gradients are summed to their owners while
    backward is still running; stages 1 and 2 then send the new parameters to all, as many bytes in all as an
-   all-reduce of g. Stage 3 sends each op's parameters before it runs, in forward and again in backward where
-   it reads them: half as much again. The parts that a rank hasn't are holes in the same flat vectors: their
-   pages are given back to the system, where memory comes from malloc on Linux; elsewhere they stay. Devices
-   with memory of their own take stages 1 and 2, and save no memory.
+   all-reduce of g. Stage 3 sends each op's parameters while the ops before it run, in forward and again in
+   backward where it reads them: half as much again. The parts that a rank hasn't are holes in the same flat
+   vectors: their pages are given back to the system, where memory comes from malloc on Linux; elsewhere they
+   stay. Devices with memory of their own take stages 1 and 2, and save no memory.
 
    w is whole when the strategy is attached, and g while it waits for more (DML_MORE). Before what needs whole
    vectors, such as a checkpoint, all ranks call dml_trainer_gather; the same checkpoint then comes of it as

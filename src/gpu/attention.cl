@@ -73,7 +73,7 @@ HELPER int dml__attention_length(GLOBAL const float *saved, WIDE lines, int samp
 
 /* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces
    of TILE columns}. */
-KERNEL(attention_forward)
+KERNEL(attention_forward_team)
 {
     const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
     const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, piece = GROUP_Y % pieces * TILE;
@@ -172,7 +172,7 @@ KERNEL(attention_levels)
 /* The gradient of q, k or v, as int 12 is 0, 1 or 2: += beta x what is there. Rows are queries, or keys, and
    then the scores are those of keys by queries, of all heads that share them. Buffers q, k, v, saved, dy, the
    gradient; floats beta after the scale; size{queries or keys, samples * heads or kv_heads * pieces}. */
-KERNEL(attention_backward)
+KERNEL(attention_backward_team)
 {
     const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
     const int of_keys = INT(12) > 0, group = of_keys ? heads / INT(4) : 1, own_heads = heads / group;

@@ -100,13 +100,14 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
               group * s.group_filters + tap.last];
 }
 
-/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
-   batch * out_h * out_w}. */
+/* y = conv(x, w) + bias + beta y, and its relu. Buffers x, w, bias (may be NULL), y; floats beta, 1 with the
+   relu; size{filters (padded), batch * out_h * out_w}. */
 HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,
                                      GLOBAL const float *bias, GLOBAL float *y,
                                      const dml__kernel_arguments arguments)
 {
     const float beta = REAL(0);
+    const int relu = REAL(1) != 0.0f;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
@@ -135,7 +136,8 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
-                *to = dml__with_beta(bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j], beta, to);
+                const float value = bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j];
+                *to = dml__with_relu(dml__with_beta(value, beta, to), relu);
             }
         }
     }
@@ -189,30 +191,55 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
 
 TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
 
-/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
-   groups, filters (padded)}. */
+/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,
+   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A
+   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */
+#define SHARE_PIXELS 64
+typedef struct dml__gpu_share {
+    int number, column, from, to; /* column: the first weight */
+} dml__gpu_share;
+
+HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
+{
+    const int tiles = (columns + TILE - 1) / TILE * (TILE / tile_columns);
+    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
+    dml__gpu_share s;
+    s.number = tile / tiles;
+    s.column = tile % tiles * tile_columns;
+    s.from = s.number < shares && depth / pixels >= s.number ? s.number * pixels : depth;
+    s.to = depth - s.from > pixels ? s.from + pixels : depth;
+    return s;
+}
+
+/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw (one for each share); floats beta, shares (0 is 1);
+   size{kernel_h * kernel_w * channels / groups, of several shares rounded up to TILE and times them, filters
+   (padded)}. */
 HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
                                               GLOBAL float *dw, GLOBAL float *unused,
                                               const dml__kernel_arguments arguments)
 {
     const float beta = REAL(0);
+    const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
-    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */
-    const int filter0 = part.group * s.group_filters;              /* of the group */
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, columns, depth, shares);
+    const int row0 = part.first, column0 = share.column;             /* the first filter and weight */
+    const int filter0 = part.group * s.group_filters;                /* of the group */
+    const int is_one = filter0 < s.filters && share.number < shares; /* groups may be more than there is */
+    const int end = is_one && row0 < s.group_filters && column0 < columns ? share.to : 0;
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
     TILES_BEGIN();
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+    for (int k0 = share.from; k0 < end; k0 += TILE_K) {
         for (int j = 0; j < SPAN_ROWS; j++) {
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
             A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
-                pixel < depth && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                          : 0.0f;
+                pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
+                                                        : 0.0f;
         }
         for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,
+            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, s.out_h,
                                                          s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
             B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
                 weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
@@ -222,8 +249,8 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
     for (int i = 0; i < SPAN_ROWS; i++) {
         for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (row < s.group_filters && column < columns) {
-                GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;
+            if (is_one && row < s.group_filters && column < columns) {
+                GLOBAL float *to = dw + ((WIDE)share.number * s.filters + filter0 + row) * columns + column;
                 *to = dml__with_beta(sum[i][j], beta, to);
             }
         }

@@ -2,6 +2,7 @@
 #ifndef DML_GPU_CUDA_HOST_CU
 #define DML_GPU_CUDA_HOST_CU
 
+#include "base/clock.h"
 #include "device/backend.h"
 #include "gpu/arguments.h"
 #include "gpu/kernel_list.h"
@@ -14,12 +15,34 @@
 
 #include "gpu/kernels.cl"
 
+/* Something timed that is on its way, between two events, and the number that the profile has for it. */
+typedef struct dml__cuda_mark {
+    cudaEvent_t begin, end;
+    int number;
+} dml__cuda_mark;
+
+/* Memory that the card reads while the host goes on: what is written goes through a piece of it, and each
+   piece is filled again when the copy that was made of it has ended. */
+enum { DML__CUDA_PIECES = 8, DML__CUDA_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__cuda_staging {
+    char *memory; /* (DML__CUDA_PIECES, DML__CUDA_PIECE), pinned; NULL: there is none, and writes wait */
+    bool refused;
+    int made, next;                       /* events that there are; the piece to fill next */
+    cudaEvent_t copied[DML__CUDA_PIECES]; /* after the last copy of each */
+} dml__cuda_staging;
+
 /* An open device. Every call makes it the calling thread's current device, and it stays so. */
+enum { DML__CUDA_MARKS = 256 };
 typedef struct dml__cuda {
     cudaStream_t stream;
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
     dml__choice choice;
+    bool timed;
+    int made, marks; /* marks whose events there are, and that are on their way */
+    dml__cuda_mark mark[DML__CUDA_MARKS];
+    double since; /* when the first of them was made, in seconds of the host's clock */
+    dml__cuda_staging staging;
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -37,15 +60,32 @@ static dml__cuda *dml__cuda_of(dml_device *device)
     return (dml__cuda *)device->state;
 }
 
+/* What there is to do about an error that its name doesn't say. */
+static const char *dml__cuda_advice(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorDevicesUnavailable:
+        return "; where the card's compute mode is exclusive, one process has it: a card for each rank, or "
+               "nvidia-smi "
+               "-c 0";
+    case cudaErrorLaunchFailure:
+    case cudaErrorIllegalAddress:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+        return "; the device is lost for this process; what is on the host is not";
+    default: return "";
+    }
+}
+
 /* DML_OK for cudaSuccess, else a recorded sentence: which device, what was called, on what, and the error. */
 static dml_status dml__cuda_check(dml_device *device, cudaError_t error, const char *call, const char *on)
 {
     if (error == cudaSuccess) return DML_OK;
     (void)cudaGetLastError(); /* or an error that passes, such as too large a malloc, is found again later */
     return dml_device_fail(device, error == cudaErrorMemoryAllocation ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
-                           "cuda:%d (%s): %s(%s) failed with %s: %s", device->index,
+                           "cuda:%d (%s): %s(%s) failed with %s: %s%s", device->index,
                            device->state ? dml__cuda_of(device)->name : "?", call, on,
-                           cudaGetErrorName(error), cudaGetErrorString(error));
+                           cudaGetErrorName(error), cudaGetErrorString(error), dml__cuda_advice(error));
 }
 
 static dml_status dml__cuda_enter(dml_device *device)
@@ -65,6 +105,7 @@ static int dml__cuda_count(void)
 static void dml__cuda_describe(int index, dml_device_info *info)
 {
     cudaDeviceProp properties;
+    int clock = 0, driver = 0; /* kHz; thousands and tens of a version */
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
         (void)cudaGetLastError();
         return;
@@ -73,6 +114,86 @@ static void dml__cuda_describe(int index, dml_device_info *info)
     info->memory = properties.totalGlobalMem;
     info->compute_units = properties.multiProcessorCount;
     info->gpu = true;
+    snprintf(info->features, sizeof info->features, "compute capability %d.%d", properties.major,
+             properties.minor);
+    if (cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, index) == cudaSuccess)
+        info->clock = clock / 1000;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess)
+        snprintf(info->driver, sizeof info->driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    (void)cudaGetLastError();
+}
+
+/* ---- the profile ---- */
+
+/* Tells of all that was timed, of a stream that has finished. Times between neighbours are exact, those since
+   the first mark only as exact as a float. */
+static void dml__cuda_settle(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    for (int i = 0; i < state->marks; i++) {
+        const dml__cuda_mark *mark = &state->mark[i];
+        float before = 0, took = 0; /* milliseconds */
+        (void)cudaEventElapsedTime(&before, state->mark[0].begin, mark->begin);
+        (void)cudaEventElapsedTime(&took, mark->begin, mark->end);
+        const double begin = state->since + 1e-3 * (double)before;
+        dml_device_end_event(device, mark->number, begin, begin + 1e-3 * (double)took);
+    }
+    state->marks = 0;
+    (void)cudaGetLastError();
+}
+
+static bool dml__cuda_make_mark(dml__cuda *state)
+{
+    dml__cuda_mark *mark = &state->mark[state->made];
+    if (state->marks < state->made) return true;
+    if (cudaEventCreate(&mark->begin) != cudaSuccess) return false;
+    if (cudaEventCreate(&mark->end) != cudaSuccess) {
+        (void)cudaEventDestroy(mark->begin);
+        return false;
+    }
+    state->made++;
+    return true;
+}
+
+/* Before something is queued; NULL: nobody asks, or there are no events left. */
+static dml__cuda_mark *dml__cuda_mark_begins(dml_device *device, const char *what)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (!state->timed) return NULL;
+    if (state->marks == DML__CUDA_MARKS && cudaStreamSynchronize(state->stream) == cudaSuccess)
+        dml__cuda_settle(device);
+    if (state->marks == DML__CUDA_MARKS || !dml__cuda_make_mark(state)) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    dml__cuda_mark *mark = &state->mark[state->marks];
+    if (state->marks == 0) state->since = dml_seconds();
+    mark->number = dml_device_begin_event(device, what);
+    return cudaEventRecord(mark->begin, state->stream) == cudaSuccess ? mark : NULL;
+}
+
+static cudaError_t dml__cuda_mark_ends(dml_device *device, dml__cuda_mark *mark, cudaError_t error)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (mark && error == cudaSuccess && cudaEventRecord(mark->end, state->stream) == cudaSuccess)
+        state->marks++;
+    return error;
+}
+
+static void dml__cuda_destroy_marks(dml__cuda *state)
+{
+    for (int i = 0; i < state->made; i++) {
+        (void)cudaEventDestroy(state->mark[i].begin);
+        (void)cudaEventDestroy(state->mark[i].end);
+    }
+    state->made = state->marks = 0;
+}
+
+static void dml__cuda_destroy_staging(dml__cuda_staging *staging)
+{
+    for (int i = 0; i < staging->made; i++) (void)cudaEventDestroy(staging->copied[i]);
+    if (staging->memory) (void)cudaFreeHost(staging->memory);
+    staging->memory = NULL, staging->made = 0;
 }
 
 static void dml__cuda_close(dml_device *device)
@@ -81,6 +202,8 @@ static void dml__cuda_close(dml_device *device)
     if (!state) return;
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
         (void)cudaStreamSynchronize(state->stream);
+        dml__cuda_destroy_marks(state);
+        dml__cuda_destroy_staging(&state->staging);
         (void)cudaStreamDestroy(state->stream);
     }
     (void)cudaGetLastError();
@@ -88,16 +211,32 @@ static void dml__cuda_close(dml_device *device)
     device->state = NULL;
 }
 
+/* Why there is no device. */
+static dml_status dml__cuda_none(dml_device *device)
+{
+    int driver = 0; /* 0: none is installed */
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    (void)cudaGetLastError();
+    if (driver == 0)
+        return dml_device_fail(device, DML_ERROR_DEVICE,
+                               "no CUDA device: there is no NVIDIA driver (libcuda.so.1)");
+    if (driver / 1000 < CUDART_VERSION / 1000)
+        return dml_device_fail(
+            device, DML_ERROR_DEVICE,
+            "no CUDA device: the driver is one for CUDA %d.%d, and this was compiled with %d.%d: "
+            "a newer driver, or an older toolkit",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    return dml_device_fail(device, DML_ERROR_DEVICE,
+                           "no CUDA device: the driver shows no card to this process (nvidia-smi lists them, "
+                           "CUDA_VISIBLE_DEVICES hides them)");
+}
+
 static dml_status dml__cuda_prepare(dml_device *device)
 {
     dml__cuda *state = dml__cuda_of(device);
     cudaDeviceProp properties;
     const int count = dml__cuda_count();
-    if (count == 0)
-        return dml_device_fail(device, DML_ERROR_DEVICE,
-                               "no CUDA device: there is no NVIDIA card, or its driver is missing or older "
-                               "than CUDA %d.%d, with which this was compiled",
-                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (count == 0) return dml__cuda_none(device);
     if (device->index < 0 || device->index >= count)
         return dml_device_fail(device, DML_ERROR_DEVICE, "no device cuda:%d: %d were found", device->index,
                                count);
@@ -142,13 +281,21 @@ static dml_status dml__cuda_open(dml_device *device)
 
 static dml_status dml__cuda_buffer_create(dml_device *device, dml_buffer *buffer)
 {
-    char size[32];
+    size_t left = 0, all = 0;
     buffer->host = NULL;
     buffer->handle = NULL;
-    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
     const dml_status status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device, cudaMalloc(&buffer->handle, buffer->bytes), "cudaMalloc", size);
+    const cudaError_t error = cudaMalloc(&buffer->handle, buffer->bytes);
+    if (error != cudaErrorMemoryAllocation) return dml__cuda_check(device, error, "cudaMalloc", "");
+    buffer->handle = NULL;
+    (void)cudaMemGetInfo(&left, &all);
+    (void)cudaGetLastError();
+    return dml_device_fail(
+        device, DML_ERROR_MEMORY,
+        "cuda:%d (%s): no memory left for a buffer of %llu bytes: of its %llu bytes %llu are free",
+        device->index, dml__cuda_of(device)->name, (unsigned long long)buffer->bytes, (unsigned long long)all,
+        (unsigned long long)left);
 }
 
 static void dml__cuda_buffer_destroy(dml_device *device, dml_buffer *buffer)
@@ -171,17 +318,65 @@ static dml_status dml__cuda_wait(dml_device *device, const char *what)
                            "cudaStreamSynchronize", what);
 }
 
+/* Whether there is pinned memory, which the first write asks for. */
+static bool dml__cuda_has_staging(dml__cuda_staging *staging)
+{
+    if (staging->memory || staging->refused) return staging->memory != NULL;
+    void *memory = NULL;
+    bool ok = cudaHostAlloc(&memory, (size_t)DML__CUDA_PIECES * DML__CUDA_PIECE, cudaHostAllocDefault) ==
+              cudaSuccess;
+    staging->memory = ok ? (char *)memory : NULL;
+    while (ok && staging->made < DML__CUDA_PIECES) {
+        ok = cudaEventCreateWithFlags(&staging->copied[staging->made], cudaEventDisableTiming) == cudaSuccess;
+        if (ok) staging->made++;
+    }
+    staging->refused = !ok;
+    if (ok) return true;
+    dml__cuda_destroy_staging(staging);
+    (void)cudaGetLastError();
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static cudaError_t dml__cuda_write_piece(dml__cuda *state, char *to, const char *from, size_t bytes)
+{
+    dml__cuda_staging *staging = &state->staging;
+    const cudaEvent_t copied = staging->copied[staging->next];
+    char *piece = staging->memory + (size_t)staging->next * DML__CUDA_PIECE;
+    cudaError_t error = cudaEventSynchronize(copied);
+    if (error != cudaSuccess) return error;
+    memcpy(piece, from, bytes);
+    error = cudaMemcpyAsync(to, piece, bytes, cudaMemcpyHostToDevice, state->stream);
+    if (error == cudaSuccess) error = cudaEventRecord(copied, state->stream);
+    staging->next = (staging->next + 1) % DML__CUDA_PIECES;
+    return error;
+}
+
+static cudaError_t dml__cuda_write_pieces(dml__cuda *state, char *to, const char *from, size_t bytes)
+{
+    cudaError_t error = cudaSuccess;
+    for (size_t done = 0; done < bytes && error == cudaSuccess; done += DML__CUDA_PIECE) {
+        const size_t left = bytes - done;
+        error = dml__cuda_write_piece(state, to + done, from + done,
+                                      left < DML__CUDA_PIECE ? left : (size_t)DML__CUDA_PIECE);
+    }
+    return error;
+}
+
 static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
 {
+    dml__cuda *state = dml__cuda_of(device);
     dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    status = dml__cuda_check(device,
-                             cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice,
-                                             dml__cuda_of(device)->stream),
-                             "cudaMemcpyAsync", "write");
-    return status == DML_OK ? dml__cuda_wait(device, "write") : status;
+    const bool staged = dml__cuda_has_staging(&state->staging);
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "write");
+    const cudaError_t error =
+        staged ? dml__cuda_write_pieces(state, dml__cuda_address(to), (const char *)from, bytes)
+               : cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice, state->stream);
+    status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "write");
+    return status == DML_OK && !staged ? dml__cuda_wait(device, "write") : status;
 }
 
 static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, size_t bytes)
@@ -190,10 +385,10 @@ static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, siz
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    status = dml__cuda_check(device,
-                             cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
-                                             dml__cuda_of(device)->stream),
-                             "cudaMemcpyAsync", "read");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "read");
+    const cudaError_t error = cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
+                                              dml__cuda_of(device)->stream);
+    status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "read");
     return status == DML_OK ? dml__cuda_wait(device, "read") : status;
 }
 
@@ -204,10 +399,10 @@ static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, s
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device,
-                           cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
-                                           cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream),
-                           "cudaMemcpyAsync", "copy");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "copy");
+    const cudaError_t error = cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
+                                              cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "copy");
 }
 
 static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
@@ -216,9 +411,9 @@ static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
     if (status != DML_OK || bytes == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;
-    return dml__cuda_check(device,
-                           cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream),
-                           "cudaMemsetAsync", "zero");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "zero");
+    const cudaError_t error = cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemsetAsync", "zero");
 }
 
 /* The grid for groups along x and y: a grid's y is short (65535), so it is cut into z layers of equal height,
@@ -245,25 +440,38 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
         arguments[i] = &buffers[i];
     }
     arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__kernel_row_at(ready.kernel)->name);
     const cudaError_t error =
         cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
                          dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
-    return dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
+    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaLaunchKernel",
+                           launch->kernel);
 }
 
 static dml_status dml__cuda_finish(dml_device *device)
 {
-    const dml_status status = dml__cuda_enter(device);
-    return status == DML_OK ? dml__cuda_wait(device, "finish") : status;
+    dml_status status = dml__cuda_enter(device);
+    if (status == DML_OK) status = dml__cuda_wait(device, "finish");
+    if (status == DML_OK) dml__cuda_settle(device);
+    return status;
+}
+
+static dml_status dml__cuda_profile(dml_device *device, bool on)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const dml_status status = dml__cuda_finish(device);
+    state->timed = on && status == DML_OK;
+    if (!on) dml__cuda_destroy_marks(state);
+    return status;
 }
 
 DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
 {
     static const dml_backend backend = {
-        "cuda",          dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
-        dml__cuda_close, dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
-        dml__cuda_read,  dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
-        dml__cuda_finish
+        "cuda",           dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
+        dml__cuda_close,  dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
+        dml__cuda_read,   dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
+        dml__cuda_finish, dml__cuda_profile
     };
     return &backend;
 }

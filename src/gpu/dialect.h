@@ -19,10 +19,16 @@
    SOLO_KERNEL(name)      a kernel in groups of one item
    SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
    VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
+   VECTOR_OF(x)           x in each lane
    VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
    VECTOR_READ(p)         those at p in GLOBAL memory
+   VECTOR_WRITE(p, v)     to GLOBAL memory
    VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
+   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
+   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
    UNROLL                 before a loop over an array that lies in registers
+
+   Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
 #ifndef DML_GPU_DIALECT_H
@@ -51,11 +57,15 @@
 #define VECTOR_NAME__(name, lanes) name##lanes
 #define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
 #define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
-#define VECTOR_ZERO ((VECTOR)(0.0f))
+#define VECTOR_OF(x) ((VECTOR)(x))
 #define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))
 #define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))
 #define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))
+#define VECTOR_WRITE(p, v) (*(__global dml__vector_anywhere *)(p) = (v))
 #define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+#define VECTOR_ADD_PRODUCTS(sum, u, v) ((sum) + (u) * (v))
+#define VECTOR_MOST(u, v) fmax(u, v)
+#define VECTOR_EXP(v) exp(v)
 typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
 #define UNROLL __attribute__((opencl_unroll_hint))
 #define SOLO_LOCAL __attribute__((aligned(64)))
@@ -136,11 +146,15 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define SOLO_LOCAL static
 #define VECTOR dml__host_vector
 #define VECTOR_LANES DML__HOST_LANES
-#define VECTOR_ZERO dml__host_vector_zero()
+#define VECTOR_OF(x) dml__host_vector_of(x)
 #define VECTOR_LOAD(p) dml__host_vector_load(p)
 #define VECTOR_READ(p) dml__host_vector_load(p)
 #define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
+#define VECTOR_WRITE(p, v) dml__host_vector_store(p, v)
 #define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
+#define VECTOR_ADD_PRODUCTS(sum, u, v) dml__host_vector_add_products(sum, u, v)
+#define VECTOR_MOST(u, v) dml__host_vector_most(u, v)
+#define VECTOR_EXP(v) dml__host_vector_exp(v)
 #define UNROLL
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)

@@ -8,6 +8,12 @@ HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
     return beta == 0.0f ? value : value + beta * *old;
 }
 
+/* The relu of formulas.h, where it is on. */
+HELPER float dml__with_relu(float value, int on)
+{
+    return on && value <= 0.0f ? 0.0f : value;
+}
+
 /* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
 HELPER int dml__beats(float value, float best)
 {
@@ -53,14 +59,31 @@ KERNEL(axpby)
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
 }
 
-/* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */
+/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
+   beta. */
+KERNEL(sum_shares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const int shares = INT(1);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        float sum = 0.0f;
+        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
+        y[i] = dml__with_beta(sum, REAL(0), y + i);
+    }
+}
+
+/* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;
+   size{rows * columns}. */
 KERNEL(bias_add)
 {
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
-    const unsigned i = ELEMENT;
-    if (i < rows * columns) y[i] += bias[i % columns];
+    const unsigned i = ELEMENT, column = i - dml__gpu_quotient(i, dml__gpu_divisor_of(INT(1))) * columns;
+    if (i < rows * columns) y[i] = dml__with_relu(bias ? y[i] + bias[column] : y[i], INT(2));
 }
 
 #endif

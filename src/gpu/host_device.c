@@ -3,6 +3,7 @@
 
 #include "gpu/host_device.h"
 
+#include "base/clock.h"
 #include "gpu/kernel_list.h"
 #include "gpu/launch.h"
 
@@ -43,10 +44,11 @@ typedef struct dml__host_vector {
     float lane[DML__HOST_LANES];
 } dml__host_vector;
 
-static dml__host_vector dml__host_vector_zero(void)
+static dml__host_vector dml__host_vector_of(float x)
 {
-    const dml__host_vector zero = { { 0 } };
-    return zero;
+    dml__host_vector v;
+    for (int i = 0; i < DML__HOST_LANES; i++) v.lane[i] = x;
+    return v;
 }
 
 static dml__host_vector dml__host_vector_load(const float *from)
@@ -65,6 +67,25 @@ static dml__host_vector dml__host_vector_add_product(dml__host_vector sum, float
 {
     for (int i = 0; i < DML__HOST_LANES; i++) sum.lane[i] += x * v.lane[i];
     return sum;
+}
+
+static dml__host_vector dml__host_vector_add_products(dml__host_vector sum, dml__host_vector u,
+                                                      dml__host_vector v)
+{
+    for (int i = 0; i < DML__HOST_LANES; i++) sum.lane[i] += u.lane[i] * v.lane[i];
+    return sum;
+}
+
+static dml__host_vector dml__host_vector_most(dml__host_vector u, dml__host_vector v)
+{
+    for (int i = 0; i < DML__HOST_LANES; i++) u.lane[i] = fmaxf(u.lane[i], v.lane[i]);
+    return u;
+}
+
+static dml__host_vector dml__host_vector_exp(dml__host_vector v)
+{
+    for (int i = 0; i < DML__HOST_LANES; i++) v.lane[i] = expf(v.lane[i]);
+    return v;
 }
 
 #if defined(__GNUC__)
@@ -313,7 +334,10 @@ static dml_status dml__host_launch(dml_device *device, const dml_launch *launch)
     void *buffers[DML_LAUNCH_BUFFERS];
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
         buffers[i] = launch->buffer[i].buffer ? launch->buffer[i].buffer->handle : NULL;
+    const int event = dml_device_begin_event(device, dml__kernel_row_at(ready.kernel)->name);
+    const double begin = dml_seconds();
     dml__host_run(ready.kernel, ready.groups[0], ready.groups[1], buffers, &ready.arguments);
+    dml_device_end_event(device, event, begin, dml_seconds());
     return DML_OK;
 }
 
@@ -326,10 +350,20 @@ static dml_status dml__host_finish(dml_device *device)
 DML__LOCAL const dml_backend *dml__host_backend(void)
 {
     static const dml_backend backend = {
-        "host-c",         dml__host_count,         dml__host_describe,       dml__host_open,
-        dml__host_close,  dml__host_buffer_create, dml__host_buffer_destroy, dml__host_write,
-        dml__host_read,   dml__host_copy,          dml__host_zero,           dml__host_launch,
+        "host-c",
+        dml__host_count,
+        dml__host_describe,
+        dml__host_open,
+        dml__host_close,
+        dml__host_buffer_create,
+        dml__host_buffer_destroy,
+        dml__host_write,
+        dml__host_read,
+        dml__host_copy,
+        dml__host_zero,
+        dml__host_launch,
         dml__host_finish,
+        NULL,
     };
     return &backend;
 }

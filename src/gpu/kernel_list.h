@@ -19,6 +19,7 @@
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
+    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -35,6 +36,7 @@
     DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
+    X(max_pool2d_backward_apart, 256, 1)                                                                     \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
     X(local2d_forward, 256, 1)                                                                               \
@@ -59,8 +61,8 @@
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
     X(batch_norm_backward, 256, 1)                                                                           \
-    X(sample_norm_forward, 1, 1)                                                                             \
-    X(sample_norm_backward, 1, 1)                                                                            \
+    X(sample_norm_forward_team, 1, 1)                                                                        \
+    X(sample_norm_backward_team, 1, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
@@ -70,9 +72,9 @@
     X(embedding_bag_forward, 256, 1)                                                                         \
     X(embedding_bag_backward, 256, 1)                                                                        \
     X(embedding_bag_weights, 256, 1)                                                                         \
-    X(attention_forward, 64, 1)                                                                              \
+    X(attention_forward_team, 64, 1)                                                                         \
     X(attention_levels, 256, 1)                                                                              \
-    X(attention_backward, 64, 1)                                                                             \
+    X(attention_backward_team, 64, 1)                                                                        \
     X(rotary, 256, 1)                                                                                        \
     X(recurrent_copy, 256, 1)                                                                                \
     X(recurrent_forward, 256, 1)                                                                             \
@@ -87,9 +89,20 @@
     X(gemm_solo, 64, 64)                                                                                     \
     X(conv2d_forward_solo, 64, 64)                                                                           \
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
-    X(conv2d_backward_weights_solo, 64, 64)
+    X(conv2d_backward_weights_solo, 64, 64)                                                                  \
+    X(sample_norm_forward_solo, 8, 1)                                                                        \
+    X(sample_norm_backward_solo, 8, 1)                                                                       \
+    X(attention_forward_solo, 64, 1)                                                                         \
+    X(attention_backward_solo, 64, 1)
 
-/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
+/* Families of two: NAME_team, whose groups have many items, and NAME_solo. */
+#define DML__PAIR_LIST(X)                                                                                    \
+    X(sample_norm_forward)                                                                                   \
+    X(sample_norm_backward)                                                                                  \
+    X(attention_forward)                                                                                     \
+    X(attention_backward)
+
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \

@@ -64,6 +64,11 @@ static inline int dml__find_kernel(const char *name, const size_t size[2], const
                    : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
+#define DML__PAIR_KERNEL(pair)                                                                               \
+    if (strcmp(#pair, name) == 0)                                                                            \
+        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
+    DML__PAIR_LIST(DML__PAIR_KERNEL)
+#undef DML__PAIR_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
         if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
     return -1;

@@ -3,6 +3,7 @@
 #ifndef DML_GPU_OPENCL_HOST_C
 #define DML_GPU_OPENCL_HOST_C
 
+#include "base/clock.h"
 #include "device/backend.h"
 #include "gpu/arguments.h"
 #include "gpu/kernel_list.h"
@@ -38,11 +39,18 @@ static const char *const dml__opencl_source[] = {
     X(clSetKernelArg)                                                                                        \
     X(clCreateBuffer)                                                                                        \
     X(clReleaseMemObject)                                                                                    \
+    X(clEnqueueMapBuffer)                                                                                    \
+    X(clEnqueueUnmapMemObject)                                                                               \
     X(clEnqueueWriteBuffer)                                                                                  \
     X(clEnqueueReadBuffer)                                                                                   \
     X(clEnqueueCopyBuffer)                                                                                   \
     X(clEnqueueFillBuffer)                                                                                   \
     X(clEnqueueNDRangeKernel)                                                                                \
+    X(clGetEventProfilingInfo)                                                                               \
+    X(clRetainEvent)                                                                                         \
+    X(clReleaseEvent)                                                                                        \
+    X(clWaitForEvents)                                                                                       \
+    X(clFlush)                                                                                               \
     X(clFinish)
 
 typedef struct dml__opencl_library {
@@ -51,7 +59,25 @@ typedef struct dml__opencl_library {
 #undef DML__OPENCL_MEMBER
 } dml__opencl_library;
 
+/* Something timed that is on its way, and the number that the profile has for it. */
+typedef struct dml__opencl_mark {
+    cl_event event;
+    int number;
+} dml__opencl_mark;
+
+/* Memory of the host's that the device reads while the host goes on: what is written goes through a piece of
+   it, and each piece is filled again when the copy that was made of it has ended. */
+enum { DML__OPENCL_PIECES = 8, DML__OPENCL_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__opencl_staging {
+    cl_mem memory; /* which is mapped at `piece`; NULL: there is none, and writes wait */
+    char *piece;   /* (DML__OPENCL_PIECES, DML__OPENCL_PIECE) */
+    bool refused;
+    int next;                            /* the piece to fill next */
+    cl_event copied[DML__OPENCL_PIECES]; /* the last copy of each; NULL: there was none */
+} dml__opencl_staging;
+
 /* An open device. */
+enum { DML__OPENCL_MARKS = 256 };
 typedef struct dml__opencl {
     dml__opencl_library cl;
     cl_device_id id;
@@ -62,6 +88,13 @@ typedef struct dml__opencl {
     dml__choice choice;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
+    cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
+    uint64_t held;            /* by buffers */
+    bool timed;               /* the queue takes times */
+    int marks;
+    dml__opencl_mark mark[DML__OPENCL_MARKS];
+    dml__opencl_staging staging;
+    double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
 } dml__opencl;
 
 static const char *dml__opencl_error_name(cl_int error)
@@ -112,16 +145,24 @@ static dml__opencl *dml__opencl_of(dml_device *device)
     return (dml__opencl *)device->state;
 }
 
+static bool dml__opencl_lacks_memory(cl_int error)
+{
+    return error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
+           error == CL_INVALID_BUFFER_SIZE;
+}
+
 /* DML_OK for CL_SUCCESS, else a recorded sentence: which device, what was called, on what, and the error. */
 static dml_status dml__opencl_check(dml_device *device, cl_int error, const char *call, const char *on)
 {
     if (error == CL_SUCCESS) return DML_OK;
-    const bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
-                        error == CL_INVALID_BUFFER_SIZE;
-    return dml_device_fail(device, memory ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
-                           "opencl:%d (%s): %s(%s) failed with %s (%d)", device->index,
+    return dml_device_fail(device, dml__opencl_lacks_memory(error) ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
+                           "opencl:%d (%s): %s(%s) failed with %s (%d)%s", device->index,
                            device->state ? dml__opencl_of(device)->name : "?", call, on,
-                           dml__opencl_error_name(error), (int)error);
+                           dml__opencl_error_name(error), (int)error,
+                           error == CL_DEVICE_NOT_AVAILABLE
+                               ? ": the device is lost; what is on the host is not, go on with it in another "
+                                 "context"
+                               : "");
 }
 
 /* False when there is no usable OpenCL. The loader stays open: closing it under a driver's threads crashes
@@ -194,12 +235,27 @@ static int dml__opencl_count(void)
     return dml__opencl_load(&cl) ? dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES) : 0;
 }
 
+/* Of the extensions, those that say what kernels may compute with. */
+static void dml__opencl_features(const dml__opencl_library *cl, cl_device_id id, dml_device_info *info)
+{
+    static const char *const wanted[] = { "cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups" };
+    char all[8192] = "";
+    cl->clGetDeviceInfo_(id, CL_DEVICE_EXTENSIONS, sizeof all - 1, all, NULL);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const size_t used = strlen(info->features);
+        const char *found = strstr(all, wanted[i]);
+        if (found && strchr(" ", found[strlen(wanted[i])]))
+            snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", wanted[i]);
+    }
+}
+
 static void dml__opencl_describe(int index, dml_device_info *info)
 {
     dml__opencl_library cl;
     cl_device_id ids[DML__OPENCL_DEVICES];
     cl_ulong memory = 0;
-    cl_uint units = 0;
+    cl_uint units = 0, clock = 0;
+    char driver[256] = "";
     if (!dml__opencl_load(&cl)) return;
     if (index < 0 || index >= dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES)) return;
     cl.clGetDeviceInfo_(ids[index], CL_DEVICE_NAME, sizeof info->name - 1, info->name, NULL);
@@ -208,6 +264,83 @@ static void dml__opencl_describe(int index, dml_device_info *info)
     info->memory = memory;
     info->compute_units = (int)units;
     info->gpu = dml__opencl_is_gpu(&cl, ids[index]);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
+    info->clock = (int)clock;
+    snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1, driver);
+    dml__opencl_features(&cl, ids[index], info);
+}
+
+/* ---- the profile ---- */
+
+/* Tells of all that was timed, of a queue that has finished. */
+static void dml__opencl_settle(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    for (int i = 0; i < state->marks; i++) {
+        const dml__opencl_mark mark = state->mark[i];
+        cl_ulong queued = 0, begin = 0, end = 0;
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_START, sizeof begin, &begin,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+        state->cl.clReleaseEvent_(mark.event);
+        if (state->ahead == 0) state->ahead = state->first - 1e-9 * (double)queued;
+        dml_device_end_event(device, mark.number, state->ahead + 1e-9 * (double)begin,
+                             state->ahead + 1e-9 * (double)end);
+    }
+    state->marks = 0;
+}
+
+/* Where what is enqueued next leaves its event; NULL: nobody asks. */
+static cl_event *dml__opencl_mark_of(dml_device *device, const char *what)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    if (!state->timed) return NULL;
+    if (state->marks == DML__OPENCL_MARKS && state->cl.clFinish_(state->queue) == CL_SUCCESS)
+        dml__opencl_settle(device);
+    if (state->marks == DML__OPENCL_MARKS) return NULL;
+    if (state->first == 0) state->first = dml_seconds();
+    dml__opencl_mark *mark = &state->mark[state->marks];
+    mark->number = dml_device_begin_event(device, what);
+    return &mark->event;
+}
+
+/* What was to be enqueued is, or isn't. */
+static cl_int dml__opencl_marked(dml_device *device, const cl_event *event, cl_int error)
+{
+    if (event && error == CL_SUCCESS) dml__opencl_of(device)->marks++;
+    return error;
+}
+
+/* Only a queue that was made for it takes times. */
+static dml_status dml__opencl_profile(dml_device *device, bool on)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_int error = state->cl.clFinish_(state->queue);
+    dml__opencl_settle(device);
+    state->timed = false;
+    state->first = state->ahead = 0;
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clFinish", "");
+    const cl_command_queue queue = state->cl.clCreateCommandQueue_(
+        state->context, state->id, on ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    state->cl.clReleaseCommandQueue_(state->queue);
+    state->queue = queue;
+    state->timed = on;
+    return DML_OK;
+}
+
+static void dml__opencl_destroy_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    for (int i = 0; i < DML__OPENCL_PIECES; i++)
+        if (staging->copied[i]) state->cl.clReleaseEvent_(staging->copied[i]);
+    if (staging->piece)
+        state->cl.clEnqueueUnmapMemObject_(state->queue, staging->memory, staging->piece, 0, NULL, NULL);
+    if (staging->memory) state->cl.clReleaseMemObject_(staging->memory);
+    memset(staging, 0, sizeof *staging);
 }
 
 /* Releases what an open, or half open, device holds. */
@@ -216,6 +349,8 @@ static void dml__opencl_close(dml_device *device)
     dml__opencl *state = dml__opencl_of(device);
     if (!state) return;
     if (state->queue) state->cl.clFinish_(state->queue);
+    for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
+    dml__opencl_destroy_staging(state);
     for (int i = 0; i < DML__KERNEL_COUNT; i++)
         if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
     if (state->program) state->cl.clReleaseProgram_(state->program);
@@ -223,6 +358,26 @@ static void dml__opencl_close(dml_device *device)
     if (state->context) state->cl.clReleaseContext_(state->context);
     dml_device_release(device, state);
     device->state = NULL;
+}
+
+/* A line of the log as a part of a sentence: without its newline, and not beyond `most` bytes. */
+static const char *dml__opencl_log_line(char *line, size_t most)
+{
+    line[strcspn(line, "\r\n")] = '\0';
+    if (strlen(line) > most) memcpy(line + most - 3, "...", 4);
+    return line;
+}
+
+/* The line of a compiler's log that names the first error, which has our file and line, since the source has
+   its own #lines. Logs begin with warnings, and are longer than an error's text. */
+static const char *dml__opencl_first_error(char *log)
+{
+    static const char *const words[] = { "error:", "error", "Error", "ERROR" };
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !found; i++) found = strstr(log, words[i]);
+    char *line = found ? log + (found - log) : log + strspn(log, " \t\r\n");
+    while (line > log && line[-1] != '\n') line--;
+    return dml__opencl_log_line(line, 200);
 }
 
 /* Says why the kernels don't build, in the words of the device's compiler. */
@@ -235,9 +390,10 @@ static dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
     if (bytes) log = (char *)dml_device_allocate(device, bytes + 1);
     if (log)
         state->cl.clGetProgramBuildInfo_(state->program, state->id, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+    const char *first = log ? dml__opencl_first_error(log) : "";
     const dml_status status = dml_device_fail(
         device, DML_ERROR_DEVICE, "opencl:%d (%s): the kernels don't build, %s (%d): %s", device->index,
-        state->name, dml__opencl_error_name(error), (int)error, log ? log : "it gave no log");
+        state->name, dml__opencl_error_name(error), (int)error, *first ? first : "it gave no log");
     dml_device_release(device, log);
     return status;
 }
@@ -286,6 +442,10 @@ static void dml__opencl_choose(dml__opencl *state)
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof state->memory, &state->memory,
+                               NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof state->largest,
+                               &state->largest, NULL);
     state->choice.units = (int)units;
     state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
     if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
@@ -303,6 +463,11 @@ static dml_status dml__opencl_prepare(dml_device *device)
             "no OpenCL here: libOpenCL.so.1 (1.2 or later) was not found; install a loader "
             "(ocl-icd) and a driver");
     const int count = dml__opencl_list(&state->cl, ids, DML__OPENCL_DEVICES);
+    if (count == 0)
+        return dml_device_fail(
+            device, DML_ERROR_DEVICE,
+            "no OpenCL device found: there is no driver for one of OpenCL 1.2 or later with a "
+            "compiler (clinfo lists what there is)");
     if (device->index < 0 || device->index >= count)
         return dml_device_fail(device, DML_ERROR_DEVICE, "no device opencl:%d: %d were found", device->index,
                                count);
@@ -338,19 +503,76 @@ static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buff
 {
     dml__opencl *state = dml__opencl_of(device);
     cl_int error;
-    char size[32];
     buffer->host = NULL;
     buffer->handle =
         state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
-    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
-    if (error != CL_SUCCESS) buffer->handle = NULL;
-    return dml__opencl_check(device, error, "clCreateBuffer", size);
+    if (error == CL_SUCCESS) {
+        state->held += buffer->bytes;
+        return DML_OK;
+    }
+    buffer->handle = NULL;
+    if (!dml__opencl_lacks_memory(error)) return dml__opencl_check(device, error, "clCreateBuffer", "");
+    return dml_device_fail(
+        device, DML_ERROR_MEMORY,
+        "opencl:%d (%s): no memory left for a buffer of %llu bytes, %s (%d): of its %llu bytes, "
+        "%llu at most in one buffer, this context holds %llu",
+        device->index, state->name, (unsigned long long)buffer->bytes, dml__opencl_error_name(error),
+        (int)error, (unsigned long long)state->memory, (unsigned long long)state->largest,
+        (unsigned long long)state->held);
 }
 
 static void dml__opencl_buffer_destroy(dml_device *device, dml_buffer *buffer)
 {
-    if (buffer->handle) dml__opencl_of(device)->cl.clReleaseMemObject_(dml__opencl_memory(buffer));
+    dml__opencl *state = dml__opencl_of(device);
+    if (!buffer->handle) return;
+    state->cl.clReleaseMemObject_(dml__opencl_memory(buffer));
+    state->held -= buffer->bytes;
     buffer->handle = NULL;
+}
+
+/* Whether there is memory to write through, which the first write asks for. */
+static bool dml__opencl_has_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    const size_t bytes = (size_t)DML__OPENCL_PIECES * DML__OPENCL_PIECE;
+    cl_int error;
+    if (staging->piece || staging->refused) return staging->piece != NULL;
+    staging->memory = state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                                bytes, NULL, &error);
+    if (staging->memory)
+        staging->piece = (char *)state->cl.clEnqueueMapBuffer_(state->queue, staging->memory, CL_TRUE,
+                                                               CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
+    if (staging->piece) return true;
+    dml__opencl_destroy_staging(state);
+    staging->refused = true;
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static cl_int dml__opencl_write_piece(dml_device *device, dml_ref to, const char *from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    dml__opencl_staging *staging = &state->staging;
+    cl_event *copied = &staging->copied[staging->next], event;
+    char *piece = staging->piece + (size_t)staging->next * DML__OPENCL_PIECE;
+    if (*copied) {
+        const cl_int error = state->cl.clWaitForEvents_(1, copied);
+        state->cl.clReleaseEvent_(*copied);
+        *copied = NULL;
+        if (error != CL_SUCCESS) return error;
+    }
+    memcpy(piece, from, bytes);
+    cl_event *mark = dml__opencl_mark_of(device, "write");
+    const cl_int error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
+                                                         CL_FALSE, to.offset, bytes, piece, 0, NULL, &event);
+    if (error != CL_SUCCESS) return error;
+    *copied = event;
+    staging->next = (staging->next + 1) % DML__OPENCL_PIECES;
+    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
+        *mark = event;
+        state->marks++;
+    }
+    return state->cl.clFlush_(state->queue);
 }
 
 static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
@@ -358,10 +580,20 @@ static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *
     dml__opencl *state = dml__opencl_of(device);
     const dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
-                                                             CL_TRUE, to.offset, bytes, from, 0, NULL, NULL),
-                             "clEnqueueWriteBuffer", "");
+    cl_int error = CL_SUCCESS;
+    if (dml__opencl_has_staging(state)) {
+        for (size_t done = 0; done < bytes && error == CL_SUCCESS; done += DML__OPENCL_PIECE) {
+            const size_t left = bytes - done;
+            const dml_ref part = { to.buffer, to.offset + done };
+            error = dml__opencl_write_piece(device, part, (const char *)from + done,
+                                            left < DML__OPENCL_PIECE ? left : (size_t)DML__OPENCL_PIECE);
+        }
+        return dml__opencl_check(device, error, "clEnqueueWriteBuffer", "");
+    }
+    cl_event *event = dml__opencl_mark_of(device, "write");
+    error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer), CL_TRUE, to.offset,
+                                            bytes, from, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueWriteBuffer", "");
 }
 
 static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, size_t bytes)
@@ -369,10 +601,10 @@ static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, s
     dml__opencl *state = dml__opencl_of(device);
     const dml_status status = dml__check_ref(device, from, bytes, "read");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
-                                                            CL_TRUE, from.offset, bytes, to, 0, NULL, NULL),
-                             "clEnqueueReadBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "read");
+    const cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                        CL_TRUE, from.offset, bytes, to, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueReadBuffer", "");
 }
 
 static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
@@ -381,11 +613,11 @@ static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from,
     dml_status status = dml__check_ref(device, from, bytes, "copy from");
     if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
     if (status != DML_OK || bytes == 0) return status;
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueCopyBuffer_(state->queue, dml__opencl_memory(from.buffer),
-                                                            dml__opencl_memory(to.buffer), from.offset,
-                                                            to.offset, bytes, 0, NULL, NULL),
-                             "clEnqueueCopyBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "copy");
+    const cl_int error = state->cl.clEnqueueCopyBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                        dml__opencl_memory(to.buffer), from.offset, to.offset,
+                                                        bytes, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueCopyBuffer", "");
 }
 
 static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
@@ -395,10 +627,10 @@ static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
     if (status != DML_OK || bytes == 0) return status;
     static const cl_uint zero = 0;
     const size_t pattern = (to.offset | bytes) % sizeof zero ? 1 : sizeof zero; /* both must be multiples */
-    return dml__opencl_check(device,
-                             state->cl.clEnqueueFillBuffer_(state->queue, dml__opencl_memory(to.buffer),
-                                                            &zero, pattern, to.offset, bytes, 0, NULL, NULL),
-                             "clEnqueueFillBuffer", "");
+    cl_event *event = dml__opencl_mark_of(device, "zero");
+    const cl_int error = state->cl.clEnqueueFillBuffer_(state->queue, dml__opencl_memory(to.buffer), &zero,
+                                                        pattern, to.offset, bytes, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueFillBuffer", "");
 }
 
 static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launch)
@@ -419,23 +651,27 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clSetKernelArg", launch->kernel);
     const size_t local[2] = { ready.items, 1 };
     const size_t global[2] = { ready.groups[0] * ready.items, ready.groups[1] };
-    error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, NULL);
-    return dml__opencl_check(device, error, "clEnqueueNDRangeKernel", launch->kernel);
+    cl_event *event = dml__opencl_mark_of(device, dml__kernel_row_at(ready.kernel)->name);
+    error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueNDRangeKernel",
+                             launch->kernel);
 }
 
 static dml_status dml__opencl_finish(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    return dml__opencl_check(device, state->cl.clFinish_(state->queue), "clFinish", "");
+    const cl_int error = state->cl.clFinish_(state->queue);
+    if (error == CL_SUCCESS) dml__opencl_settle(device);
+    return dml__opencl_check(device, error, "clFinish", "");
 }
 
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
 {
     static const dml_backend backend = {
-        "opencl",          dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
-        dml__opencl_close, dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
-        dml__opencl_read,  dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
-        dml__opencl_finish
+        "opencl",           dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
+        dml__opencl_close,  dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
+        dml__opencl_read,   dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
+        dml__opencl_finish, dml__opencl_profile
     };
     return &backend;
 }

@@ -68,8 +68,9 @@ HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, i
     return e;
 }
 
-/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,
-   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */
+/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w, and -1 where int
+   13 says that x is a relu's and nothing is above 0: backward is then that relu's too. Buffers x, y, argmax
+   (int, may be NULL); size{batch * out_h * out_w * channels}. */
 KERNEL(max_pool2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -95,7 +96,7 @@ KERNEL(max_pool2d_forward)
             }
         }
         y[i] = largest;
-        if (argmax) argmax[i] = best;
+        if (argmax) argmax[i] = largest > 0.0f || !INT(13) ? best : -1;
     }
 }
 
@@ -124,6 +125,36 @@ KERNEL(max_pool2d_backward)
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+/* What max_pool2d_backward computes, of the same buffers and floats, where no two windows have an input in
+   common: an item an output, whose window's inputs and those up to the next window are its own, so that dy
+   and argmax are read once. size{batch * out_h * out_w * channels}. */
+KERNEL(max_pool2d_backward_apart)
+{
+    GLOBAL const int *argmax = BUFFER(0, const int);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    if (i < n) {
+        const int top = e.h ? e.h * s.stride_h - s.pad_h : 0, left = e.w ? e.w * s.stride_w - s.pad_w : 0;
+        const int bottom = e.h + 1 < s.out_h ? (e.h + 1) * s.stride_h - s.pad_h : s.height;
+        const int right = e.w + 1 < s.out_w ? (e.w + 1) * s.stride_w - s.pad_w : s.width;
+        const int best = argmax[i];
+        const float won = dy[i];
+        GLOBAL float *image = dx + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        for (int h = top; h < bottom; h++) {
+            for (int w = left; w < right; w++) {
+                const int place = h * s.width + w;
+                GLOBAL float *to = image + (WIDE)place * s.channels;
+                *to = dml__with_beta(place == best ? won : 0.0f, beta, to);
+            }
+        }
     }
 }
 

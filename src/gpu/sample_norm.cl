@@ -15,7 +15,7 @@ HELPER WIDE dml__sample_norm_at(WIDE first, unsigned i, unsigned width, int chan
 
 /* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
    epsilon; size{samples * groups}. y may be x. */
-KERNEL(sample_norm_forward)
+KERNEL(sample_norm_forward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weight = BUFFER(1, const float);
@@ -59,7 +59,7 @@ KERNEL(sample_norm_forward)
 /* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
    square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
    size{samples * groups}. dx may be dy. */
-KERNEL(sample_norm_backward)
+KERNEL(sample_norm_backward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);

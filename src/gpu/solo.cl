@@ -43,7 +43,7 @@ HELPER void dml__solo_copy(float *to, GLOBAL const float *from, int n, GLOBAL co
 
 HELPER void dml__solo_zero(float *to, int n)
 {
-    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);
+    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_OF(0.0f));
 }
 
 /* Clears the sums, and what is read of A and B beyond their rows and columns. */
@@ -103,18 +103,19 @@ HELPER void dml__solo_multiply(const dml__solo s, int depth)
         }
 }
 
-/* c = alpha sums + bias + beta c. */
+/* c = alpha sums + bias + beta c, and its relu. */
 HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float alpha, float beta,
-                            GLOBAL const float *bias)
+                            GLOBAL const float *bias, int relu)
 {
     for (int row = 0; row < s.rows; row++) {
         GLOBAL float *to = c + row * step;
         const float *sum = s.sum + row * TILE;
         if (bias)
             for (int j = 0; j < s.columns; j++)
-                to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);
+                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j] + bias[j], beta, to + j), relu);
         else
-            for (int j = 0; j < s.columns; j++) to[j] = dml__with_beta(alpha * sum[j], beta, to + j);
+            for (int j = 0; j < s.columns; j++)
+                to[j] = dml__with_relu(dml__with_beta(alpha * sum[j], beta, to + j), relu);
     }
 }
 
@@ -153,7 +154,7 @@ SOLO_KERNEL(gemm_solo)
         }
     }
     dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),
-                    REAL(1), 0);
+                    REAL(1), 0, 0);
 }
 
 /* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
@@ -269,7 +270,7 @@ SOLO_KERNEL(conv2d_forward_solo)
         dml__solo_multiply(piece, ks);
     }
     dml__solo_write(piece, BUFFER(3, float) + (WIDE)row0 * s.filters + filter0, s.filters, 1.0f, REAL(0),
-                    bias ? bias + filter0 : 0);
+                    bias ? bias + filter0 : 0, REAL(1) != 0.0f);
 }
 
 /* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */
@@ -326,7 +327,7 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     }
     dml__solo_write(piece,
                     BUFFER(2, float) + (WIDE)row0 * s.channels + part.group * s.group_channels + part.first,
-                    s.channels, 1.0f, REAL(0), 0);
+                    s.channels, 1.0f, REAL(0), 0, 0);
 }
 
 /* What the tiles of conv2d_backward_weights compute, of the same arguments. */
@@ -339,13 +340,15 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
-    const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
+    const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns, depth, shares);
+    const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     dml__gpu_place corner =
-        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
-    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
-        const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+    for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
+        const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
             dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
             dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
@@ -353,7 +356,8 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
         }
         dml__solo_multiply(piece, ks);
     }
-    dml__solo_write(piece, BUFFER(2, float) + (WIDE)filter0 * columns + column0, columns, 1.0f, REAL(0), 0);
+    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)share.number * s.filters + filter0) * columns + column0,
+                    columns, 1.0f, REAL(0), 0, 0);
 }
 
 #endif

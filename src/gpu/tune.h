@@ -1,19 +1,25 @@
-/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line a device,
-   which is the shapes of all classes of sizes and the device's name.
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line that says what
+   it is, then a line a device, which is the shapes of all classes of sizes and the device's name.
 
-   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, or a file that can't
-   be written: nothing is measured, and dml__choose_tile's rule holds. All shapes add an output's products in
-   the same order, so the choice doesn't change a bit of a result. */
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, a file that can't be
+   written or is something else, or too little memory: nothing is measured, and dml__choose_tile's rule holds.
+   All shapes add an output's products in the same order, so the choice doesn't change a bit of a result. */
 #ifndef DML_GPU_TUNE_H
 #define DML_GPU_TUNE_H
 
 #include "base/clock.h"
 #include "device/backend.h"
+#include "device/context.h"
 #include "gpu/choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
+static const char dml__tune_title[] =
+    "dml's tiles, by device: 1\n"; /* of kernels that are tuned anew: another number */
 
 /* False: nothing is to be kept. */
 static inline bool dml__tune_path(char *path, size_t capacity)
@@ -29,26 +35,54 @@ static inline bool dml__tune_path(char *path, size_t capacity)
     return length > 0 && (size_t)length < capacity;
 }
 
-/* Takes the line's shapes if it is that device's. */
-static inline bool dml__tune_parse(dml__choice *choice, const char *line, const char *device)
+/* Whether a line is whole: the shapes, a space and a name. */
+static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
-    if (strspn(line, "0123") != COUNT || line[COUNT] != ' ') return false;
-    const char *name = line + COUNT + 1;
-    if (strncmp(name, device, strlen(device)) != 0 || name[strlen(device)] != '\n') return false;
-    for (int i = 0; i < COUNT; i++)
-        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
-    return true;
+    const size_t length = strlen(line);
+    return strspn(line, "0123") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+           line[length - 1] == '\n';
 }
 
-static inline bool dml__tune_read(dml__choice *choice, const char *path, const char *device)
+static inline bool dml__tune_is_of(const char *line, const char *device)
 {
-    char line[256];
+    const char *name = line + DML__TUNE_CLASSES * DML__TUNE_CLASSES + 1;
+    return strncmp(name, device, strlen(device)) == 0 && name[strlen(device)] == '\n';
+}
+
+static inline void dml__tune_take(dml__choice *choice, const char *line)
+{
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    choice->measured = true;
+}
+
+/* What a file is to this library. */
+typedef enum dml__tune_kind {
+    DML__TUNE_OURS,
+    DML__TUNE_BROKEN, /* ours, with lines that aren't whole */
+    DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
+} dml__tune_kind;
+
+/* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
+static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
+                                            FILE *aside)
+{
+    char line[DML__TUNE_LINE];
+    dml__tune_kind kind = DML__TUNE_OURS;
     FILE *file = fopen(path, "r");
-    while (file && !choice->measured && fgets(line, sizeof line, file))
-        choice->measured = dml__tune_parse(choice, line, device);
+    if (file && fgets(line, sizeof line, file) && strcmp(line, dml__tune_title) != 0)
+        kind = DML__TUNE_FOREIGN;
+    while (file && kind != DML__TUNE_FOREIGN && fgets(line, sizeof line, file)) {
+        if (!dml__tune_is_line(line))
+            kind = DML__TUNE_BROKEN;
+        else if (!dml__tune_is_of(line, device))
+            (void)(aside && fputs(line, aside));
+        else if (choice)
+            dml__tune_take(choice, line);
+    }
     if (file) fclose(file);
-    return choice->measured;
+    return kind;
 }
 
 /* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
@@ -77,25 +111,47 @@ static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock second
     return true;
 }
 
-/* Whether nothing is to be measured: it isn't wanted, or the file has it, which is then in the table. */
-static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char *path, size_t capacity)
+/* Whether nothing is to be measured: it isn't wanted, the file has it, which is then in the table, or has
+   something else. `note` is what there is to say about the file, or NULL. */
+static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char path[DML__TUNE_PATH],
+                                        const char **note)
 {
-    return !dml__tune_path(path, capacity) || dml__tune_read(choice, path, device);
+    *note = NULL;
+    if (!dml__tune_path(path, DML__TUNE_PATH)) return true;
+    const dml__tune_kind kind = dml__tune_read(choice, path, device, NULL);
+    if (kind == DML__TUNE_FOREIGN) *note = "is no file of tiles, so it is left alone and nothing is measured";
+    if (kind == DML__TUNE_BROKEN) *note = "is damaged: its whole lines are kept";
+    return choice->measured || kind == DML__TUNE_FOREIGN;
 }
 
-/* Reads the table, or measures it and adds it to the file. False: a launch failed. */
-static inline bool dml__tune_with(dml__choice *choice, const char *device, dml__tune_clock seconds_of,
-                                  void *argument)
+/* The file anew, with the table: whoever reads it meanwhile sees the old one or the new one. */
+static inline void dml__tune_keep(const dml__choice *choice, const char *path, const char *device,
+                                  FILE *aside, const char *aside_path)
 {
-    char path[1024];
-    if (dml__tune_is_settled(choice, device, path, sizeof path)) return true;
-    FILE *file = fopen(path, "a");
-    if (!file) return true;
+    fputs(dml__tune_title, aside);
+    (void)dml__tune_read(NULL, path, device, aside);
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], aside);
+    fprintf(aside, " %s\n", device);
+    const bool failed = ferror(aside) != 0;
+    if (fclose(aside) != 0 || failed || rename(aside_path, path) != 0) (void)remove(aside_path);
+}
+
+/* Measures the table and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
+                                  dml__tune_clock seconds_of, void *argument)
+{
+    char aside_path[DML__TUNE_PATH + 32];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld", path, (long)getpid());
+    FILE *aside = fopen(aside_path, "w");
+    if (!aside) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);
-    for (int i = 0; ok && i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
-        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], file);
-    if (ok) fprintf(file, " %s\n", device);
-    fclose(file);
+    if (ok) {
+        dml__tune_keep(choice, path, device, aside, aside_path);
+    } else {
+        fclose(aside);
+        (void)remove(aside_path);
+    }
     return ok;
 }
 
@@ -134,19 +190,25 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
 static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
 {
     dml__tune_job job;
-    char path[1024];
+    char path[DML__TUNE_PATH];
+    const char *note = NULL;
     const dml_ref all = { &job.matrix, 0 };
-    if (choice->solo != DML__SOLO_NONE || dml__tune_is_settled(choice, name, path, sizeof path))
-        return DML_OK;
+    if (choice->solo != DML__SOLO_NONE || dml_status_of(device->context) != DML_OK) return DML_OK;
+    const bool settled = dml__tune_is_settled(choice, name, path, &note);
+    if (note) dml_device_warn(device, "%s %s", path, note);
+    if (settled) return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
     job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
     dml_status status = device->backend->buffer_create(device, &job.matrix);
-    if (status != DML_OK) return status;
-    status = device->backend->zero(device, all, job.matrix.bytes);
-    if (status == DML_OK && !dml__tune_with(choice, name, dml__tune_seconds, &job)) status = DML_ERROR_DEVICE;
+    if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
+        status = dml_status_of(device->context);
     device->backend->buffer_destroy(device, &job.matrix);
-    return status;
+    if (status != DML_ERROR_MEMORY) return status;
+    dml_device_forgive(device); /* models may fit where this doesn't */
+    dml_device_warn(device, "%s: no memory to measure which tiles are best", name);
+    return DML_OK;
 }
 
 #endif

@@ -5,15 +5,18 @@
 
 #include "base/logger.h"
 #include "base/memory.h"
+#include "graph/chain.h"
 #include "graph/gradient_rows.h"
 #include "graph/narrow.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/plan.h"
 #include "graph/program_internal.h"
+#include "kernels/formula.h"
 #include "kernels/rounded.h"
 #include "thread/scratch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void dml__program_destroy_owned(dml__owned *owned)
@@ -30,6 +33,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
     dml__release(&context->memory, program->given);
+    dml__release(&context->memory, program->chain);
     dml__release(&context->memory, program);
 }
 
@@ -136,12 +140,14 @@ static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
    left to do, since the op before or behind it minds the relu. */
 static void dml__fuse(dml_program *program)
 {
+    const bool on_host = program->graph->context->device.host_memory;
+    const unsigned takes = on_host ? DML__TAKES_RELU : DML__TAKES_RELU_ANYWHERE;
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
         slot->root = program->slot[slot->root].root;
         if (!(slot->node->op->needs & DML__IS_RELU)) continue;
         dml__slot *input = dml__input_slot(program, slot, 0);
-        if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
+        if ((input->node->op->needs & takes) != takes || dml__count_uses(program, input) > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
         dml__slot *gate = dml__gate_behind(program, slot);
@@ -259,6 +265,8 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
             if (exactly) program->slot[root].exact = true;
+            if (i == 0 && (node->op->needs & DML__NORMALIZES) && !program->slot[root].normalized)
+                program->slot[root].normalized = s;
             if (dml__gives_gradient(program, slot, i)) dml__live_at(&blocks[3 * root + 1], end - s);
             if (slot->has_gradient && (node->op->needs & DML__NEEDS_INPUT(i)))
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
@@ -389,6 +397,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             dml__live_for_ever(program, blocks, count);
         else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
+        dml__plan_chains(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
             program->slot[s].value = blocks[program->slot[s].value_at].offset;
@@ -404,11 +413,33 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
     return status;
 }
 
+/* After an arena that couldn't be had: which layer needs most of it. */
+static dml_status dml__say_which_is_large(const dml_program *program)
+{
+    dml__error *error = &program->graph->context->error;
+    const dml_node *largest = program->output;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        const bool placed = program->slot[s].root == s && node->op != dml__parameter_op();
+        if (placed && dml__value_bytes(program, node) > dml__value_bytes(program, largest)) largest = node;
+    }
+    const size_t used = strlen(error->text);
+    if (error->status == DML_ERROR_MEMORY)
+        snprintf(error->text + used, sizeof error->text - used, "; for a batch of %d '%s' alone takes %zu",
+                 program->batch, largest->name, dml__value_bytes(program, largest));
+    return error->status;
+}
+
 static dml_status dml__allocate_program(dml_program *program)
 {
     dml_context *context = program->graph->context;
     program->arena = dml__buffer_create(context, program->bytes);
-    if (!program->arena) return context->error.status;
+    if (!program->arena) return dml__say_which_is_large(program);
+    if (dml__has_chains(program)) {
+        program->chain = (dml__formula_chain *)dml__allocate(&context->memory, sizeof *program->chain);
+        if (!program->chain)
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's loops");
+    }
     if (!program->training) return DML_OK;
     program->g = dml__buffer_create_zeroed(context, program->graph->trained_count * sizeof(float));
     return program->g ? DML_OK : context->error.status;
@@ -514,10 +545,9 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) {
-        if (!program->check) dml__fuse(program);
+    if (status == DML_OK && !disjoint && !program->check) dml__fuse(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint)
         status = dml__read_inputs_in_place(program);
-    }
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
@@ -526,6 +556,9 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }
+    if (status == DML_OK && context->device.host_memory && program->dtype == DML_F32 && !disjoint &&
+        !program->check)
+        dml__find_chains(program);
     if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
     if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);

@@ -102,7 +102,9 @@ static dml_status dml__describe_given(const dml__run *run, const dml_node *node,
     for (int i = 0; i < node->inputs && status == DML_OK; i++) {
         const dml_node *x = node->input[i];
         if (x->dtype != DML_F32) continue;
-        if (backward && !(node->op->needs & DML__NEEDS_INPUT(i)) && x->op != dml__parameter_op()) continue;
+        if (backward && !(node->op->needs & DML__NEEDS_INPUT(i)) &&
+            (x->op != dml__parameter_op() || run->program->ranks.use))
+            continue;
         status = dml__find_contents(run, dml__value(run, x), dml__count(run, x), &found);
         const size_t used = strlen(text);
         snprintf(text + used, bytes - used, "%s'%.48s' ", begin, x->name);
@@ -145,6 +147,8 @@ DML__LOCAL dml_status dml__check_forward(const dml__run *run, const dml_node *no
     dml__contents found;
     char made[256], given[400] = "";
     if (node->op->view || node->dtype != DML_F32) return DML_OK;
+    /* What a strategy brings is here for the op that reads it. */
+    if (node->op == dml__parameter_op() && run->program->ranks.use) return DML_OK;
     dml_status status = dml__find_odd(run, dml__value(run, node), dml__count(run, node), &found);
     if (status != DML_OK || found.first == found.n) return status;
     const bool leaf = node->inputs == 0;

@@ -24,7 +24,7 @@ static void dml__narrow_life(dml_program *program, int s, dml__block_life *value
     slot->narrowed = true;
     again->bytes = value->bytes;
     narrow->bytes = value->bytes / 2;
-    narrow->first = value->last;
+    narrow->first = slot->normalized ? slot->normalized : value->last;
     narrow->last = again->first;
     slot->next_narrow = last->narrows;
     last->narrows = s + 1;
@@ -54,9 +54,10 @@ DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *b
     }
 }
 
-static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows)
+/* `at`: where the value is f32. */
+static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows, size_t at)
 {
-    const dml_ref wide = { run->program->arena, narrows ? slot->value : slot->again };
+    const dml_ref wide = { run->program->arena, at };
     const dml_ref narrow = { run->program->arena, slot->narrow };
     const size_t n = dml__count(run, slot->node);
     const dml_dtype dtype = run->program->dtype;
@@ -77,12 +78,23 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     return dml__submit(run->device, &launch);
 }
 
+/* What the op normalizes becomes what backward will see of it. */
+static dml_status dml__read_as_kept(const dml__run *run, const dml__slot *reader)
+{
+    const dml__slot *slot = dml__root_of_input(run->program, reader, 0);
+    if (!slot->narrowed) return DML_OK;
+    const dml_status status = dml__convert_value(run, slot, true, slot->value);
+    return status == DML_OK ? dml__convert_value(run, slot, false, slot->value) : status;
+}
+
 DML__LOCAL dml_status dml__narrow_before_forward(const dml__run *run, int s)
 {
     const dml__slot *slots = run->program->slot;
     dml_status status = DML_OK;
     for (int i = slots[s].narrows; i && status == DML_OK; i = slots[i - 1].next_narrow)
-        status = dml__convert_value(run, &slots[i - 1], true);
+        status = dml__convert_value(run, &slots[i - 1], true, slots[i - 1].value);
+    if (status == DML_OK && (slots[s].node->op->needs & DML__NORMALIZES))
+        status = dml__read_as_kept(run, &slots[s]);
     return status;
 }
 
@@ -91,7 +103,7 @@ DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s)
     const dml__slot *slots = run->program->slot;
     dml_status status = DML_OK;
     for (int i = slots[s].widens; i && status == DML_OK; i = slots[i - 1].next_widen)
-        status = dml__convert_value(run, &slots[i - 1], false);
+        status = dml__convert_value(run, &slots[i - 1], false, slots[i - 1].again);
     return status;
 }
 

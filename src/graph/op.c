@@ -104,6 +104,11 @@ DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
     return dml__slot_of(run, node)->begins_with_relu;
 }
 
+DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node)
+{
+    return run->chain && dml__slot_of(run, node)->chained[run->backward] ? run->chain : NULL;
+}
+
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);

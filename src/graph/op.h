@@ -12,6 +12,7 @@
 #include "thread/pool.h"
 
 struct dml_program;
+struct dml__formula_chain;
 
 /* One run of a program. */
 typedef struct dml__run {
@@ -26,6 +27,7 @@ typedef struct dml__run {
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
     uint32_t part; /* and with which of the step's passes and ranks it is */
     bool backward; /* which of the two is running */
+    struct dml__formula_chain *chain; /* the program's; NULL where ops run one by one */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
@@ -39,6 +41,8 @@ typedef struct dml__run {
 #define DML__TAKES_RELU 0x400u
 #define DML__TAKES_RELU_BACK 0x800u
 #define DML__GATES_RELU 0x1000u
+#define DML__TAKES_RELU_ANYWHERE                                                                             \
+    0x4400u /* takes one, also in its shared kernel; the others on the CPU alone */
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
@@ -47,11 +51,17 @@ typedef struct dml__run {
    of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
 #define DML__READS_EXACTLY 0x20000u
 #define DML__COMPARES 0x60000u
+/* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
+   numbers, and between others little would be left. */
+#define DML__NORMALIZES 0x100000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
 /* Of input 1 it reads, and gives a gradient to, the rows that input 0 numbers and no others. */
 #define DML__LOOKS_UP 0x10000u
+/* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
+   host_memory device the op's work goes to dml__chain_of where that gives a chain. */
+#define DML__IS_ELEMENTWISE 0x80000u
 
 typedef struct dml__op {
     const char *name;
@@ -97,11 +107,14 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node);
 DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count);
 
-/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
-   device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
-   place. */
+/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU. The relu's
+   forward then doesn't run, and its backward, unless another op does that too, works in place. */
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
 DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node);
+
+/* The chain of calls (kernels/formula.h) that the work of the node's op is part of in this half of the run,
+   so that it is left there to be done; NULL: it is to be done now. */
+DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -4,11 +4,13 @@
 #include "graph/program.h"
 
 #include "base/os_thread.h"
+#include "device/profile_internal.h"
 #include "graph/finite.h"
 #include "graph/narrow.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
+#include "kernels/formula.h"
 #include "thread/pool_internal.h"
 
 #include <stdio.h>
@@ -88,30 +90,24 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
 
 /* ---- the parameters that an op reads ---- */
 
-typedef struct dml__w_range {
-    size_t begin, end;
-} dml__w_range;
-
-/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of the run. */
-static const dml_node *dml__parameter_read(const dml__run *run, const dml__slot *slot, int i)
+/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of a run. */
+static const dml_node *dml__parameter_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                           int i)
 {
-    const dml_program *program = run->program;
     const dml__op *op = slot->node->op;
-    const int input = program->slot_of_node[slot->node->input[i]->index];
-    const dml_node *node = program->slot[program->slot[input].root].node;
+    const dml_node *node = dml__root_of_input(program, slot, i)->node;
     if (node->op != dml__parameter_op() || node->frozen) return NULL;
-    const bool reads = run->backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
-                                     : op->forward != NULL;
+    const bool reads = backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
+                                : op->forward != NULL;
     return reads ? node : NULL;
 }
 
-/* All of them, in the order of w, neighbours as one. Returns how many. */
-static int dml__ranges_read(const dml__run *run, const dml__slot *slot,
-                            dml__w_range *range /* (MAX_INPUTS) */)
+DML__LOCAL int dml__ranges_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                dml__w_range *range)
 {
     int count = 0, last = 0;
     for (int i = 0; i < slot->node->inputs; i++) {
-        const dml_node *p = dml__parameter_read(run, slot, i);
+        const dml_node *p = dml__parameter_read(program, slot, backward, i);
         if (!p) continue;
         int at = count++;
         for (; at > 0 && range[at - 1].begin > p->offset; at--) range[at] = range[at - 1];
@@ -133,7 +129,7 @@ static dml_status dml__tell_of_ranges(const dml__run *run, const dml__slot *slot
     dml__w_range range[DML__MAX_INPUTS];
     dml_status status = DML_OK;
     if (!tell || !run->training) return DML_OK;
-    const int count = dml__ranges_read(run, slot, range);
+    const int count = dml__ranges_read(run->program, slot, run->backward, range);
     for (int i = 0; i < count && status == DML_OK; i++)
         status = tell(run->program->ranks.user, range[i].begin, range[i].end);
     return status;
@@ -150,6 +146,31 @@ static dml_status dml__used(const dml__run *run, const dml__slot *slot)
 }
 
 /* ---- forward and backward ---- */
+
+/* The chain is run by the last op that left work there. */
+static dml_status dml__run_half(const dml__run *run, const dml__slot *slot)
+{
+    const dml__op *op = slot->node->op;
+    const dml_status status = (run->backward ? op->backward : op->forward)(run, slot->node);
+    if (status == DML_OK && run->chain && slot->chain_ends[run->backward])
+        dml__chain_run(run->pool, run->chain);
+    return status;
+}
+
+/* An op's half. The device knows whose it is meanwhile, for its errors and the profile; a program with a
+   thread of its own keeps out of what others see. */
+static dml_status dml__run_op(const dml__run *run, const dml__slot *slot)
+{
+    dml_device *device = run->device;
+    if (run->program->own_thread) return dml__run_half(run, slot);
+    device->node = slot->node->name;
+    device->pass = run->backward ? "backward" : "forward";
+    const double begin = dml__profile_now(device);
+    const dml_status status = dml__run_half(run, slot);
+    if (device->host_memory) dml__profile_ran(device, slot->node->op->name, begin);
+    device->node = NULL;
+    return status;
+}
 
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
@@ -169,7 +190,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
         const dml_node *node = slot->node;
         if (run->training) status = dml__narrow_before_forward(run, s);
         if (status == DML_OK) status = dml__use(run, slot);
-        if (status == DML_OK && node->op->forward && !slot->fused) status = node->op->forward(run, node);
+        if (status == DML_OK && node->op->forward && !slot->fused) status = dml__run_op(run, slot);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
         if (status == DML_OK) status = dml__used(run, slot);
     }
@@ -204,7 +225,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
         status = dml__widen_before_backward(run, s);
         if (status == DML_OK) status = dml__use(run, slot);
         if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
-            status = slot->node->op->backward(run, slot->node);
+            status = dml__run_op(run, slot);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status == DML_OK) status = dml__used(run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
@@ -218,6 +239,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
 static dml__run dml__begin_run(dml_program *program, int rows, const dml__training *training)
 {
     dml_context *context = program->graph->context;
+    const bool apart = !program->own_thread && context->device.profile; /* which times each op */
+    dml__formula_chain *chain = apart ? NULL : program->chain;
     const dml__run run = { program,
                            context,
                            &context->device,
@@ -228,7 +251,9 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            training && training->adds,
                            training ? training->step : 0,
                            training ? training->part : 0,
-                           false };
+                           false,
+                           chain };
+    if (chain) chain->count = 0;
     return run;
 }
 

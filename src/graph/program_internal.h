@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "device/context_internal.h"
 #include "graph/graph.h"
+#include "graph/node.h"
 #include "graph/program.h"
 
 /* Where a node lives in a program. Views have the slot of the node they look at, a relu that the op before it
@@ -17,7 +18,9 @@ typedef struct dml__slot {
     bool ends_in_relu;     /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
-    bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    /* Of an op in a chain (graph/chain.h), forward and backward: whether the chain ends with it. */
+    bool chained[2], chain_ends[2];
+    bool reached, written;      /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit, lowest, ignored; /* input: values must be in lowest .. limit - 1 for the program's ops, or
                             `ignored`; limit 0: any */
     int given;                  /* input: which of the program's */
@@ -26,6 +29,7 @@ typedef struct dml__slot {
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     /* A value that is kept for backward in 16 bits (graph/narrow.h). */
     bool narrowed, exact; /* exact: it must not be */
+    int normalized;       /* the first slot that normalizes it; 0: none */
     size_t narrow, again; /* where it is that, and where it is f32 again */
     int narrows, widens;  /* the first such value to convert before this slot runs forward, backward, and */
     int next_narrow, next_widen;     /* the next after this one; all + 1, and 0: none */
@@ -69,10 +73,27 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
+    struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;
     dml_buffer *arena;
     dml_buffer *g; /* of a training program: as long as w */
 };
+
+/* The slot in which the value of a slot's input i lies. */
+static inline const dml__slot *dml__root_of_input(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot[program->slot_of_node[slot->node->input[i]->index]].root];
+}
+
+/* Elements of w. */
+typedef struct dml__w_range {
+    size_t begin, end;
+} dml__w_range;
+
+/* The ranges of trained parameters that a slot's op reads, forward or backward, in the order of w, neighbours
+   as one: range (DML__MAX_INPUTS). Returns how many. */
+DML__LOCAL int dml__ranges_read(const dml_program *program, const dml__slot *slot, bool backward,
+                                dml__w_range *range);
 
 /* Called from the end of g towards its start, each time more of it has become final: g[begin .. end) now is.
  */

@@ -15,6 +15,7 @@ static int dml__dimensions(const dml_shape *shape)
 DML_API size_t dml_shape_count(const dml_shape *shape)
 {
     size_t count = 1;
+    if (!shape) return 0;
     for (int i = 0; i < dml__dimensions(shape); i++) count *= shape->dims[i] > 0 ? (size_t)shape->dims[i] : 0;
     return count;
 }

@@ -16,7 +16,7 @@ typedef struct dml_shape {
    a zeroed dml_shape. */
 #define dml_shape_of(...) DML__REST_SHAPE(0, __VA_ARGS__)
 
-/* How many elements: the product of the dimensions, 1 for a scalar. */
+/* How many elements: the product of the dimensions, 1 for a scalar, 0 for NULL. */
 DML_API size_t dml_shape_count(const dml_shape *shape);
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
 

@@ -6,23 +6,14 @@
 #include "kernels/bf16_internal.h"
 #include "kernels/gemm_internal.h"
 #include "kernels/half_internal.h"
+#include "kernels/pack_pairs.h"
 #include "kernels/product.h"
 #include "kernels/thin.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 /* --- packing --- */
-
-static inline float dml__f32_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                   int width, float *out)
@@ -49,41 +40,40 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
     }
 }
 
-/* As pairs of two k's, the first in the lower half, for a micro-kernel on bf16; k0 and kc count pairs, and
-   the pair of a last odd k has a zero. */
-static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                            float *out)
-{
-    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
-    const dml_bf16 *x = m->x + first * m->lane_step + 2 * k0 * m->k_step;
-    const int whole = (int)(m->k - 2 * k0) / 2 < kc ? (int)(m->k - 2 * k0) / 2 : kc;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (int k = 0; k < kc; k++, out += width) {
-        const dml_bf16 *even = x + 2 * k * m->k_step, *odd = even + m->k_step;
-        int lane = 0;
-#if defined(__SSE2__)
-        for (; m->lane_step == 1 && k < whole && lane + 8 <= lanes; lane += 8) {
-            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(even + lane));
-            const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(odd + lane));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(low, high));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(low, high));
-        }
-#endif
-        for (; lane < lanes; lane++) {
-            const uint32_t second = k < whole ? odd[lane * m->lane_step] : 0u;
-            out[lane] = dml__f32_of(second << 16 | even[lane * m->lane_step]);
-        }
-    }
-}
-
 /* --- the product --- */
 
 /* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
-#define DML__BF16_THIN 4
+#define DML__BF16_THIN 3
 
 DML__DRIVERS_BEGIN
 
-static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+typedef struct dml__bf16_factors {
+    dml__bf16_matrix of_bf16[2];
+    dml__pairs_source of_pairs[2];
+    dml__matrix as_they_lie[2];
+} dml__bf16_factors;
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* For a micro-kernel that uses rows where they are: where its k's are side by side, a matrix of bf16 is one
+   of pairs as it lies, as long as each begins at a float's address; others are packed as such. (Those of
+   single pairs, too: their lanes would be side by side.) */
+static dml__factor dml__bf16_factor(const dml__microkernel *kernel, dml__bf16_factors *factors, int which)
+{
+    const dml__bf16_matrix *m = &factors->of_bf16[which];
+    const dml__pairs_source source = { m->x, false, m->lane_step, m->k_step, m->k };
+    const dml__matrix matrix = { (const float *)(const void *)m->x, m->lane_step / 2, 1 };
+    const dml__factor as_it_lies = { dml__pack_matrix, &factors->as_they_lie[which], NULL, NULL };
+    const bool lies_ready = !kernel->k_multiple && m->k_step == 1 && m->k % 2 == 0 && m->lane_step % 2 == 0 &&
+                            m->lane_step > 2 && (uintptr_t)m->x % sizeof(float) == 0;
+    factors->of_pairs[which] = source;
+    factors->as_they_lie[which] = matrix;
+    return lies_ready ? as_it_lies : dml__factor_of_pairs(&factors->of_pairs[which]);
+}
+
+#endif
+
+static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_factors *factors, int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
@@ -91,16 +81,20 @@ static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factor
     product.n = n;
     product.k = k;
     product.a.pack = product.b.pack = dml__pack_widened;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
+    product.a.source = &factors->of_bf16[0];
+    product.b.source = &factors->of_bf16[1];
+#if defined(DML__HAS_AVX512_BF16)
     const dml__microkernel *kernel = dml__microkernel_bf16(isa);
-    const bool thin =
-        (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 && dml__thin_kind(&product) != DML__NOT_THIN;
+    const bool thin = (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 &&
+                      dml__thin_kind(&product, DML_ISA_SCALAR) != DML__NOT_THIN;
     if (kernel && !thin) {
         product.kernel = kernel;
         product.k = ((ptrdiff_t)k + 1) / 2;
-        product.a.pack = product.b.pack = dml__pack_pairs;
+        product.a = dml__bf16_factor(kernel, factors, 0);
+        product.b = dml__bf16_factor(kernel, factors, 1);
     }
+#endif
+    (void)isa;
     return product;
 }
 
@@ -112,10 +106,12 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
                                             b,       c,       lda, ldb, ldc, epilogue };
     const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
-    dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
-    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
-    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(dml__pool_bf16(pool), factors, m, n, k);
+    const dml__bf16_matrix left = { a, trans_a == DML_TRANS ? 1 : lda, trans_a == DML_TRANS ? lda : 1, k };
+    const dml__bf16_matrix right = { b, trans_b == DML_TRANS ? ldb : 1, trans_b == DML_TRANS ? 1 : ldb, k };
+    dml__bf16_factors factors;
+    factors.of_bf16[0] = left;
+    factors.of_bf16[1] = right;
+    dml__product product = dml__bf16_product(dml__pool_bf16(pool), &factors, m, n, k);
     product.alpha = alpha;
     product.beta = beta;
     product.c = c;
@@ -128,10 +124,10 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
 DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
 {
     const dml_scratch none = { 0, 0 };
-    dml__bf16_matrix factors[2];
+    dml__bf16_factors factors;
     if (m < 1 || n < 1 || k < 1) return none;
-    memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), factors, m, n, k);
+    memset(&factors, 0, sizeof factors); /* no k's are side by side: all is packed, which takes the most */
+    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), &factors, m, n, k);
     return dml__product_scratch(&product);
 }
 

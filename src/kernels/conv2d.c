@@ -106,12 +106,18 @@ static int dml__conv_groups(const dml__conv *conv)
     return dml__conv_is_depthwise(conv) ? 1 : conv->shape.groups;
 }
 
+/* Makes the pass of a channel one of all channels. */
+static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
+{
+    pass->columns = conv->shape.channels;
+    pass->weights_column = conv->taps;
+}
+
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
 {
     if (dml__conv_is_depthwise(conv)) {
-        pass->columns = conv->shape.channels;
-        pass->weights_column = conv->taps;
-        dml__depthwise_pass(pool, pass);
+        dml__conv_widen(conv, pass);
+        dml__depthwise_passes(pool, pass, 1);
     } else if (dml__conv_planes_fits(pool, pass)) {
         dml__conv_planes_run(pool, pass);
     } else {
@@ -381,6 +387,25 @@ static dml__conv_pass dml__conv_input_pass(const dml__conv *conv, int group, int
     return p;
 }
 
+/* All phases of a depthwise one: pixels beside each other, which belong to different phases, come and go with
+   the same lines of dy. False where they are too many. */
+static bool dml__conv_input_at_once(dml_pool *pool, const dml__conv *conv, const float *dy, const float *w,
+                                    float beta, float *dx)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    dml__conv_pass passes[DML__DEPTHWISE_PASSES];
+    int count = 0;
+    if (!dml__conv_is_depthwise(conv) || (int64_t)s->stride_h * s->stride_w > DML__DEPTHWISE_PASSES)
+        return false;
+    for (int y = 0; y < s->stride_h && y < s->height; y++)
+        for (int x = 0; x < s->stride_w && x < s->width; x++) {
+            passes[count] = dml__conv_input_pass(conv, 0, y, x, dy, w, beta, dx);
+            dml__conv_widen(conv, &passes[count++]);
+        }
+    dml__depthwise_passes(pool, passes, count);
+    return true;
+}
+
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
                                              const float *w, float beta, float *dx)
 {
@@ -400,6 +425,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
+    if (dml__conv_input_at_once(pool, &conv, dy, w, beta, dx)) return DML_OK;
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)

@@ -20,10 +20,16 @@
 
 /* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
    channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
-   arrays come from beyond the second cache. */
+   arrays come from beyond the second cache in less than whole lines of it at once. */
 #define DML__DEPTHWISE_L1 0.6
 #define DML__DEPTHWISE_RUN 64
 #define DML__DEPTHWISE_RUN_NEAR 32
+
+/* A third cache of more bytes is spread over so many cores that it is far from each. There vectors of 16
+   leave no time to wait: arrays that come from it are gone through in whole lines, and with strides, where
+   few lines come again, what the processor looks ahead by itself is more than what would be asked for. */
+#define DML__DEPTHWISE_THIRD ((size_t)64 << 20)
+#define DML__DEPTHWISE_OWN 1.5 /* second caches a worker: of arrays of that size most is still in one */
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
 typedef struct dml__depthwise_lines {
@@ -45,104 +51,147 @@ static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilati
 /* --- forward and input gradient --- */
 
 typedef struct dml__depthwise_loop {
-    const dml__conv_pass *pass;
+    const dml__conv_pass *passes; /* (count) */
+    int count;
     dml_isa isa;
     bool distant;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
 
-static void dml__depthwise_task(void *argument, int task, int worker)
+/* What the lines of a pass have in common; packs the weights of `channels` channels from c0 on. */
+static dml__depthwise_row dml__depthwise_row_of(const dml__conv_pass *p, ptrdiff_t c0, ptrdiff_t channels,
+                                                bool ask, float *weights)
 {
-    const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
-    const dml__conv_pass *p = loop->pass;
-    DML__OWN_LINE float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
-    float *first = weights;                              /* of the first tap */
     dml__depthwise_row row;
     dml__conv_pass packed = *p;
     const ptrdiff_t taps = p->taps_h * p->taps_w;
     /* Of taps from the last to the first, which the gradient of the input has, all are packed at once. */
     const bool reversed = p->weights_tap_w == -1 && p->weights_tap_h == -p->taps_w;
     if (reversed) packed.weights -= taps - 1, packed.weights_tap_w = 1, packed.weights_tap_h = p->taps_w;
+    row.channels = channels, row.grid_w = p->grid_w;
+    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
+    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.source_line = p->source_w * p->source_pixel, row.line = p->dilation_h * row.source_line;
+    row.source_end = p->source + p->batch * p->source_h * row.source_line;
+    row.ask = ask;
+    row.width = dml__round_up(channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
+    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
+    row.weights = weights;
+    dml__conv_pass_pack(&packed, c0, channels, row.width, 0, taps, weights);
+    if (reversed) row.weights += (taps - 1) * row.width, row.width = -row.width;
+    return row;
+}
+
+/* A line of the grid; `first` are the weights of the first line of taps. */
+static void dml__depthwise_pass_line(dml_isa isa, const dml__conv_pass *p, dml__depthwise_row *row,
+                                     float *first, ptrdiff_t n, ptrdiff_t y, ptrdiff_t c0)
+{
+    const ptrdiff_t top = p->origin_y + y * p->stride_h;
+    const dml__depthwise_lines down = dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
+    const float *line =
+        p->source + (n * p->source_h + top) * row->source_line + p->origin_x * p->source_pixel + c0;
+    row->source = line + down.l0 * row->line;
+    row->ahead = (p->taps_h - 1 - down.l0) * row->line + row->source_line;
+    row->tap_lines = down.l1 - down.l0;
+    row->weights = first + down.l0 * p->taps_w * row->width;
+    row->target = p->target + n * p->target_image + y * p->target_line + c0;
+    dml__depthwise_line(isa, row, DML__DEPTHWISE_RESULT);
+}
+
+static void dml__depthwise_task(void *argument, int task, int worker)
+{
+    const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
+    const dml__conv_pass *p = loop->passes;
+    DML__OWN_LINE float weights[DML__DEPTHWISE_WEIGHTS]; /* of each pass (taps_h, taps_w, width) */
+    dml__depthwise_row rows[DML__DEPTHWISE_PASSES];
+    float *first[DML__DEPTHWISE_PASSES]; /* of the first tap */
     const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
     const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
     const ptrdiff_t n1 = dml__smaller(p->batch, n0 + loop->images);
     const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
-    const ptrdiff_t y1 = dml__smaller(p->grid_h, y0 + loop->lines);
-    const ptrdiff_t source_line = p->source_w * p->source_pixel;
+    const ptrdiff_t channels = dml__smaller(loop->channels, p->columns - c0);
+    float *to = weights;
     (void)worker;
-    row.channels = dml__smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
-    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
-    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
-    row.source_end = p->source + p->batch * p->source_h * source_line;
-    row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
-    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
-    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
-    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
-    dml__conv_pass_pack(&packed, c0, row.channels, row.width, 0, taps, weights);
-    if (reversed) first += (taps - 1) * row.width, row.width = -row.width;
+    for (int i = 0; i < loop->count; i++) {
+        rows[i] = dml__depthwise_row_of(&p[i], c0, channels, loop->distant, to);
+        first[i] = rows[i].weights;
+        to += p[i].taps_h * p[i].taps_w * dml__round_up(channels, DML__DEPTHWISE_LINE);
+    }
     for (ptrdiff_t n = n0; n < n1; n++)
-        for (ptrdiff_t y = y0; y < y1; y++) {
-            const ptrdiff_t top = p->origin_y + y * p->stride_h;
-            const dml__depthwise_lines down =
-                dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
-            const float *line =
-                p->source + (n * p->source_h + top) * source_line + p->origin_x * p->source_pixel + c0;
-            row.source = line + down.l0 * row.line;
-            row.ahead = (p->taps_h - 1 - down.l0) * row.line + source_line;
-            row.tap_lines = down.l1 - down.l0;
-            row.weights = first + down.l0 * p->taps_w * row.width;
-            row.target = p->target + n * p->target_image + y * p->target_line + c0;
-            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_RESULT);
-        }
+        for (ptrdiff_t y = y0; y < y0 + loop->lines; y++)
+            for (int i = 0; i < loop->count; i++)
+                if (y < p[i].grid_h) dml__depthwise_pass_line(loop->isa, &p[i], &rows[i], first[i], n, y, c0);
 }
 
-/* How many level-2 caches the arrays fill. */
-static double dml__depthwise_size(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
-                                  ptrdiff_t target_image)
+/* Where the arrays lie. */
+typedef struct dml__depthwise_place {
+    bool near;    /* in the second cache, or in one that is as good */
+    bool far;     /* beyond those of all workers, in a third one that is far */
+    bool distant; /* beyond the caches */
+} dml__depthwise_place;
+
+static dml__depthwise_place dml__depthwise_place_of(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                                    ptrdiff_t target_image, ptrdiff_t stride)
 {
+    const dml__machine machine = dml__pool_machine(pool);
     const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
-    return bytes / (double)dml__larger(1, (ptrdiff_t)dml__pool_machine(pool).caches.l2);
+    const double size = bytes / (double)dml__larger(1, (ptrdiff_t)machine.caches.l2); /* level-2 caches */
+    const bool wide = machine.isa == DML_ISA_AVX512;
+    const bool spread = machine.caches.l3 > DML__DEPTHWISE_THIRD;
+    dml__depthwise_place place;
+    place.near = size <= 1 || (wide && !spread);
+    place.far = wide && spread && size > DML__DEPTHWISE_OWN * dml_pool_threads(pool);
+    place.distant = size > DML__DEPTHWISE_NEAR && !(place.far && stride > 1);
+    return place;
 }
 
 /* Channels of a task, of which the weights have so much room; `floats` of each come again. */
-static ptrdiff_t dml__depthwise_channels(dml_pool *pool, double size, ptrdiff_t channels, ptrdiff_t taps,
-                                         ptrdiff_t blocks, ptrdiff_t floats)
+static ptrdiff_t dml__depthwise_channels(dml_pool *pool, const dml__depthwise_place *place,
+                                         ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks,
+                                         ptrdiff_t floats)
 {
     const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__larger(1, taps) / DML__DEPTHWISE_LINE;
     const double l1 = DML__DEPTHWISE_L1 / sizeof(float) * (double)dml__pool_machine(pool).caches.l1;
     const ptrdiff_t fitting = (ptrdiff_t)(l1 / (double)dml__larger(1, floats));
     blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
-    if (fitting >= (size > 1 ? DML__DEPTHWISE_RUN : DML__DEPTHWISE_RUN_NEAR))
+    if (!place->far && fitting >= (place->near ? DML__DEPTHWISE_RUN_NEAR : DML__DEPTHWISE_RUN))
         blocks = dml__larger(blocks, dml__quotient_up(channels, fitting));
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
-DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
+DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
     dml__depthwise_loop loop;
-    const ptrdiff_t taps = pass->taps_h * pass->taps_w, threads = dml_pool_threads(pool);
+    const dml__conv_pass *p = passes; /* the first, which is the largest */
+    const ptrdiff_t threads = dml_pool_threads(pool), pixels = p->grid_h * p->grid_w * count;
+    ptrdiff_t taps = 0, lines = 0; /* of a line's sources */
+    for (int i = 0; i < count; i++) {
+        taps += passes[i].taps_h * passes[i].taps_w;
+        lines = dml__larger(lines, passes[i].taps_h + 1);
+    }
     const double work =
-        (double)pass->batch * (double)(pass->grid_h * pass->grid_w) * (double)taps * (double)pass->columns;
-    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+        (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)taps * (double)p->columns;
+    if (p->batch < 1 || p->grid_h < 1 || p->grid_w < 1) return;
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
-    loop.pass = pass;
+    loop.passes = passes;
+    loop.count = count;
     loop.isa = dml__pool_machine(pool).isa;
-    const double size = dml__depthwise_size(
-        pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
-    loop.distant = size > DML__DEPTHWISE_NEAR;
-    loop.channels =
-        dml__depthwise_channels(pool, size, pass->columns, taps, 1, (pass->taps_h + 1) * pass->source_w);
-    loop.blocks = dml__quotient_up(pass->columns, loop.channels);
-    loop.lines = pass->grid_h;
-    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
-    while (loop.images > 1 && dml__quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
+    const dml__depthwise_place place = dml__depthwise_place_of(
+        pool, p->batch, p->source_h * p->source_w * p->source_pixel, p->target_image, p->stride_w);
+    loop.distant = place.distant;
+    loop.channels = dml__depthwise_channels(pool, &place, p->columns, taps, 1, lines * p->source_w);
+    loop.blocks = dml__quotient_up(p->columns, loop.channels);
+    loop.lines = p->grid_h;
+    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / pixels);
+    while (loop.images > 1 && dml__quotient_up(p->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
-           pass->batch * loop.blocks * dml__quotient_up(pass->grid_h, loop.lines) < wanted)
+           p->batch * loop.blocks * dml__quotient_up(p->grid_h, loop.lines) < wanted)
         loop.lines = dml__quotient_up(loop.lines, 2);
-    loop.bands_down = dml__quotient_up(pass->grid_h, loop.lines);
-    const ptrdiff_t tasks = dml__quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
+    loop.bands_down = dml__quotient_up(p->grid_h, loop.lines);
+    const ptrdiff_t tasks = dml__quotient_up(p->batch, loop.images) * loop.bands_down * loop.blocks;
     dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__depthwise_task, &loop);
 }
 
@@ -200,10 +249,14 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
     const ptrdiff_t taps = job->taps_h * job->taps_w;
-    const double size = dml__depthwise_size(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
-                                            job->out_h * job->out_w * job->dy_pixel);
-    loop.distant = size > DML__DEPTHWISE_NEAR;
-    loop.channels = dml__depthwise_channels(pool, size, job->filters, taps, threads == 1 ? 1 : 2 * threads,
+    const dml__depthwise_place place =
+        dml__depthwise_place_of(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                job->out_h * job->out_w * job->dy_pixel, job->stride_w);
+    loop.distant = place.distant;
+    loop.channels = dml__depthwise_channels(pool, &place, job->filters, taps,
+                                            threads == 1 ? 1
+                                            : place.far  ? threads
+                                                         : 2 * threads,
                                             (job->taps_h + 1) * job->in_w + taps);
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);

@@ -99,72 +99,85 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
 }
 
 #define DML__DEFINE_DEPTHWISE_TILES(isa, target_isa, vector, lanes)                                          \
+    target_isa DML__INLINE void dml__depthwise_tile_##isa(                                                   \
+        const dml__depthwise_row *line, ptrdiff_t x, const int taps, const int stride, const int pixels,     \
+        const bool whole, const dml__depthwise_role role)                                                    \
+    {                                                                                                        \
+        const dml__depthwise_row row = *line; /* which no store can change */                                \
+        const bool plain = row.beta == 0 && !row.relu;                                                       \
+        const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                        \
+        const ptrdiff_t count = row.grid_w - x;                                                              \
+        const int behind = whole ? (pixels - 1) * stride + 1 : 0; /* the first that may be */                \
+        for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                       \
+            vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                     \
+            const float *from = row.source + x * stride * row.source_pixel + c;                              \
+            float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;                   \
+            vector first = dml__##isa##_splat(0);                                                            \
+            if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                                   \
+                DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,               \
+                                   row.source_pixel)                                                         \
+                DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                     \
+            }                                                                                                \
+            if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);          \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) {                                                               \
+                pixel[p] = first;                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT && (whole || p < count))                                 \
+                    pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                                 \
+            }                                                                                                \
+            for (ptrdiff_t l = row.tap_lines; l > 0; l--, from += row.line, weights += taps * row.width) {   \
+                DML__UNROLL                                                                                  \
+                for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);          \
+                const float *third = from; /* pixel i - i % 3 */                                             \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                     \
+                    if (i && i % 3 == 0) {                                                                   \
+                        third += 3 * row.source_pixel;                                                       \
+                        DML__DEPTHWISE_KEEP(third)                                                           \
+                    }                                                                                        \
+                    if ((i < taps - 1 && i < begin) || (i >= behind && i >= end)) continue;                  \
+                    vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                      \
+                    DML__DEPTHWISE_HOLD(value)                                                               \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) {                                                         \
+                        const int p = (i - t) / stride;                                                      \
+                        if (i < t || (i - t) % stride || p >= pixels) continue;                              \
+                        if (role == DML__DEPTHWISE_GRADIENT)                                                 \
+                            tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                              \
+                        else                                                                                 \
+                            pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                            \
+                    }                                                                                        \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT) {                                                       \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);      \
+                }                                                                                            \
+            }                                                                                                \
+            if (role == DML__DEPTHWISE_GRADIENT) continue;                                                   \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) {                                                               \
+                if (!whole && p >= count) continue;                                                          \
+                if (plain)                                                                                   \
+                    dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                                 \
+                else                                                                                         \
+                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
                                                            const int stride, const int pixels,               \
                                                            const dml__depthwise_role role)                   \
     {                                                                                                        \
-        const dml__depthwise_row row = *line; /* which no store can change */                                \
-        const bool plain = row.beta == 0 && !row.relu;                                                       \
-        for (ptrdiff_t x = 0; x < row.grid_w; x += pixels) {                                                 \
-            const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                    \
-            const ptrdiff_t count = row.grid_w - x;                                                          \
-            for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                   \
-                vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                 \
-                const float *from = row.source + x * stride * row.source_pixel + c;                          \
-                float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;               \
-                vector first = dml__##isa##_splat(0);                                                        \
-                if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                               \
-                    DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,           \
-                                       row.source_pixel)                                                     \
-                    DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                 \
-                }                                                                                            \
-                if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);      \
-                DML__UNROLL                                                                                  \
-                for (int p = 0; p < pixels; p++) {                                                           \
-                    pixel[p] = first;                                                                        \
-                    if (role == DML__DEPTHWISE_GRADIENT && p < count)                                        \
-                        pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                             \
-                }                                                                                            \
-                for (ptrdiff_t l = row.tap_lines; l > 0;                                                     \
-                     l--, from += row.line, weights += taps * row.width) {                                   \
-                    DML__UNROLL                                                                              \
-                    for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
-                    const float *third = from; /* pixel i - i % 3 */                                         \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
-                        if (i && i % 3 == 0) {                                                               \
-                            third += 3 * row.source_pixel;                                                   \
-                            DML__DEPTHWISE_KEEP(third)                                                       \
-                        }                                                                                    \
-                        if ((i < taps - 1 && i < begin) || i >= end) continue;                               \
-                        vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                  \
-                        DML__DEPTHWISE_HOLD(value)                                                           \
-                        DML__UNROLL                                                                          \
-                        for (int t = 0; t < taps; t++) {                                                     \
-                            const int p = (i - t) / stride;                                                  \
-                            if (i < t || (i - t) % stride || p >= pixels) continue;                          \
-                            if (role == DML__DEPTHWISE_GRADIENT)                                             \
-                                tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                          \
-                            else                                                                             \
-                                pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                        \
-                        }                                                                                    \
-                    }                                                                                        \
-                    if (role == DML__DEPTHWISE_GRADIENT) {                                                   \
-                        DML__UNROLL                                                                          \
-                        for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);  \
-                    }                                                                                        \
-                }                                                                                            \
-                if (role == DML__DEPTHWISE_GRADIENT) continue;                                               \
-                DML__UNROLL                                                                                  \
-                for (int p = 0; p < pixels; p++) {                                                           \
-                    if (p >= count) continue;                                                                \
-                    if (plain)                                                                               \
-                        dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                             \
-                    else                                                                                     \
-                        DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
+        const dml__depthwise_row row = *line;                                                                \
+        ptrdiff_t x = 0;                                                                                     \
+        /* Of pixels whose first taps all lie in the image only the last taps are asked about: a gradient    \
+           gains by that, and its rest goes pixel by pixel. */                                               \
+        const ptrdiff_t inside = dml__smaller(row.grid_w, (row.source_w - row.origin - 1) / stride + 1);     \
+        for (; role == DML__DEPTHWISE_GRADIENT && x + pixels <= inside; x += pixels)                         \
+            dml__depthwise_tile_##isa(&row, x, taps, stride, pixels, true, role);                            \
+        const int rest = role == DML__DEPTHWISE_GRADIENT ? 1 : pixels;                                       \
+        for (; x < row.grid_w; x += rest)                                                                    \
+            dml__depthwise_tile_##isa(&row, x, taps, stride, rest, false, role);                             \
     }                                                                                                        \
     /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
        strides each pixel meets too few others for the loop above. */                                        \

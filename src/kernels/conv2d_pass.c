@@ -251,7 +251,7 @@ static void dml__conv_pass_sweep_tall(const dml__conv_pass_sweep *sweep)
     const ptrdiff_t a_run = along ? a_line : a_pixel, c_run = along ? p->target_line : p->target_pixel;
     dml__tall_tile tall;
     tall.columns = sweep->columns;
-    tall.size = dml__tall_size(rows, false);
+    tall.size = dml__tall_size(rows, band->images * runs, false);
     tall.blocks = tile->blocks, tall.k = tile->k;
     tall.a_at = tile->a_at, tall.b_at = tile->b_at;
     tall.a_step = tile->a_step, tall.row_step = along ? a_pixel : a_line;

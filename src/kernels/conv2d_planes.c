@@ -164,6 +164,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
     const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
+    const ptrdiff_t end = clip0 < clip1 && clip0 < p->taps_h ? dml__smaller(clip1, p->taps_h) : 0;
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
@@ -186,7 +187,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         tile->b = band->planes ? band->planes + x0 : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= dml__smaller(clip1, p->taps_h);
+        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= end; /* of no taps: chunk 0 is the last */
         plan->kernel->run(tile);
         tile->beta = 1;
     }

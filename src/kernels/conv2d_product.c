@@ -3,37 +3,12 @@
 
 #include "kernels/conv2d_product.h"
 
+#include "kernels/conv2d_patches.h"
 #include "kernels/product.h"
 #include "kernels/sizes.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
-
-/* The pixels of a grid, each with those of an image that its taps meet: element (grid pixel, (tap, channel))
-   of a matrix. Along an axis, tap t of pixel g meets what (g step + origin + t tap) / divisor is, where that
-   is whole and inside of the image; elsewhere there is a zero. */
-typedef struct dml__conv_axis {
-    ptrdiff_t grid, taps, step, origin, tap, divisor, size, stride; /* stride: floats between two pixels */
-} dml__conv_axis;
-
-typedef struct dml__conv_patches {
-    const float *image;
-    ptrdiff_t image_step; /* from one image of the batch to the next */
-    ptrdiff_t depth;      /* channels */
-    dml__conv_axis v, h;
-} dml__conv_patches;
-
-/* Floats from the start of a line or column, -1 for a zero. */
-static inline ptrdiff_t dml__conv_meets(const dml__conv_axis *axis, ptrdiff_t pixel, ptrdiff_t tap)
-{
-    ptrdiff_t at = pixel * axis->step + axis->origin + tap * axis->tap;
-    if (at < 0) return -1;
-    if (axis->divisor > 1) {
-        if (at % axis->divisor) return -1;
-        at /= axis->divisor;
-    }
-    return at < axis->size ? at * axis->stride : -1;
-}
 
 /* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
 static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
@@ -94,7 +69,7 @@ static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, i
     }
 }
 
-/* Weights for the input's gradient: lanes are channels, k taps and filters. */
+/* Weights for the input's gradient: lanes are channels, k taps, the last first, and filters. */
 typedef struct dml__conv_turned {
     const float *w; /* (filters, taps, channels) */
     ptrdiff_t filters, taps, channels;
@@ -105,7 +80,7 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
 {
     const dml__conv_turned *t = (const dml__conv_turned *)source;
     for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
-        const ptrdiff_t tap = k / t->filters, filter = k % t->filters;
+        const ptrdiff_t tap = t->taps - 1 - k / t->filters, filter = k % t->filters;
         memcpy(out, t->w + (filter * t->taps + tap) * t->channels + first, (size_t)lanes * sizeof *out);
         memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
     }
@@ -137,12 +112,23 @@ static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const
     const ptrdiff_t line = (ptrdiff_t)s->width * s->channels;
     const dml__conv_patches p = { x,
                                   s->height * line,
+                                  s->batch * sizes->out_h * sizes->out_w,
                                   sizes->channels,
                                   { sizes->out_h, s->kernel_h, s->stride_h, -(ptrdiff_t)s->pad_h,
                                     s->dilation_h, 1, s->height, line },
                                   { sizes->out_w, s->kernel_w, s->stride_w, -(ptrdiff_t)s->pad_w,
                                     s->dilation_w, 1, s->width, s->channels } };
     return p;
+}
+
+static const dml__packers *dml__conv_pairs(bool across)
+{
+#if defined(DML__HAS_AVX512_BF16)
+    return dml__patches_as_pairs(across);
+#else
+    (void)across;
+    return NULL;
+#endif
 }
 
 static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
@@ -170,6 +156,7 @@ DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_sha
         product.n = z.filters;
         product.k = k;
         product.a.pack = dml__conv_pack_patches;
+        product.a.as_pairs = dml__conv_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__pack_matrix;
         product.b.source = &weights;
@@ -185,20 +172,24 @@ DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape
     const dml__conv_sizes z = dml__conv_sizes_of(s);
     const ptrdiff_t line = z.out_w * s->filters;
     for (int group = 0; group < s->groups; group++) {
-        const dml__conv_patches patches = { dy + group * z.filters,
-                                            z.out_h * line,
-                                            z.filters,
-                                            { s->height, s->kernel_h, 1, s->pad_h, -(ptrdiff_t)s->dilation_h,
-                                              s->stride_h, z.out_h, line },
-                                            { s->width, s->kernel_w, 1, s->pad_w, -(ptrdiff_t)s->dilation_w,
-                                              s->stride_w, z.out_w, s->filters } };
-        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
-                                           z.channels };
         dml__product product = dml__conv_empty_product(beta, dx + group * z.channels, s->channels);
         product.m = (ptrdiff_t)s->batch * s->height * s->width;
+        const dml__conv_patches patches = {
+            dy + group * z.filters,
+            z.out_h * line,
+            product.m,
+            z.filters,
+            { s->height, s->kernel_h, 1, s->pad_h - (ptrdiff_t)(s->kernel_h - 1) * s->dilation_h,
+              s->dilation_h, s->stride_h, z.out_h, line },
+            { s->width, s->kernel_w, 1, s->pad_w - (ptrdiff_t)(s->kernel_w - 1) * s->dilation_w,
+              s->dilation_w, s->stride_w, z.out_w, s->filters }
+        };
+        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
+                                           z.channels };
         product.n = z.channels;
         product.k = z.taps * z.filters;
         product.a.pack = dml__conv_pack_patches;
+        product.a.as_pairs = dml__conv_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__conv_pack_turned;
         product.b.source = &weights;
@@ -221,6 +212,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
         product.a.pack = dml__pack_matrix;
         product.a.source = &columns;
         product.b.pack = dml__conv_pack_patches_across;
+        product.b.as_pairs = dml__conv_pairs(true);
         product.b.source = &patches;
         dml__multiply(pool, &product);
     }

@@ -130,14 +130,15 @@ static int dml__tall_groups(int size)
     return size == DML__TALL_LEAST ? 5 : 3;
 }
 
-DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow)
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, ptrdiff_t runs, bool b_narrow)
 {
     int best = DML__TALL_LEAST;
-    ptrdiff_t least = dml__round_up(rows, best);
-    for (int size = 8; size <= 10 && size <= rows && !b_narrow; size++) {
-        const ptrdiff_t computed = dml__round_up(rows, size);
-        if (computed > least) continue;
-        least = computed;
+    ptrdiff_t least = PTRDIFF_MAX;
+    for (int size = best; size <= 10 && size <= rows; size = size < 8 ? 8 : size + 1) {
+        const ptrdiff_t groups = runs * dml__quotient_up(rows, size), at_once = dml__tall_groups(size);
+        const ptrdiff_t loads = dml__quotient_up(groups, at_once) * (at_once * size + 1); /* of a step of k */
+        if (loads > least || (b_narrow && size > best)) continue;
+        least = loads;
         best = size;
     }
     return best;

@@ -32,8 +32,8 @@ typedef struct dml__tall_tile {
 
 DML__LOCAL bool dml__tall_is_there(dml_isa isa);
 
-/* Rows of a group that runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
-DML__LOCAL int dml__tall_size(ptrdiff_t rows, bool b_narrow);
+/* Rows of a group that so many runs of so many rows, at least DML__TALL_LEAST, are best cut into. */
+DML__LOCAL int dml__tall_size(ptrdiff_t rows, ptrdiff_t runs, bool b_narrow);
 
 /* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);

@@ -30,65 +30,119 @@ typedef struct dml__wgrad_part {
     float beta;
 } dml__wgrad_part;
 
-/* One strip's share of some panels' and tiles' dw; dy is packed, or NULL. */
-static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
-                                const dml__wgrad_view *view, const dml__wgrad_part *part, const float *packed,
-                                float beta)
+/* The lines of a strip whose taps of a line lie in the image: the others would add zeros. Turned, and of
+   patches that are gathered, all. */
+static int dml__wgrad_lines(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tap_h,
+                            ptrdiff_t *lines)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t tiles = dml__wgrad_tiles(plan), pixels = strip->lines * strip->w;
-    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    const ptrdiff_t first = tap_h * j->dilation_h - j->pad_h;
+    ptrdiff_t line = strip->line0 % j->out_h;
+    const bool all = plan->patch_w || plan->turned;
+    int count = 0;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) {
+        const ptrdiff_t y = first + line * j->stride_h;
+        if (all || (y >= 0 && y < j->in_h)) lines[count++] = l;
+        if (++line == j->out_h) line = 0;
+    }
+    return count;
+}
+
+/* The same of the pixels of a line, where they are no multiple of 4, for which the micro-kernel is faster
+   than for fewer. */
+typedef struct dml__wgrad_pixels {
+    ptrdiff_t begin, end;
+} dml__wgrad_pixels;
+
+static dml__wgrad_pixels dml__wgrad_pixels_at(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                              const dml__wgrad_columns *columns)
+{
+    const dml__wgrad *j = plan->job;
+    dml__wgrad_pixels in = { 0, strip->w };
+    if (plan->lines_of_taps || strip->w % 4 == 0) return in;
+    const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->first / j->channels * j->dilation_w;
+    if (x < 0) in.begin = dml__smaller(strip->w, dml__quotient_up(-x, j->stride_w));
+    const ptrdiff_t end = x < j->in_w ? dml__quotient_up(j->in_w - x, j->stride_w) : 0;
+    in.end = dml__larger(in.begin, dml__smaller(strip->w, end));
+    return in;
+}
+
+/* Asks for a tile of dw: those of a large one are far from each other, and come from memory. */
+static void dml__wgrad_ask(const dml__wgrad_plan *plan, float *dw, ptrdiff_t row,
+                           const dml__wgrad_columns *columns)
+{
+    const float *ahead = dml__wgrad_element(plan, dw, row, columns);
+    for (int i = 0; i < plan->rows && row + i < plan->job->filters; i++)
+        DML__PREFETCH(ahead + i * plan->patch);
+}
+
+/* One strip's share of some tiles of filters, at a panel's line of taps; dy is packed, or NULL. */
+static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                     const dml__wgrad_view *view, const dml__wgrad_part *part,
+                                     ptrdiff_t panel, ptrdiff_t tap_h, const float *packed, float beta)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t across = dml__wgrad_tiles(plan) / (plan->patch_w ? 1 : j->taps_h);
+    const ptrdiff_t pixels = strip->lines * strip->w, at0 = tap_h * across;
+    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.beta = beta;
-    tile.k = (int)strip->w;
-    tile.blocks = (int)strip->lines;
-    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
-        dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
-        const ptrdiff_t width = plan->in_place        ? 1
-                                : plan->patch_w       ? plan->patch_w
-                                : plan->lines_of_taps ? j->channels
-                                                      : dml__round_up(next.count, plan->kernel->lanes);
-        tile.b_step = view->pixel_step * width;
-        for (ptrdiff_t l = 0; l < strip->lines; l++)
-            b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
-        for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
-            const ptrdiff_t row = dml__wgrad_row(plan, t);
-            tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
-            const float *a = packed;
-            tile.a_step = tile.rows;
-            tile.a_packed = packed != NULL;
-            if (packed)
-                a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
-            else
-                a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row,
-                tile.a_step = j->dy_pixel;
-            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + i;
-            const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
-            for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = l * a_line;
-            for (ptrdiff_t at = 0; at < tiles; at++) {
-                const dml__wgrad_columns columns = next;
-                float *c = dml__wgrad_element(plan, part->dw, row, &columns);
-                for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
-                /* The tiles of a large dw are far from each other, and come from memory. */
-                next = dml__wgrad_columns_at(plan, panel, at + 1 < tiles ? at + 1 : 0);
-                if (at + 1 < tiles || t + 1 < part->tile1) {
-                    const ptrdiff_t next_row = at + 1 < tiles ? row : row + tile.rows;
-                    const float *ahead = dml__wgrad_element(plan, part->dw, next_row, &next);
-                    for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
-                        DML__PREFETCH(ahead + i * plan->patch);
-                }
-                tile.columns = dml__wgrad_tile_columns(plan, columns.count);
-                tile.b = view->base + (panel - part->panel0) * view->panel_step +
-                         columns.tap_h * j->dilation_h * view->line_step * width;
-                tile.b += plan->lines_of_taps ? columns.first
-                                              : columns.first / j->channels * view->dilation_step * width;
-                dml__conv_tile(plan->kernel, &tile, columns.count);
-            }
+    tile.blocks = dml__wgrad_lines(plan, strip, tap_h, lines);
+    if (tile.blocks == 0 && beta == 1) return;
+    dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, at0);
+    const ptrdiff_t width = plan->in_place        ? 1
+                            : plan->patch_w       ? plan->patch_w
+                            : plan->lines_of_taps ? j->channels
+                                                  : dml__round_up(next.count, plan->kernel->lanes);
+    const float *b = view->base + (panel - part->panel0) * view->panel_step +
+                     tap_h * j->dilation_h * view->line_step * width;
+    tile.b_step = view->pixel_step * width;
+    for (int i = 0; i < tile.blocks; i++)
+        b_at[i] = view->at[lines[i]] * (plan->in_place ? 1 : view->line_step * width);
+    for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
+        const ptrdiff_t row = dml__wgrad_row(plan, t);
+        tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
+        const float *a = packed;
+        tile.a_step = tile.rows;
+        tile.a_packed = packed != NULL;
+        if (packed)
+            a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
+        else
+            a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row, tile.a_step = j->dy_pixel;
+        const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
+        for (int i = 0; i < tile.blocks; i++) a_at[i] = lines[i] * a_line;
+        for (ptrdiff_t at = 0; at < across; at++) {
+            const dml__wgrad_columns columns = next;
+            const bool more = at + 1 < across;
+            float *c = dml__wgrad_element(plan, part->dw, row, &columns);
+            for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
+            next = dml__wgrad_columns_at(plan, panel, more ? at0 + at + 1 : at0);
+            if (more || t + 1 < part->tile1)
+                dml__wgrad_ask(plan, part->dw, more ? row : row + tile.rows, &next);
+            tile.columns = dml__wgrad_tile_columns(plan, columns.count);
+            const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, strip, &columns);
+            tile.k = (int)(in.end - in.begin);
+            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + in.begin * tile.a_step + i;
+            tile.b = b + in.begin * tile.b_step;
+            tile.b += plan->lines_of_taps ? columns.first
+                                          : columns.first / j->channels * view->dilation_step * width;
+            dml__conv_tile(plan->kernel, &tile, columns.count);
         }
     }
+}
+
+/* One strip's share of some panels' and tiles' dw. */
+static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                const dml__wgrad_view *view, const dml__wgrad_part *part, const float *packed,
+                                float beta)
+{
+    const ptrdiff_t lines_of_taps = plan->patch_w ? 1 : plan->job->taps_h;
+    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
+        for (ptrdiff_t tap_h = 0; tap_h < lines_of_taps; tap_h++)
+            dml__wgrad_multiply_line(plan, strip, view, part, panel, tap_h, packed, beta);
 }
 
 /* Packs a strip of dy as panels of filters, (pixels, columns) one behind the other. */
@@ -265,7 +319,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
-    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
     tile.a_at = a_at;
@@ -278,11 +332,12 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
-        tile.blocks = (int)strip.lines;
-        tile.k = (int)strip.w;
-        for (ptrdiff_t l = 0; l < strip.lines; l++) {
-            a_at[l] = l * j->out_w * j->dy_pixel;
-            b_at[l] = l * strip.w * width;
+        const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
+        tile.k = (int)(in.end - in.begin);
+        tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
+        for (int i = 0; i < tile.blocks; i++) {
+            a_at[i] = (lines[i] * j->out_w + in.begin) * j->dy_pixel;
+            b_at[i] = (lines[i] * strip.w + in.begin) * width;
         }
         for (ptrdiff_t t = piece->tile0; t < piece->tile1; t++) {
             const ptrdiff_t row = dml__wgrad_row(plan, t);

@@ -96,7 +96,7 @@ static int dml__wgrad_tall(const dml__wgrad_plan *plan)
     const ptrdiff_t line = j->taps_w * j->channels;
     const bool may = plan->lines_of_taps && j->filters <= plan->kernel->lanes && line >= DML__TALL_LEAST &&
                      dml__tall_is_there(dml__pool_machine(plan->pool).isa);
-    return may ? dml__tall_size(line, j->filters < plan->kernel->lanes) : 0;
+    return may ? dml__tall_size(line, j->taps_h, j->filters < plan->kernel->lanes) : 0;
 }
 
 static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)

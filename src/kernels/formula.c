@@ -232,17 +232,6 @@ typedef struct dml__strip {
     float out[DML__FORMULA_GRADIENTS][DML__STRIP_FLOATS];
 } dml__strip;
 
-typedef struct dml__formula_job {
-    dml_isa isa;
-    const dml__formula_call *call;
-    const float *y, *dy;
-    float *out[DML__FORMULA_GRADIENTS];
-    float beta[DML__FORMULA_GRADIENTS];
-    bool backward, relu, stream;
-    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
-    bool one_dy; /* the same for all elements, in every strip from the first on */
-} dml__formula_job;
-
 /* to = from + beta to, or past the caches; `count` may be any. */
 DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta, bool stream, float *to)
 {
@@ -390,18 +379,24 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 
-static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+/* `last`: no call of the same chain reads what this one writes. */
+static void dml__formula_ready(const dml_pool *pool, dml__formula_job *job, bool last)
 {
     const dml__formula_call *call = job->call;
     const int first = job->out[0] ? 0 : 1;
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
-    job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
+    job->stream = last && one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
     job->whole = one && job->beta[first] == 0 && !job->stream && !call->repeated_dy;
     job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
-    const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
+}
+
+static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+{
+    const int tasks = (int)dml__divide_up(job->call->n, DML__BLOCK);
+    dml__formula_ready(pool, job, true);
     dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_task, job);
 }
 
@@ -421,22 +416,21 @@ DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const flo
     return call;
 }
 
-DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+static dml__formula_job dml__forward_job(const dml__formula_call *call, bool relu, float *y)
 {
     dml__formula_job job;
     memset(&job, 0, sizeof job);
     job.call = call;
     job.out[0] = y;
     job.relu = relu;
-    dml__formula_run(pool, &job);
+    return job;
 }
 
-DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
-                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
-                                      const float beta[DML__FORMULA_GRADIENTS])
+static dml__formula_job dml__backward_job(const dml__formula_call *call, const float *y, const float *dy,
+                                          float *const gradient[DML__FORMULA_GRADIENTS],
+                                          const float beta[DML__FORMULA_GRADIENTS])
 {
     dml__formula_job job;
-    if (!gradient[0] && !gradient[1]) return;
     memset(&job, 0, sizeof job);
     job.call = call;
     job.y = y;
@@ -446,7 +440,61 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
         job.out[g] = gradient[g];
         job.beta[g] = beta[g];
     }
+    return job;
+}
+
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+{
+    dml__formula_job job = dml__forward_job(call, relu, y);
     dml__formula_run(pool, &job);
+}
+
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS])
+{
+    if (!gradient[0] && !gradient[1]) return;
+    dml__formula_job job = dml__backward_job(call, y, dy, gradient, beta);
+    dml__formula_run(pool, &job);
+}
+
+/* ---- chains ---- */
+
+static const dml__formula_call *dml__chain_call(dml__formula_chain *chain, const dml__formula_call *call)
+{
+    chain->call[chain->count] = *call;
+    return &chain->call[chain->count];
+}
+
+DML__LOCAL void dml__chain_forward(dml__formula_chain *chain, const dml__formula_call *call, bool relu,
+                                   float *y)
+{
+    const dml__formula_call *kept = dml__chain_call(chain, call);
+    chain->job[chain->count++] = dml__forward_job(kept, relu, y);
+}
+
+DML__LOCAL void dml__chain_backward(dml__formula_chain *chain, const dml__formula_call *call, const float *y,
+                                    const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                    const float beta[DML__FORMULA_GRADIENTS])
+{
+    if (!gradient[0] && !gradient[1]) return;
+    const dml__formula_call *kept = dml__chain_call(chain, call);
+    chain->job[chain->count++] = dml__backward_job(kept, y, dy, gradient, beta);
+}
+
+static void dml__chain_task(void *argument, int task, int worker)
+{
+    dml__formula_chain *chain = (dml__formula_chain *)argument;
+    for (int k = 0; k < chain->count; k++) dml__formula_task(&chain->job[k], task, worker);
+}
+
+DML__LOCAL void dml__chain_run(dml_pool *pool, dml__formula_chain *chain)
+{
+    if (!chain->count) return;
+    const int tasks = (int)dml__divide_up(chain->call[0].n, DML__BLOCK);
+    for (int k = 0; k < chain->count; k++) dml__formula_ready(pool, &chain->job[k], k == chain->count - 1);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__chain_task, chain);
+    chain->count = 0;
 }
 
 /* ---- sums of values that are not kept ---- */

@@ -56,6 +56,33 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
                                       const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
                                       const float beta[DML__FORMULA_GRADIENTS]);
 
+/* Calls of as many elements each, made block by block, all of them in one before any in the next: what one
+   writes a later one reads from a cache. They are plain where an operand is what an earlier one writes. */
+#define DML__CHAIN_CALLS 8
+typedef struct dml__formula_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *y, *dy;
+    float *out[DML__FORMULA_GRADIENTS];
+    float beta[DML__FORMULA_GRADIENTS];
+    bool backward, relu, stream;
+    bool whole;  /* nothing but a rest needs strips; a relu goes over the result in parts of their length */
+    bool one_dy; /* the same for all elements, in every strip from the first on */
+} dml__formula_job;
+typedef struct dml__formula_chain {
+    int count;
+    dml__formula_job job[DML__CHAIN_CALLS];
+    dml__formula_call call[DML__CHAIN_CALLS];
+} dml__formula_chain;
+
+/* The calls above, to be made by dml__chain_run, which leaves the chain empty. */
+DML__LOCAL void dml__chain_forward(dml__formula_chain *chain, const dml__formula_call *call, bool relu,
+                                   float *y);
+DML__LOCAL void dml__chain_backward(dml__formula_chain *chain, const dml__formula_call *call, const float *y,
+                                    const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                    const float beta[DML__FORMULA_GRADIENTS]);
+DML__LOCAL void dml__chain_run(dml_pool *pool, dml__formula_chain *chain);
+
 /* The sum of the formula's values, each times its weight (NULL: 1), which lie as `layout` says. In an order
    that depends on n alone. */
 DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,

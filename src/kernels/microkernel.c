@@ -22,12 +22,34 @@ DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 15, dml__avx512_fma)
 DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
 DML__DEFINE_TILE(avx512, DML__AVX512, 10, 1, DML__TALL)
 DML__DEFINE_TILE(avx512, DML__AVX512, 15, 1, DML__TALL)
+DML__DEFINE_TILE(avx512, DML__AVX512, 14, 2, DML__HIGH)
+DML__DEFINE_TILE(avx512, DML__AVX512, 14, 2, DML__A_PACKED)
 DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
+
+/* A high tile; or its rows in two, where its columns aren't whole vectors or its k isn't in fours. */
+static void dml__run_avx512_high(const dml__tile *tile)
+{
+    enum { HALF = DML__HIGH_ROWS / 2 };
+    if (tile->columns == 32 && tile->k % 4 == 0 && (tile->a_packed || tile->a_step == 1)) {
+        const dml__tile_function run =
+            tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
+        for (int n = 0; n < tile->panels; n++) run(tile, n);
+        return;
+    }
+    dml__tile half = *tile;
+    half.rows = HALF;
+    half.a_packed = false;
+    dml__run_avx512(&half);
+    for (int i = 0; i < HALF; i++) half.a[i] = tile->a[HALF + i], half.c[i] = tile->c[HALF + i];
+    dml__run_avx512(&half);
+}
 
 static void dml__run_avx512_any(const dml__tile *tile)
 {
     if (tile->rows <= 8)
         dml__run_avx512(tile);
+    else if (tile->rows == DML__HIGH_ROWS)
+        dml__run_avx512_high(tile);
     else if (tile->rows == 10)
         dml__tile_avx512_10x1_DML__TALL(tile, 0);
     else

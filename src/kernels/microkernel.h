@@ -11,7 +11,7 @@
 #define DML__TILE_FLOATS 1024
 #elif defined(DML__HAS_AVX512)
 #define DML__TILE_ROWS 15
-#define DML__TILE_FLOATS 256
+#define DML__TILE_FLOATS 448
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
@@ -23,6 +23,8 @@
 #else
 #define DML__PANEL_FLOATS 8192
 #endif
+
+#define DML__HIGH_ROWS 14
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
@@ -39,9 +41,9 @@ typedef struct dml__tile {
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
-    bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
-    ptrdiff_t
-        row_step; /* of a tall tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i row_step */
+    bool a_packed;      /* the rows are side by side, as in a panel: a[i] = a[0] + i */
+    ptrdiff_t row_step; /* of a tall or high tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i
+                           row_step */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
@@ -76,11 +78,14 @@ typedef struct dml__microkernel {
        at most. */
     int k_block;
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
-       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
+       wanted packed as lines, k floats each one after the other, and those of C lie the same distance apart.
+     */
     int k_multiple;
     int least_columns; /* of a tile: 1 with masks, otherwise lanes */
     /* Tiles of up to a vector may have 10 .. so many rows too, in fives that lie row_step apart; 0: they
-       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. */
+       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. Those of more may
+       then have DML__HIGH_ROWS, in fives too, so that what a tile costs beside its multiply-adds is paid for
+       less often. */
     int tall_rows;
 } dml__microkernel;
 

@@ -36,12 +36,27 @@ DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 
 #define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
 
-/* All eight tiles have 16 rows of 64 bytes. */
+/* Tiles 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 of B; each row has 64 bytes. */
 typedef struct dml__amx_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } dml__amx_config;
+
+/* For `rows` rows of A: products of fewer take less time. Without lower rows their tiles are left out. */
+DML__AMX DML__INLINE void dml__configure_amx(int rows)
+{
+    dml__amx_config config = { 1,
+                               0,
+                               { 0 },
+                               { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
+                               { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
+    if (rows <= 16)
+        config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)rows;
+    else
+        config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(rows - 16);
+    _tile_loadconfig(&config);
+}
 
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
@@ -63,24 +78,56 @@ DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, co
     }
 }
 
-/* Rows of A are lines of k floats; those behind the last are read and make sums that nobody looks at. */
+/* Where the four tiles of sums lie: the first, and bytes between rows; those that there aren't lie nowhere.
+ */
+typedef struct dml__amx_sums {
+    float *first, *right, *low, *low_right;
+    ptrdiff_t line;
+} dml__amx_sums;
+
+DML__AMX DML__INLINE void dml__load_amx_sums(const dml__amx_sums *at)
+{
+    _tile_loadd(0, at->first, at->line);
+    if (at->right) _tile_loadd(1, at->right, at->line);
+    if (at->low) _tile_loadd(2, at->low, at->line);
+    if (at->low_right) _tile_loadd(3, at->low_right, at->line);
+}
+
+DML__AMX DML__INLINE void dml__store_amx_sums(const dml__amx_sums *at)
+{
+    _tile_stored(0, at->first, at->line);
+    if (at->right) _tile_stored(1, at->right, at->line);
+    if (at->low) _tile_stored(2, at->low, at->line);
+    if (at->low_right) _tile_stored(3, at->low_right, at->line);
+}
+
+DML__AMX DML__INLINE void dml__zero_amx_sums(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+/* Rows of A are lines of k floats. Sums to which nothing is to be done are begun in C, and stored there. */
 DML__AMX static void dml__run_amx(const dml__tile *tile)
 {
-    static const dml__amx_config config = { 1,
-                                            0,
-                                            { 0 },
-                                            { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
-                                            { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
     const bool low = tile->rows > 16, right = tile->columns > 16;
-    const int a_line = tile->k * 4, b_line = (int)tile->b_step * 4; /* bytes */
+    const bool bare = tile->alpha == 1 && (tile->beta == 0 || tile->beta == 1) && !tile->bias && !tile->relu;
+    const ptrdiff_t a_line = tile->k * 4, b_line = tile->b_step * 4; /* bytes */
+    const ptrdiff_t c_step = tile->rows > 1 ? tile->c[1] - tile->c[0] : 0, line = bare ? c_step : 32;
+    const ptrdiff_t right_at = !bare ? 16 : tile->columns - 16;
     float sums[32 * 32];
-    _tile_loadconfig(&config);
+    dml__configure_amx(tile->rows);
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;
+        const dml__amx_sums at = { first, right ? first + right_at : NULL, low ? first + 16 * line : NULL,
+                                   low && right ? first + 16 * line + right_at : NULL, line * 4 };
+        if (bare && tile->beta == 1)
+            dml__load_amx_sums(&at);
+        else
+            dml__zero_amx_sums();
         for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
             _tile_loadd(4, tile->a[0] + p, a_line);
             _tile_loadd(6, b, b_line);
@@ -95,11 +142,8 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
                 if (right) _tile_dpbf16ps(3, 5, 7);
             }
         }
-        _tile_stored(0, sums, 128);
-        _tile_stored(1, sums + 16, 128);
-        _tile_stored(2, sums + 16 * 32, 128);
-        _tile_stored(3, sums + 16 * 32 + 16, 128);
-        dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
+        dml__store_amx_sums(&at);
+        if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
     _tile_release();
 }

@@ -31,8 +31,9 @@
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
    panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
    share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
-   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. */
-enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL };
+   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. So
+   has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL, DML__HIGH };
 #define DML__WIDE_FORMS 3
 #define DML__ROWS_TOGETHER 5
 
@@ -43,10 +44,10 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
-        const int together = form == DML__TALL ? DML__ROWS_TOGETHER : 1;                                     \
+        const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
-        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED || form == DML__HIGH;           \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
@@ -74,7 +75,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             for (int i = 0; i < together; i++)                                                               \
                 at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
             const float *packed = a[0] + at[0];                                                              \
-            for (int p = keeps ? k : tile->k; p > 0; p -= steps, packed += steps * rows) {                   \
+            for (int p = keeps ? k : tile->k; p > 0; p -= steps) {                                           \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
                     DML__UNROLL                                                                              \
@@ -85,16 +86,18 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value = dml__##isa##_splat(                                             \
-                            form == DML__A_PACKED ? packed[s * rows + i]                                     \
-                                                  : a[i - i % together][at[i % together]]);                  \
+                            form == DML__A_PACKED                                                            \
+                                ? packed[i]                                                                  \
+                                : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);      \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
                     b += b_step;                                                                             \
-                    if (form != DML__A_PACKED) {                                                             \
+                    packed += a_step;                                                                        \
+                    if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == steps)) {                    \
                         DML__UNROLL                                                                          \
-                        for (int i = 0; i < together; i++) at[i] += a_step;                                  \
+                        for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? steps : a_step;      \
                     }                                                                                        \
                 }                                                                                            \
             }                                                                                                \

@@ -3,6 +3,8 @@
 
 #include "kernels/pack.h"
 
+#include "kernels/isa_vectors.h"
+
 #include <string.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -89,6 +91,49 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     }
 }
 
+#if defined(DML__HAS_AVX512)
+
+/* Panels of two vectors. The lines come from far where there is something to pack: some are asked for ahead.
+ */
+#define DML__LINES_AHEAD 4
+DML__AVX512 static void dml__pack_panels_avx512(const float *x, ptrdiff_t k_step, ptrdiff_t panels,
+                                                ptrdiff_t kc, float *out)
+{
+    for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += 32) {
+        const float *from = x, *ahead = x + (k + DML__LINES_AHEAD < kc ? DML__LINES_AHEAD * k_step : 0);
+        float *to = out;
+        for (ptrdiff_t panel = 0; panel < panels; panel++, from += 32, ahead += 32, to += kc * 32) {
+            const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+            DML__PREFETCH(ahead);
+            DML__PREFETCH(ahead + 16);
+            _mm512_storeu_ps(to, low);
+            _mm512_storeu_ps(to + 16, high);
+        }
+    }
+}
+
+#endif
+
+DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
+                                 ptrdiff_t width, float *out)
+{
+#if defined(DML__HAS_AVX512)
+    if (width == 32) {
+        dml__pack_panels_avx512(x, k_step, panels, kc, out);
+        return;
+    }
+#endif
+    for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
+        float *to = out;
+        if (width == 16)
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
+                memcpy(to, x + panel * 16, 16 * sizeof *to);
+        else
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
+                memcpy(to, x + panel * width, (size_t)width * sizeof *to);
+    }
+}
+
 DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                  int width, float *out)
 {
@@ -96,6 +141,10 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
     const float *x = m->x + first * m->lane_step + k0 * m->k_step;
     if (m->lane_step == 1) {
         dml__pack_lanes(x, m->k_step, lanes, kc, width, out);
+        return;
+    }
+    if (width == 1) { /* a line, for a micro-kernel that wants lines */
+        memcpy(out, x, (size_t)kc * sizeof *out);
         return;
     }
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);

@@ -418,8 +418,10 @@ static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
 }
 
 /* False for a shape that the header rules out. */
-static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
+static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s, const void *in,
+                              const void *out)
 {
+    if (!s || (s->batch && (!in || !out))) return false;
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
         s->kernel_w < 1 || s->stride_h < 1 || s->stride_w < 1 || s->pad_h < 0 || s->pad_w < 0 ||
         s->pad_h >= s->kernel_h || s->pad_w >= s->kernel_w)
@@ -469,7 +471,7 @@ static dml_status dml__max_pool2d(dml_pool *pool, const dml_pool2d_shape *shape,
                                   float *y, int32_t *argmax)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     job.argmax_out = argmax;
@@ -493,7 +495,7 @@ DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            const int32_t *argmax, const float *dy, float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, dy, dx) || (shape->batch && !argmax)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.argmax = argmax;
@@ -505,7 +507,7 @@ DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape
                                           float *y)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     return dml__pool2d_over_rows(pool, &job, job.out_height, dml__avg_forward_rows);
@@ -515,7 +517,7 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(&job, shape, dy, dx)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.beta = beta;

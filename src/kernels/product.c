@@ -235,8 +235,8 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
 {
     dml_scratch scratch = { 0, 0 };
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
     const dml__machine machine = dml__pool_machine(NULL);
+    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product, machine.isa) != DML__NOT_THIN) return scratch;
     const dml__job job = dml__plan_product(machine, product);
     const dml__range all = { 0, job.product.m,
                              0, job.product.n,
@@ -255,7 +255,7 @@ DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__produ
     if (m <= 0 || n <= 0) return true;
     if (k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+    } else if (dml__thin_kind(product, dml__pool_machine(pool).isa) != DML__NOT_THIN) {
         dml__multiply_thin(NULL, product);
     } else if (dml__is_chunked(m, n, k)) {
         return false;
@@ -274,7 +274,7 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *asked)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+    } else if (dml__thin_kind(product, dml__pool_machine(pool).isa) != DML__NOT_THIN) {
         dml__multiply_thin(pool, product);
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);

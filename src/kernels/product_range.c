@@ -9,9 +9,11 @@
 
 #include <string.h>
 
-/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most. */
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; or,
+   for a micro-kernel that wants A packed as lines, of so many floats. */
 #define DML__PACK_ROWS 120
 #define DML__PACK_COLUMNS 512
+#define DML__PACK_FLOATS 262144
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
    k's than this, writing C takes longer than reading them. */
@@ -24,12 +26,19 @@
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
-/* Rows of A that are so far apart have a page each. */
-#define DML__PAGE_FLOATS 1024
+/* The same where loads may come from the second cache: for more columns than this, and where the lines take
+   little more than a first cache, for more than that. */
+#define DML__LINES_COLUMNS 128
+#define DML__NEAR_LINES_COLUMNS 512
+#define DML__NEAR_LINES_FLOATS 16384
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
+
+/* Where loads may come from the second cache, any B is worth packing for more rows than this alone: fewer
+   don't repay the copy, wherever B lies. */
+#define DML__IN_PLACE_ROWS 240
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
@@ -41,6 +50,11 @@
 static bool dml__has_lanes(const dml__factor *factor)
 {
     return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+static inline bool dml__packs_panels(const dml__factor *factor)
+{
+    return factor->packers && factor->packers->pack_panels;
 }
 
 /* The share of a vector's lanes that `n` columns fill. */
@@ -91,11 +105,13 @@ static bool dml__asks_for_lines(const dml__job *job)
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
-/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
+/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
+   up with zeros. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC : job->kernel->k_block;
-    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
+    const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
 }
 
 /* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
@@ -153,12 +169,19 @@ DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__t
 DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
                                          ptrdiff_t j0)
 {
-    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+    if (tile->rows * job->full <= DML__SMALL_TILE_FLOATS) {
         dml__small_side_tile(job, tile, i0, j0);
         return;
     }
     float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
     dml__compute_aside(job, tile, i0, j0, side, across);
+}
+
+/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
+static bool dml__collides(ptrdiff_t line_step)
+{
+    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
+    return (line_step + near) % sets <= 2 * near;
 }
 
 /* How a range is computed: what is packed, and how much of it at once. */
@@ -171,19 +194,33 @@ typedef struct dml__blocking {
     float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
-/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
-   `height`; or in tall ones, and what is left in another. */
+/* The rows of a part: first high tiles, then tiles of about the same height, so many of `height` + 1 rows and
+   so many of `height`; or in tall ones, and what is left in another. */
 typedef struct dml__heights {
-    ptrdiff_t height, higher_until, tall_until;
+    ptrdiff_t high_until, height, higher_until, tall_until;
 } dml__heights;
+
+/* How many of a part's rows are in high tiles: one or two that would be left are too few for a tile. The rows
+   of a tile that are used in place must not meet in one set of the first cache. */
+static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t rows = part->i1 - part->i0, left = rows % DML__HIGH_ROWS;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    if (!job->kernel->tall_rows || rows < DML__HIGH_ROWS || part->j1 - part->j0 < job->full ||
+        (part->k1 - part->k0) % 4 != 0)
+        return 0;
+    if (!blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step)) return 0;
+    return rows - left - (left == 1 || left == 2 ? DML__HIGH_ROWS : 0);
+}
 
 static dml__heights dml__divide_rows(const dml__job *job, const dml__blocking *blocking,
                                      const dml__range *part)
 {
-    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const ptrdiff_t high = dml__high_rows(job, blocking, part), from = part->i0 + high;
+    const ptrdiff_t rows = part->i1 - from, tiles = dml__larger(1, dml__quotient_up(rows, job->rows));
     const bool tall =
         !blocking->pack_a && part->j1 - part->j0 <= job->kernel->lanes && job->kernel->tall_rows;
-    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1),
+    const dml__heights heights = { from, rows / tiles, from + rows % tiles * (rows / tiles + 1),
                                    tall ? part->i1 : 0 };
     return heights;
 }
@@ -192,6 +229,7 @@ static dml__heights dml__divide_rows(const dml__job *job, const dml__blocking *b
 static inline int dml__height_at(const dml__job *job, const dml__heights *heights, ptrdiff_t i)
 {
     const ptrdiff_t left = heights->tall_until - i;
+    if (i < heights->high_until) return DML__HIGH_ROWS;
     if (left <= 0) return (int)(heights->height + (i < heights->higher_until));
     if (left >= job->kernel->tall_rows) return job->kernel->tall_rows;
     return (int)(left >= 10 ? 10 : left > job->rows ? left / 2 : left);
@@ -209,24 +247,22 @@ static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
     return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
 }
 
-/* Where B's columns are side by side: line by line, through all full panels, since lines are best read from
-   end to end. Returns how many columns that were. */
+/* Where B's columns are side by side: all full panels at once. Returns how many columns that were. */
 static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking,
                                       const dml__range *part)
 {
-    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    const dml__factor *b = &job->product.b;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
     const ptrdiff_t rest = columns % full, least = job->kernel->least_columns;
     const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < least);
-    const float *line = b->x + part->j0 + part->k0 * b->k_step;
-    for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
-        float *to = blocking->b + k * full;
-        if (full == 16)
-            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
-                memcpy(to, line + panel * 16, 16 * sizeof *to);
-        else
-            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
-                memcpy(to, line + panel * full, (size_t)full * sizeof *to);
+    const ptrdiff_t apart = full * dml__filled_k(job, kc);
+    if (dml__packs_panels(b)) {
+        b->packers->pack_panels(b->source, part->j0, whole, part->k0, (int)kc, (int)full, apart, blocking->b);
+        for (ptrdiff_t panel = 0; panel < whole && apart > full * kc; panel++)
+            memset(blocking->b + panel * apart + full * kc, 0, (size_t)(apart - full * kc) * sizeof(float));
+    } else {
+        const dml__matrix *m = (const dml__matrix *)b->source;
+        dml__pack_panels(m->x + part->j0 + part->k0 * m->k_step, m->k_step, whole, kc, full, blocking->b);
     }
     return whole * full;
 }
@@ -235,7 +271,8 @@ static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, cons
 {
     const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
     ptrdiff_t j = part->j0, columns;
-    if (blocking->pack_b && dml__has_lanes(&job->product.b)) j += dml__pack_lines_of_b(job, blocking, part);
+    if (blocking->pack_b && (dml__packs_panels(&job->product.b) || dml__has_lanes(&job->product.b)))
+        j += dml__pack_lines_of_b(job, blocking, part);
     for (; j < part->j1; j += columns) {
         columns = dml__columns_at(job, j, part->j1);
         const ptrdiff_t width = dml__panel_width(job, columns);
@@ -249,10 +286,15 @@ static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, cons
 static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    const dml__factor *a = &job->product.a;
+    const bool together = a->packers && a->packers->pack_lines;
     float *line = blocking->a;
+    if (together)
+        a->packers->pack_lines(a->source, part->i0, (int)(part->i1 - part->i0), part->k0, (int)kc, filled,
+                               line);
     for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
-        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
-        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
+        if (!together) a->pack(a->source, i, 1, part->k0, (int)kc, 1, line);
+        if (filled > kc) memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
     }
 }
 
@@ -293,6 +335,7 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
         row_step = a->lane_step;
         tile->a_step = a->k_step;
         tile->row_step = a->lane_step;
+        tile->a_packed = a->lane_step == 1;
     } else if (job->kernel->k_multiple) {
         row_step = tile->k;
         tile->a_step = 1;
@@ -436,13 +479,6 @@ static void dml__multiply_range(const dml__job *job, dml__blocking *blocking, co
 
 /* --- what is packed, and where --- */
 
-/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
-static bool dml__collides(ptrdiff_t line_step)
-{
-    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
-    return (line_step + near) % sets <= 2 * near;
-}
-
 /* Whether a first cache of 64 sets of 8 lines holds a vector or two of each of so many lines. */
 static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
 {
@@ -457,16 +493,35 @@ static inline bool dml__loads_lines(const dml__job *job)
     return job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
-/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
-   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
- */
-static bool dml__packs_a(const dml__job *job, ptrdiff_t columns)
+/* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many
+   columns. */
+static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
-    if (job->product.a.pack != dml__pack_matrix) return true;
+    if (!dml__loads_lines(job)) return DML__PACKED_A_COLUMNS;
+    return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
+}
+
+/* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
+   ready; and when its lines are so far apart that a cache can't hold a block of them while it is used again
+   and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t kc)
+{
+    if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (a->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
-    if (dml__loads_lines(job)) return columns >= 192 && a->lane_step >= DML__PAGE_FLOATS;
+    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, rows, kc);
+    if (dml__loads_lines(job)) return false;
     return columns >= (dml__collides(a->lane_step) ? 96 : 192);
+}
+
+/* For how many rows of C vectors of B are loaded where they lie, from a second cache: for any where a block
+   of them stays there and each is a line of it; loads that cross lines take two. */
+static ptrdiff_t dml__rows_in_place(const dml__job *job, const dml__matrix *b, ptrdiff_t kc)
+{
+    const ptrdiff_t bytes = b->k_step * (ptrdiff_t)sizeof(float);
+    const bool near = bytes <= job->l2 / kc, crosses = ((intptr_t)b->x | bytes) % DML__ALIGNMENT != 0;
+    if (crosses) return near ? DML__IN_PLACE_ROWS : DML__IN_PLACE_TILES * job->rows;
+    return near ? PTRDIFF_MAX : DML__IN_PLACE_ROWS;
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
@@ -474,8 +529,8 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
-    const bool near = b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc;
-    if (dml__loads_lines(job) && near && !dml__collides(b->k_step)) return false;
+    if (dml__loads_lines(job) && rows <= dml__rows_in_place(job, b, kc) && !dml__collides(b->k_step))
+        return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
@@ -492,9 +547,19 @@ static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, 
  * through. */
 static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
 {
-    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
-    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
-    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+    const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / rows;
+    const ptrdiff_t most = DML__PACK_ROWS / rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * rows;
+}
+
+/* Columns of B that are packed at once, at most. Where A is packed anew for each block of B, they are more
+   for an A that comes from beyond the second cache: B then takes half of that. */
+static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__range *range, ptrdiff_t kc)
+{
+    if (!job->kernel->k_multiple) return DML__PACK_COLUMNS;
+    const bool far = dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, DML__PACK_FLOATS);
+    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, kc) / job->full * job->full;
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -502,13 +567,13 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
-    blocking.pack_a = dml__packs_a(job, columns);
+    blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    if (blocking.pack_b && !job->product.panels && columns > DML__PACK_COLUMNS)
-        blocking.nc =
-            dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
+    const ptrdiff_t most = dml__packed_columns(job, range, blocking.kc);
+    if (blocking.pack_b && !job->product.panels && columns > most)
+        blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
     blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
@@ -517,12 +582,10 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     return blocking;
 }
 
-/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
-   Lines are read by the whole tile. */
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines. */
 static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
 {
-    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
-    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * blocking->mc,
                                             DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
                             : 0;
 }

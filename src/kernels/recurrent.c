@@ -422,7 +422,8 @@ static void dml__run_steps(dml_pool *pool, const dml_recurrent_shape *shape,
     all.place = dml__recurrent_lay_out(shape, true);
     dml__product product = dml__step_product(all.factors, shape, &all.place, to != NULL);
     all.factors[1].x = arrays->w_hh;
-    all.thin = shape->steps < DML__RECURRENT_STEPS && dml__thin_kind(&product) != DML__NOT_THIN;
+    const dml_isa isa = dml__pool_machine(pool).isa;
+    all.thin = shape->steps < DML__RECURRENT_STEPS && dml__thin_kind(&product, isa) != DML__NOT_THIN;
     if (!all.thin) product.panels = arrays->work + all.place.panels;
     all.job = dml__plan_product(dml__pool_machine(pool), &product);
     all.job.product = product; /* whichever way it was planned */

@@ -15,6 +15,8 @@ static void dml__pack_rounded(const void *source, ptrdiff_t first, int lanes, pt
     dml__round_line(f->isa, f->dtype, (size_t)kc * (size_t)width, out);
 }
 
+#if defined(DML__HAS_AVX512_BF16)
+
 /* Floats that are packed at once before they become pairs, of two k's at least. */
 #define DML__PAIRS_AT_ONCE 1024
 
@@ -41,23 +43,46 @@ static void dml__pack_rounded_pairs(const void *source, ptrdiff_t first, int lan
     }
 }
 
+/* The factor for a micro-kernel on pairs of bf16. */
+static dml__factor dml__rounded_pairs(dml__rounded_factor *rounded)
+{
+    const dml__factor by_floats = { dml__pack_rounded_pairs, rounded, NULL, NULL };
+    if (rounded->factor.as_pairs) {
+        const dml__packers *packers = rounded->factor.as_pairs;
+        const dml__factor by_pairs = { packers->pack, rounded->factor.source, packers, NULL };
+        return by_pairs;
+    }
+    if (rounded->factor.pack != dml__pack_matrix) return by_floats;
+    const dml__matrix *m = (const dml__matrix *)rounded->factor.source;
+    const dml__pairs_source pairs = { m->x, true, m->lane_step, m->k_step, rounded->k };
+    rounded->pairs = pairs;
+    return dml__factor_of_pairs(&rounded->pairs);
+}
+
+#endif
+
 DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
                                    dml__rounded_product *rounded)
 {
-    const dml_isa isa = dml__pool_machine(pool).isa;
-    const dml__rounded_factor a = { product->a, isa, dtype, product->k };
-    const dml__rounded_factor b = { product->b, isa, dtype, product->k };
+    const dml__factor *factors[2] = { &product->a, &product->b };
+    dml__factor *of_product[2] = { &rounded->product.a, &rounded->product.b };
     rounded->product = *product;
-    rounded->factors[0] = a;
-    rounded->factors[1] = b;
-    rounded->product.a.source = &rounded->factors[0];
-    rounded->product.b.source = &rounded->factors[1];
-    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded;
+    for (int i = 0; i < 2; i++) {
+        dml__rounded_factor *own = &rounded->factors[i];
+        const dml__factor factor = { dml__pack_rounded, own, NULL, NULL };
+        own->factor = *factors[i];
+        own->isa = dml__pool_machine(pool).isa;
+        own->dtype = dtype;
+        own->k = product->k;
+        *of_product[i] = factor;
+    }
+#if defined(DML__HAS_AVX512_BF16)
     const dml__microkernel *kernel = dtype == DML_BF16 ? dml__microkernel_bf16(dml__pool_bf16(pool)) : NULL;
     if (!kernel) return;
     rounded->product.kernel = kernel;
     rounded->product.k = product->k / 2 + product->k % 2;
-    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded_pairs;
+    for (int i = 0; i < 2; i++) *of_product[i] = dml__rounded_pairs(&rounded->factors[i]);
+#endif
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define DML_KERNELS_ROUNDED_H
 
 #include "base/dtype.h"
+#include "kernels/pack_pairs.h"
 #include "kernels/product.h"
 #include "thread/pool_internal.h"
 
@@ -12,6 +13,7 @@ typedef struct dml__rounded_factor {
     dml_isa isa;
     dml_dtype dtype;
     ptrdiff_t k;
+    dml__pairs_source pairs; /* of a matrix, for a micro-kernel on pairs of bf16 */
 } dml__rounded_factor;
 
 typedef struct dml__rounded_product {

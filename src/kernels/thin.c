@@ -17,6 +17,9 @@
 #define DML__LINES_MOST_FAR 8     /* where B is so large that tiles would wait for it: */
 #define DML__LINES_FAR 65536      /* elements, */
 #define DML__LINES_FAR_LENGTH 256 /* and its lines so long */
+/* With AVX-512 tiles' loads keep up with a second cache, which then has at least so many floats. */
+#define DML__LINES_MOST_WIDE 3
+#define DML__LINES_FAR_WIDE 262145
 
 #define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
 
@@ -158,8 +161,13 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
             dml__line_vector_##name(b + at + lanes, b_line, factor, sums + i * line + at + lanes, line,      \
                                     rows, terms);                                                            \
         }                                                                                                    \
-        for (; at + lanes <= n; at += lanes)                                                                 \
+        for (; at + lanes <= n; at += lanes) {                                                               \
+            if (lanes == 16 && rows == DML__LINES_TILE && i == 0) {                                          \
+                DML__UNROLL                                                                                  \
+                for (int q = 0; q < terms; q++) DML__PREFETCH(b + at + (terms + q) * b_line);                \
+            }                                                                                                \
             dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+        }                                                                                                    \
         if (at < n)                                                                                          \
             dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
     }                                                                                                        \
@@ -374,18 +382,26 @@ static dml__thin_factor dml__thin_factor_of(const dml__factor *factor)
     return own;
 }
 
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
+/* The most rows of A whose products are sums of B's lines, of f32 or bf16. */
+static ptrdiff_t dml__most_rows_of_lines(ptrdiff_t n, ptrdiff_t k, bool wide)
+{
+    const ptrdiff_t far = wide ? DML__LINES_FAR_WIDE : DML__LINES_FAR;
+    if (n >= DML__LINES_FAR_LENGTH && k >= dml__quotient_up(far, n)) return DML__LINES_MOST_FAR;
+    return wide ? DML__LINES_MOST_WIDE : DML__LINES_MOST;
+}
+
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product, dml_isa isa)
 {
     const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (!a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
+    if (product->kernel || !a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
     if (a.k_step == 1 && b.k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
         (m >= 4 || n >= 4))
         return DML__THIN_DOTS;
     if (b.lane_step != 1) return DML__NOT_THIN;
     if (k == 1 && !a.narrow) return DML__THIN_OUTER;
-    const bool far = n >= DML__LINES_FAR_LENGTH && k >= DML__LINES_FAR / n;
-    return m <= (far ? DML__LINES_MOST_FAR : DML__LINES_MOST) && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
+    const bool wide = isa == DML_ISA_AVX512 && !a.narrow;
+    return n >= 16 && m <= dml__most_rows_of_lines(n, k, wide) ? DML__THIN_LINES : DML__NOT_THIN;
 }
 
 DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
@@ -414,7 +430,7 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
                        product->n,
                        isa,
                        dml__thin_kernel_get(isa, a.narrow) };
-    switch (dml__thin_kind(product)) {
+    switch (dml__thin_kind(product, isa)) {
     case DML__THIN_DOTS:
         thin.b_line = b.lane_step;
         if (thin.m > thin.n) {

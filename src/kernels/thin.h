@@ -12,8 +12,9 @@ typedef enum dml__thin_form {
     DML__THIN_OUTER  /* one k: C's rows are multiples of B's only line */
 } dml__thin_form;
 
-/* Which form a product has; it depends on the sizes, of which none is 0, and on how the factors lie alone. */
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product);
+/* Which form a product has on an instruction set; otherwise it depends on the sizes, of which none is 0, and
+   on how the factors lie alone. Of bf16 it is the same on all. */
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product, dml_isa isa);
 
 /* Computes a product that has one of the forms. */
 DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);

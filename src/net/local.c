@@ -319,7 +319,8 @@ static int dml__local_wait(dml__transport *transport, const uint8_t *wishes, dou
         const bool woken = __atomic_load_n(&me->woken, __ATOMIC_RELAXED) &&
                            __atomic_exchange_n(&me->woken, 0, __ATOMIC_ACQ_REL);
         const int ready = dml__local_look(me, wishes);
-        if (ready || woken || !(seconds > 0) || dml_seconds() >= until) return ready;
+        if (woken) return ready | DML__READY_WOKEN;
+        if (ready || !(seconds > 0) || dml_seconds() >= until) return ready;
         dml__local_doze(me, bell, until);
     }
 }

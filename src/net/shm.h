@@ -16,7 +16,8 @@ typedef struct dml__shm_settings {
     int spin;          /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
                           ranks on this host than processors; -1: none */
     bool no_reads;     /* nobody reads another's own memory: all bytes go through the rings */
-    double seconds;    /* until every rank has to have answered */
+    bool reads_if_fast; /* this rank reads it only if that takes less than two copies */
+    double seconds;     /* until every rank has to have answered */
     /* Takes in what has come on the control channels meanwhile; false: that has ended the job. NULL: it stays
        where it is. */
     bool (*control)(void *user);
@@ -35,9 +36,9 @@ typedef struct dml__shm_settings {
    so no element is cut that didn't lie across such an address. A loan ends with consume. From ranks that are
    not "shm" (medium), lend says what `below` says, or DML__LENDS_NOTHING.
 
-   Where the system allows it (process_vm_readv) a rank reads what is large straight from the memory of the
-   rank that sends it, once it knows where; it has gone when it was read. `receive` then copies it once,
-   `lend` lends copies of parts of it.
+   Where the system allows it (process_vm_readv), and the rank wants it so, a rank reads what is large
+   straight from the memory of the rank that sends it, once it knows where; it has gone when it was read.
+   `receive` then copies it once, `lend` lends copies of parts of it.
 
    Below, the data channel of a pair that shares memory carries bells: single bytes, that wake who sleeps. */
 DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_settings *settings,

@@ -39,6 +39,7 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool reads;           /* this rank reads others' memory, where it can */
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];
     uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */

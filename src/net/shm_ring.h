@@ -93,6 +93,10 @@ static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t by
     __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
+    /* Its lines come back from the receiver while something else is done. */
+    const dml__shm_piece *const next = &s->way->pieces[s->head % DML__SHM_PIECES];
+    dml__write_soon(next);
+    dml__write_soon((const uint8_t *)next + 64);
 }
 
 /* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
@@ -173,8 +177,10 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
     if (r->bytes) return (ptrdiff_t)(r->bytes - r->done);
     const dml__shm_piece *piece = &r->way->pieces[r->tail % DML__SHM_PIECES];
     const uint32_t number = __atomic_load_n(&piece->number, __ATOMIC_SEQ_CST);
-    if (number != r->tail + 1) /* what was here before, or nothing yet */
+    if (number != r->tail + 1) {                    /* what was here before, or nothing yet */
+        DML__PREFETCH((const uint8_t *)piece + 64); /* both lines come together, not one after the other */
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
+    }
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
     const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
     r->done = 0;

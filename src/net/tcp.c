@@ -52,15 +52,16 @@ static int dml__tcp_poll_wishes(dml__tcp *tcp, const uint8_t *wishes)
     return count;
 }
 
-/* Takes in what wake has sent. */
-static void dml__tcp_take_wakes(const dml__tcp *tcp)
+/* Takes in what wake has sent; whether there was anything. */
+static bool dml__tcp_take_wakes(const dml__tcp *tcp)
 {
     char dust[64];
     dml__span span;
     span.data = dust;
     span.bytes = sizeof dust;
-    if (!tcp->polls[tcp->world].revents) return;
+    if (!tcp->polls[tcp->world].revents) return false;
     while (dml__socket_receive(tcp->calls, tcp->wake[0], &span, 1) == (ptrdiff_t)sizeof dust) continue;
+    return true;
 }
 
 static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, double seconds)
@@ -69,8 +70,7 @@ static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, doubl
     const int world = tcp->world, wished = dml__tcp_poll_wishes(tcp, wishes);
     const size_t count = (size_t)world + 1 + (size_t)wished;
     if (dml__socket_poll(tcp->calls, tcp->polls, count, seconds) < 0) return DML__GONE;
-    int ready = 0;
-    dml__tcp_take_wakes(tcp);
+    int ready = dml__tcp_take_wakes(tcp) ? DML__READY_WOKEN : 0;
     for (int i = 0; i < wished; i++)
         if (tcp->polls[world + 1 + i].revents) ready |= DML__READY_DATA;
     for (int rank = 0; rank < world; rank++)

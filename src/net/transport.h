@@ -25,9 +25,10 @@ typedef struct dml__span {
 #define DML__WISH_SEND 1    /* room to send */
 #define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
 
-/* What wait returns: any of these, or 0 when the time ran out or somebody called wake. */
+/* What wait returns: any of these, or 0 when the time ran out. */
 #define DML__READY_DATA 1
 #define DML__READY_CONTROL 2
+#define DML__READY_WOKEN 4 /* somebody called wake */
 
 typedef struct dml__transport dml__transport;
 

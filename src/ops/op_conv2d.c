@@ -227,6 +227,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
     launch.buffer[1] = dml__value(run, w);
     if (bias) launch.buffer[2] = dml__value(run, bias);
     launch.buffer[3] = dml__value(run, node);
+    launch.real[1] = dml__ends_in_relu(run, node) ? 1.0f : 0.0f;
     return dml__submit(run->device, &launch);
 }
 
@@ -247,6 +248,41 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
+/* Into how many shares of its pixels a weights' gradient is cut, so that layers with few weights are enough
+   groups: by its size alone. None has less than 1024 of them, and together they are not more than 256 tiles.
+ */
+static int dml__conv_shares(const dml_conv2d_shape *s)
+{
+    const double pixels = (double)s->batch * s->out_h * s->out_w;
+    const size_t columns = (size_t)s->kernel_h * (size_t)s->kernel_w * (size_t)(s->channels / s->groups);
+    const size_t rows = (size_t)s->groups * (((size_t)(s->filters / s->groups) + 63) / 64);
+    const double tiles = (double)((columns + 63) / 64) * (double)rows;
+    const double most = 256 / tiles < pixels / 1024 ? 256 / tiles : pixels / 1024;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Of a device with memory of its own: a gradient for each share. */
+static size_t dml__conv2d_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, rows);
+    const int shares = dml__conv_shares(&s);
+    if (dml__node_context(node)->device.host_memory || shares == 1) return 0;
+    return (size_t)shares * dml_shape_count(&node->input[1]->shape) * sizeof(float);
+}
+
+/* w's gradient = what the shares add up to + beta what is there. */
+static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int shares, float beta)
+{
+    const size_t count = dml__count(run, node->input[1]);
+    dml_launch launch = dml__launch("sum_shares", count, 1);
+    launch.buffer[0] = dml__saved(run, node);
+    launch.buffer[1] = dml__gradient(run, node->input[1]);
+    launch.integer[0] = (int32_t)count;
+    launch.integer[1] = shares;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
 DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
                                                 const dml_conv2d_shape *s, dml_ref x, dml_ref dy)
 {
@@ -255,14 +291,18 @@ DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_n
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, s, (const float *)dml__host(x),
                                            (const float *)dml__host(dy), beta, dml__host_gradient(run, w));
-    dml_launch launch =
-        dml__conv_launch(s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s->filters,
-                         dml__conv_tiled(s->filters, s->groups));
+    const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
+    const size_t columns = dml__count(run, w) / (size_t)s->filters;
+    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
+                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
+                                         dml__conv_tiled(s->filters, s->groups));
     launch.buffer[0] = x;
     launch.buffer[1] = dy;
-    launch.buffer[2] = dml__gradient(run, w);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
+    launch.real[0] = shares == 1 ? beta : 0.0f;
+    launch.real[1] = (float)shares;
+    const dml_status status = dml__submit(run->device, &launch);
+    return status == DML_OK && shares > 1 ? dml__sum_conv_shares(run, node, shares, beta) : status;
 }
 
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
@@ -331,8 +371,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                dml__conv2d_saved_bytes,
                                 false,
                                 false,
                                 dml__conv2d_describe,
@@ -347,8 +387,8 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                dml__conv2d_saved_bytes,
                                 false,
                                 false,
                                 dml__conv2d_describe,

@@ -93,12 +93,13 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
     }
     status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
                              dml__value(run, node));
-    if (status != DML_OK || !bias) return status;
+    if (status != DML_OK || (!bias && !dml__ends_in_relu(run, node))) return status;
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
-    launch.buffer[0] = dml__value(run, bias);
+    if (bias) launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
     launch.integer[0] = rows;
     launch.integer[1] = units;
+    launch.integer[2] = dml__ends_in_relu(run, node);
     return dml__submit(run->device, &launch);
 }
 
@@ -144,7 +145,7 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
                                 NULL,
                                 false,
                                 false,

@@ -137,8 +137,14 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
         beta[g] = 0;
         spread += floats;
     }
-    dml__formula_backward(run->pool, &call, row->needs & DML__NEEDS_Y ? dml__host_value(run, node) : NULL,
-                          dml__host_gradient(run, node), gradient, beta);
+    const float *y = row->needs & DML__NEEDS_Y ? dml__host_value(run, node) : NULL;
+    const float *dy = dml__host_gradient(run, node);
+    dml__formula_chain *chain = dml__chain_of(run, node);
+    if (chain) {
+        dml__chain_backward(chain, &call, y, dy, gradient, beta);
+        return DML_OK;
+    }
+    dml__formula_backward(run->pool, &call, y, dy, gradient, beta);
     for (int g = 0; g < row->gradients; g++)
         if (spread_of[g])
             dml__sum_broadcast(run->pool, &call.layout[row->first + g], spread_of[g], spread_of[g] + call.n,
@@ -244,7 +250,12 @@ static dml_status dml__formula_op_forward(const dml__run *run, const dml_node *n
 {
     if (run->device->host_memory) {
         const dml__formula_call call = dml__formula_host_call(run, node, DML__NEEDS_INPUTS);
-        dml__formula_forward(run->pool, &call, dml__ends_in_relu(run, node), dml__host_value(run, node));
+        const bool relu = dml__ends_in_relu(run, node);
+        dml__formula_chain *chain = dml__chain_of(run, node);
+        if (chain)
+            dml__chain_forward(chain, &call, relu, dml__host_value(run, node));
+        else
+            dml__formula_forward(run->pool, &call, relu, dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__formula_launch(run, node, "formula_forward");
@@ -317,7 +328,7 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       dml__formula_op_forward,                                                                               \
       backward,                                                                                              \
       ((needs)&DML__NEEDS_INPUTS & ~(unsigned)DML__NEEDS_Y) |                                                \
-          ((needs)&DML__NEEDS_Y ? DML__NEEDS_OUTPUT : DML__TAKES_RELU) | (more),                             \
+          ((needs)&DML__NEEDS_Y ? DML__NEEDS_OUTPUT : DML__TAKES_RELU) | DML__IS_ELEMENTWISE | (more),       \
       dml__formula_saved_bytes,                                                                              \
       false,                                                                                                 \
       true,                                                                                                  \

@@ -518,7 +518,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_op_forward,
                                 dml__batch_norm_op_backward,
                                 DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
-                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU | DML__TAKES_RELU_BACK,
+                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU |
+                                    DML__TAKES_RELU_BACK | DML__NORMALIZES,
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,

@@ -163,6 +163,7 @@ static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__value(run, node);
     launch.buffer[2] = dml__saved(run, node);
+    launch.integer[13] = dml__begins_with_relu(run, node);
     return dml__submit(run->device, &launch);
 }
 
@@ -176,7 +177,11 @@ static dml_status dml__max_pool2d_op_backward(const dml__run *run, const dml_nod
         return dml_max_pool2d_backward(run->pool, &shape, (const int32_t *)dml__host(dml__saved(run, node)),
                                        dml__host_gradient(run, node), beta, dml__host_gradient(run, x));
     }
-    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_backward", dml__count(run, x));
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const bool apart = o->stride[0] >= o->kernel[0] && o->stride[1] >= o->kernel[1];
+    dml_launch launch =
+        dml__pool2d_launch(run, node, apart ? "max_pool2d_backward_apart" : "max_pool2d_backward",
+                           dml__count(run, apart ? node : x));
     launch.buffer[0] = dml__saved(run, node);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__gradient(run, x);

@@ -292,7 +292,7 @@ static double dml__sample_norm_flops(const dml_node *node)
                                     dml__sample_norm_infer,                                                  \
                                     dml__sample_norm_forward,                                                \
                                     dml__sample_norm_backward,                                               \
-                                    DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),                               \
+                                    DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NORMALIZES,             \
                                     dml__sample_norm_saved_bytes,                                            \
                                     false,                                                                   \
                                     true,                                                                    \

@@ -26,14 +26,28 @@
 
 #define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
 
-/* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
-   claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
-   that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
-   for a loop does no harm, and nobody waits for a worker that has claimed nothing.
+/* How a loop runs. Its tasks are cut into a part for each worker, the same for the same number of tasks: what
+   a worker left in its own caches in one loop, it finds there in the next. The caller writes the parts, each
+   with all that is to be known of the loop, and `unclaimed` last. A worker claims tasks of a part, of its own
+   first and then of the others', by lowering `unclaimed` from a positive value, and only then reads the rest
+   of it: until these tasks are counted off `unfinished`, the loop can't end and the part can't change. So a
+   worker that is late for a loop does no harm, and nobody waits for a worker that has claimed nothing.
 
    In a process that fork() made, the workers are missing, which is just as if all were late; the mutex may be
    held by one that isn't there, so it and the condition are left alone there. Only who is about to make a
    system call asks what process it is in. */
+typedef struct dml__pool_worker {
+    /* Its part of the loop. */
+    int unclaimed DML__OWN_LINE; /* tasks of it not yet claimed, the last ones before `end` */
+    int loop;                    /* the number of the loop: who spins is told by its change */
+    int end;
+    int number;
+    dml_pool_task task;
+    void *argument;
+    dml_pool *pool;
+    dml__thread thread; /* number 0 is the caller, who has none */
+} dml__pool_worker;
+
 struct dml_pool {
     dml__memory memory;
     dml__machine machine;
@@ -48,25 +62,17 @@ struct dml_pool {
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
     dml_scratch scratch;
-    char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
-    struct dml__pool_worker *workers;
-    dml__mutex mutex; /* these two where there is no futex */
+    char *scratch_memory;      /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
+    dml__pool_worker *workers; /* (threads) */
+    dml__mutex mutex;          /* these two where there is no futex */
     dml__cond cond;
     /* What the threads share is on cache lines of its own. */
-    int unclaimed DML__OWN_LINE; /* tasks not yet claimed; -1: the pool is being destroyed */
-    int sleepers;                /* workers that sleep, or are about to, until unclaimed != 0 */
-    int tasks;                   /* the loop's: who claims finds it on the line that he has just fetched */
-    dml_pool_task task;
-    void *argument;
+    int loops DML__OWN_LINE;      /* how many began, but for overflow: who sleeps is told by its change */
+    int sleepers;                 /* workers that sleep, or are about to */
+    bool ends;                    /* the pool is being destroyed */
     int unfinished DML__OWN_LINE; /* tasks not yet ended */
     int caller_sleeps;            /* until unfinished == 0 */
 };
-
-typedef struct dml__pool_worker {
-    dml_pool *pool;
-    int number;
-    dml__thread thread;
-} dml__pool_worker;
 
 /* False in a child process, to which the threads haven't come along. */
 static bool dml__pool_is_ours(const dml_pool *pool)
@@ -103,39 +109,61 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 #endif
 }
 
-/* Spins until *word == 0, or until *word != 0, but no longer than the pool may; whether it is so. The clock
-   is read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
-static bool dml__pool_spin(const dml_pool *pool, const int *word, bool zero)
+/* Spins until (*word == value) is as wanted, but no longer than the pool may; whether it is so. The clock is
+   read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
+static bool dml__pool_spin(const dml_pool *pool, const int *word, int value, bool wanted)
 {
     double until = 0;
     for (int i = 1; pool->spin > 0; i++) {
-        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero) return true;
+        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) == wanted) return true;
         dml__pause();
         if (i % 64) continue;
         const double now = dml_seconds();
         if (until == 0) until = now + pool->spin * 1e-6;
         if (now >= until) break;
     }
-    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero;
+    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) == wanted;
 }
 
-/* Claims and runs tasks until none is left, and returns how many it ran. Of many it claims a few at a time,
-   fewer towards the end: threads that claim at once wait for each other. */
+/* Claims and runs tasks of a part until none is left, and returns how many it ran. Of many it claims a few at
+   a time, fewer towards the end: two who claim at once wait for each other. */
+static int dml__pool_work_on(dml__pool_worker *part, int worker)
+{
+    int ran = 0;
+    int unclaimed = __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED);
+    while (unclaimed > 0) {
+        const int left = unclaimed - (unclaimed + 7) / 8;
+        if (!__atomic_compare_exchange_n(&part->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
+                                         __ATOMIC_RELAXED))
+            continue;
+        for (int i = unclaimed; i > left; i--) part->task(part->argument, part->end - i, worker);
+        ran += unclaimed - left;
+        unclaimed = __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED);
+    }
+    return ran;
+}
+
 static int dml__pool_work(dml_pool *pool, int worker)
 {
     int ran = 0;
-    int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-    while (unclaimed > 0) {
-        const int few = unclaimed / 4 / pool->threads;
-        const int left = unclaimed - (few > 1 ? few : 1);
-        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
-                                         __ATOMIC_RELAXED))
-            continue;
-        for (int i = unclaimed; i > left; i--) pool->task(pool->argument, pool->tasks - i, worker);
-        ran += unclaimed - left;
-        unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-    }
+    for (int i = worker; i < pool->threads; i++) ran += dml__pool_work_on(&pool->workers[i], worker);
+    for (int i = 0; i < worker; i++) ran += dml__pool_work_on(&pool->workers[i], worker);
     return ran;
+}
+
+/* Waits until there is a loop other than `seen` with a part for this worker, or any loop that it was woken
+ * for. */
+static void dml__pool_await_loop(dml_pool *pool, const dml__pool_worker *self, int seen)
+{
+    if (dml__pool_spin(pool, &self->loop, seen, false)) return;
+    /* The count goes up before the number of loops is read, and the caller looks at the count after it has
+       raised that number: one of the two sees the other. */
+    __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+    const int loops = __atomic_load_n(&pool->loops, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&self->loop, __ATOMIC_ACQUIRE) == seen)
+        while (__atomic_load_n(&pool->loops, __ATOMIC_SEQ_CST) == loops)
+            dml__pool_sleep(pool, &pool->loops, loops);
+    __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
 }
 
 static void dml__pool_worker_main(void *argument)
@@ -143,16 +171,10 @@ static void dml__pool_worker_main(void *argument)
     const dml__pool_worker *self = (const dml__pool_worker *)argument;
     dml_pool *pool = self->pool;
     if (pool->pin_first >= 0) dml__thread_pin(pool->pin_first + self->number);
-    for (;;) {
-        if (!dml__pool_spin(pool, &pool->unclaimed, false)) {
-            /* The count goes up before the kernel looks at the word, and the caller looks at the count after
-               it has written the word: one of the two sees the other. */
-            __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST) == 0)
-                dml__pool_sleep(pool, &pool->unclaimed, 0);
-            __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-        }
-        if (__atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED) < 0) return;
+    for (int seen = 0;;) {
+        dml__pool_await_loop(pool, self, seen);
+        seen = __atomic_load_n(&self->loop, __ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&pool->ends, __ATOMIC_RELAXED)) return;
         const int ran = dml__pool_work(pool, self->number);
         if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
@@ -160,18 +182,41 @@ static void dml__pool_worker_main(void *argument)
     }
 }
 
-/* Publishes `unclaimed` and wakes up to `wanted` sleepers. */
-static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
+/* Tells the workers who sleep that there is another loop; up to `wanted` of them. */
+static void dml__pool_ring(dml_pool *pool, int loop, int wanted)
 {
-    __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->loops, loop, __ATOMIC_SEQ_CST);
     const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
     if (sleepers && dml__pool_is_ours(pool))
-        dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+        dml__pool_wake(pool, &pool->loops, sleepers < wanted ? sleepers : wanted);
+}
+
+/* Backwards: the caller's own part is the one that nobody waits for. */
+static void dml__pool_publish(dml_pool *pool, int loop, int tasks, dml_pool_task task, void *argument)
+{
+    int end = tasks;
+    for (int i = pool->threads - 1; i >= 0; i--) {
+        dml__pool_worker *part = &pool->workers[i];
+        const int begin = (int)(((int64_t)tasks * i + pool->threads - 1) / pool->threads);
+        /* After a fork() in the middle of a loop, what nobody will run is left in a part. */
+        if (begin == end && __atomic_load_n(&part->unclaimed, __ATOMIC_RELAXED) == 0) continue;
+        part->end = end;
+        part->task = task;
+        part->argument = argument;
+        __atomic_store_n(&part->unclaimed, end - begin, __ATOMIC_RELEASE);
+        __atomic_store_n(&part->loop, loop, __ATOMIC_RELEASE);
+        end = begin;
+    }
+}
+
+static int dml__pool_next_loop(const dml_pool *pool)
+{
+    return (int)((unsigned)pool->loops + 1);
 }
 
 static void dml__pool_wait(dml_pool *pool)
 {
-    if (dml__pool_spin(pool, &pool->unfinished, true)) return;
+    if (dml__pool_spin(pool, &pool->unfinished, 0, true)) return;
     __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
     int unfinished;
     while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
@@ -181,11 +226,10 @@ static void dml__pool_wait(dml_pool *pool)
 
 static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
 {
-    pool->tasks = tasks;
-    pool->task = task;
-    pool->argument = argument;
+    const int loop = dml__pool_next_loop(pool);
     __atomic_store_n(&pool->unfinished, tasks, __ATOMIC_RELAXED);
-    dml__pool_publish(pool, tasks, tasks - 1);
+    dml__pool_publish(pool, loop, tasks, task, argument);
+    dml__pool_ring(pool, loop, tasks - 1);
     const int ran = dml__pool_work(pool, 0);
     if (__atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_ACQUIRE) != 0) dml__pool_wait(pool);
 }
@@ -193,7 +237,7 @@ static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task,
 static bool dml__pool_start_threads(dml_pool *pool)
 {
     while (pool->started < pool->threads - 1) {
-        dml__pool_worker *worker = &pool->workers[pool->started];
+        dml__pool_worker *worker = &pool->workers[pool->started + 1];
         worker->pool = pool;
         worker->number = pool->started + 1;
         if (!dml__thread_start(&worker->thread, dml__pool_worker_main, worker)) return false;
@@ -204,9 +248,12 @@ static bool dml__pool_start_threads(dml_pool *pool)
 
 static void dml__pool_stop_threads(dml_pool *pool)
 {
-    if (!dml__pool_is_ours(pool)) return;
-    dml__pool_publish(pool, -1, pool->started);
-    for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
+    if (!pool->started || !dml__pool_is_ours(pool)) return;
+    const int loop = dml__pool_next_loop(pool);
+    __atomic_store_n(&pool->ends, true, __ATOMIC_RELAXED);
+    for (int i = 1; i <= pool->started; i++) __atomic_store_n(&pool->workers[i].loop, loop, __ATOMIC_RELEASE);
+    dml__pool_ring(pool, loop, pool->started);
+    for (int i = 1; i <= pool->started; i++) dml__thread_join(&pool->workers[i].thread);
 }
 
 #else
@@ -248,8 +295,8 @@ static void dml__pool_settle(dml_pool *pool, const dml_pool_options *options)
 static bool dml__pool_start(dml_pool *pool)
 {
     if (pool->host_parallel || pool->threads == 1) return true;
-    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads - 1,
-                                                            sizeof *pool->workers);
+    pool->workers =
+        (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads, sizeof *pool->workers);
     return pool->workers && dml__pool_start_threads(pool);
 }
 

@@ -47,10 +47,11 @@ DML_API void dml_pool_destroy(dml_pool *pool);
 /* How many workers share a loop, the caller included; 1 for NULL. */
 DML_API int dml_pool_threads(const dml_pool *pool);
 
-/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Who
-   has no task takes the next, or the next few of many, so which worker runs which differs from run to run: a
-   result that must repeat may depend on the task's number only. About 1 us on threads that spin, and 10 to 30
-   us where they have gone to sleep. */
+/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Each
+   worker begins with a part of its own, the same whenever there are as many tasks, and then takes over what
+   others haven't begun, so which worker runs which differs from run to run: a result that must repeat may
+   depend on the task's number only. About 1 us on threads that spin, and 10 to 30 us where they have gone to
+   sleep. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is

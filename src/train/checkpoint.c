@@ -284,11 +284,21 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
     return status;
 }
 
+static dml_status dml__check_not_kept(const dml_trainer *trainer)
+{
+    if (!trainer->sync.keeps) return DML_OK;
+    return dml__fail(
+        &trainer->context->error, DML_ERROR_STATE,
+        "a checkpoint can't be loaded now, since the sync strategy goes on from what it was given "
+        "(on servers, or in an outer optimizer): load it before the strategy is attached");
+}
+
 static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
     dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_not_kept(trainer);
     if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
@@ -300,6 +310,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
     dml__have_gathered(trainer);
+    trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */

@@ -89,10 +89,13 @@ DML_API void dml_cifar_image(const unsigned char *record, dml_cifar_change chang
 DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most)
 {
     dml_random random;
+    const int side = 1 << 20; /* beyond it a pixel is lost in a float, and the image is long outside */
+    if (most > side) most = side;
+    if (most < 0) most = 0;
     random.seed = seed;
     random.stream = DML__CIFAR_STREAM;
     random.step = epoch;
-    const float ways = (float)(2 * most + 1);
+    const float ways = 2.0f * (float)most + 1.0f;
     dml_cifar_change change;
     change.down = (int)(dml_random_uniform(&random, 3 * sample) * ways) - most;
     change.right = (int)(dml_random_uniform(&random, 3 * sample + 1) * ways) - most;

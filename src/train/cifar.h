@@ -53,8 +53,9 @@ typedef struct dml_cifar_change {
 DML_API void dml_cifar_image(const unsigned char *record /* (DML_CIFAR_RECORD) */, dml_cifar_change change,
                              float mean, float deviation, float *image /* (32, 32, 3) */);
 
-/* The change by up to `most` pixels each way, 0 or more, with a mirror for half of the samples, that sample
-   number `sample` gets in an epoch: from these numbers alone, so that it doesn't matter which rank has it. */
+/* The change by up to `most` pixels each way (0 to 2^20; others count as the nearest), with a mirror for half
+   of the samples, that sample number `sample` gets in an epoch: from these numbers alone, so that it doesn't
+   matter which rank has it. */
 DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most);
 
 #endif

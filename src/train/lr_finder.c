@@ -100,6 +100,11 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
     if (context->error.status != DML_OK || dml__complete_finder(&o, &context->error) != DML_OK ||
         dml__check_not_swapped(trainer) != DML_OK || dml__check_whole(trainer) != DML_OK)
         return NULL;
+    if (trainer->searched) {
+        dml__fail(&context->error, DML_ERROR_STATE,
+                  "a second search for learning rates on a trainer: end the first with dml_lr_finder_end");
+        return NULL;
+    }
     dml_lr_finder *finder = (dml_lr_finder *)dml__allocate(&context->memory, sizeof *finder);
     if (!finder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a search for learning rates");
@@ -118,6 +123,7 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
         dml__lr_finder_release(finder);
         return NULL;
     }
+    trainer->searched = true;
     dml__own(context, &finder->owned, dml__lr_finder_destroy_owned);
     trainer->optimizer.lr = dml__finder_lr(&o, 0);
     return finder;
@@ -213,6 +219,7 @@ static dml_status dml__bring_back(dml_lr_finder *finder)
         status = dml_trainer_put(trainer, v, 0, n);
     }
     trainer->optimizer = finder->optimizer;
+    trainer->runs++;
     trainer->steps = finder->steps;
     trainer->passes = finder->passes;
     trainer->held = 0;
@@ -232,6 +239,7 @@ DML_API dml_status dml_lr_finder_end(dml_lr_finder *finder)
     if (status == DML_OK) {
         status = dml__bring_back(finder);
         dml__graph_release(graph, false);
+        finder->trainer->searched = false;
         dml__lr_finder_destroy_owned(&finder->owned);
     }
     dml__leave(context, entry);

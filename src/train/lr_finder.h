@@ -43,10 +43,10 @@ typedef struct dml_lr_finder dml_lr_finder;
 
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
    (their mean over ranks). NULL, with the error on the context: DML_ERROR_ARGUMENT for options out of range,
-   DML_ERROR_STATE while the gradient waits for more or the average is in the parameters' place,
-   DML_ERROR_MEMORY: it copies w, the optimizer's state and the average.
-   Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing,
-   end and suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
+   DML_ERROR_STATE while another search is on, while the gradient waits for more or the average is in the
+   parameters' place, DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
+   "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing, end and
+   suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
 DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options);
 
 /* Takes down the loss of the step that was just made and sets the next rate. False when the search has ended:

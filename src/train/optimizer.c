@@ -3,6 +3,7 @@
 
 #include "train/optimizer.h"
 
+#include "device/profile_internal.h"
 #include "graph/op.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
@@ -366,13 +367,14 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     row->numbers(optimizer, (double)update->step + 1, number);
     if (update->device->host_memory) {
         float *state[DML__MAX_STATES] = { NULL };
+        const double begin = dml__profile_now(update->device);
         for (int s = 0; s < states; s++) state[s] = (float *)dml__host(update->state[s]);
-        if (update->width) {
+        if (update->width)
             dml__update_rows_of(row, update, state, number);
-            return DML_OK;
-        }
-        dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
-                       (const float *)dml__host(update->g), state, number);
+        else
+            dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
+                           (const float *)dml__host(update->g), state, number);
+        dml__profile_ran(update->device, row->kernel, begin);
         return DML_OK;
     }
     dml_launch launch = dml__launch(row->kernel, update->n, 1);

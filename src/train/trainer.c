@@ -562,6 +562,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
+    trainer->runs += run->steps != trainer->steps;
     trainer->steps = run->steps;
     dml__follow_schedule(trainer);
     return DML_OK;

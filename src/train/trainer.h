@@ -183,6 +183,9 @@ typedef struct dml_sync {
     /* For dml_trainer_gather: makes every vector but g whole on this rank. A strategy that calls
        dml_trainer_own or dml_trainer_forget has one. */
     dml_status (*gather)(void *state, dml_trainer *trainer);
+    /* The strategy goes on from what the trainer had in `start`, which it keeps elsewhere: dml_trainer_load
+       is refused as long as it is attached. */
+    bool keeps;
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
@@ -206,7 +209,7 @@ DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
    Until this is called, and for the next strategy, it is everything. */
 DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end);
 
-/* That range. */
+/* That range; either place may be NULL. */
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
 
 /* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.

@@ -37,7 +37,9 @@ struct dml_trainer {
                                              graph's */
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
+    uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
     uint32_t passes; /* of backward, since the last step */
+    bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only

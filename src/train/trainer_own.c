@@ -37,8 +37,8 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
 
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end)
 {
-    *begin = trainer ? trainer->own_begin : 0;
-    *end = trainer ? trainer->own_end : 0;
+    if (begin) *begin = trainer ? trainer->own_begin : 0;
+    if (end) *end = trainer ? trainer->own_end : 0;
 }
 
 DML__LOCAL dml_status dml__sum_over_owners(dml_trainer *trainer, double *values, size_t count)

@@ -213,6 +213,49 @@ static void every_character_that_may_be_asked_for(void)
     CHECK_INT(json.at, 0);
 }
 
+static void check_no_value(const char *text, size_t at, const char *problem)
+{
+    dml__json json = start(text);
+    CHECK(!dml__json_skip(&json));
+    CHECK_STRING(json.problem, problem);
+    CHECK_INT(json.at, at);
+}
+
+static void values_that_are_skipped(void)
+{
+    static const char *const good[] = { "0",
+                                        " -12.5e+3 ",
+                                        "1E9",
+                                        "true",
+                                        "false",
+                                        "null",
+                                        "\"}\"",
+                                        "[]",
+                                        "{ }",
+                                        "[[], {}, 1]",
+                                        "{\"a\": [{\"b\": null}], \"c\": -0}" };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        dml__json json = start(good[i]);
+        CHECK_MESSAGE(dml__json_skip(&json) && dml__json_end(&json), "%s: %s", good[i], json.problem);
+    }
+    dml__json json = start("1");
+    dml__json_fail(&json, 0, "something else");
+    CHECK(!dml__json_skip(&json)); /* after another problem */
+    check_no_value("", 0, "a value was expected");
+    check_no_value(" nul", 1, "a value was expected");
+    check_no_value("-", 0, "a value was expected");
+    check_no_value("1.", 0, "a value was expected");
+    check_no_value("1e+", 0, "a value was expected");
+    check_no_value("[", 1, "a value was expected");
+    check_no_value("[1,]", 3, "a value was expected");
+    check_no_value("[1 2]", 3, "',' or ']' was expected");
+    check_no_value("[1}", 2, "',' or ']' was expected");
+    check_no_value("{\"a\":1]", 6, "',' or '}' was expected");
+    check_no_value("{\"a\" 1}", 5, "':' was expected");
+    check_no_value("{1:2}", 1, "a string was expected");
+    check_no_value("[\"a", 1, "a string has no end");
+}
+
 static void comparing(void)
 {
     dml__json json = start("\"dt\\u0079pe\"");
@@ -294,6 +337,7 @@ int main(void)
     RUN(counts);
     RUN(members);
     RUN(every_character_that_may_be_asked_for);
+    RUN(values_that_are_skipped);
     RUN(comparing);
     RUN(writing);
     RUN(utf8);

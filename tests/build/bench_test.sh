@@ -180,8 +180,8 @@ echo 'name=numerics what=exp input=special n=9 threads=1 ours=inf best_peer=0.5 
     echo 'name=optimizer what=sgd level=L2 threads=2 ours=2 best_peer=0 peer=none limit=4 ratio_peer=0 ratio_limit=0.5 unit=GB/s disturbed=1'
 } >>"$WORK/all"
 
-report_of() { # rows
-    "$bench/report" "$WORK" <"$1" >"$WORK/report.md"
+report_of() { # rows, reasons
+    "$bench/report" "$WORK" $2 <"$1" >"$WORK/report.md"
 }
 check "the report" report_of "$WORK/all"
 check "a kind's table" grep -q '^## gemm$' "$WORK/report.md"
@@ -207,6 +207,26 @@ check "nor are there 0 of 0" sh -c "! grep -q '^0 of 0' '$WORK/report.md'"
 check "one row is one" grep -q '^During 1 row something else had the processors: it counts for nothing.$' "$WORK/report.md"
 check "words of a few rows share a column" grep -q '^| sgemm | random | 1 | m=1 k=1 ta=0 tb=0 isa=[a-z0-9]* | 1 ' "$WORK/report.md"
 check "what is asked of training" grep -q '1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for' "$WORK/report.md"
+cat >"$WORK/reasons" <<'END'
+# A comment.
+name=optimizer | of another kind
+name=bf16gemm of_f32=4.5 m=1024 | f32 is fast
+name=bf16gemm of_f32=4.5 | never read
+name=gemm mean=others | they are at the peak
+END
+check "reasons" report_of "$WORK/all" "$WORK/reasons"
+check "a row's" grep -q '^| 4.5 | .* \*\*1.00 of 0.90: no\*\* (1) |$' "$WORK/report.md"
+check "which stands below its table" grep -q '^1. f32 is fast$' "$WORK/report.md"
+check "alone" sh -c "! grep -q 'never read\|of another kind' '$WORK/report.md'"
+check "rows that have none" grep -q '^No reason has been measured for 1 that is short.$' "$WORK/report.md"
+echo 'name=gemm m=1 threads=1 ours=2 best_peer=2 peer=blis limit=4 ratio_peer=1 ratio_limit=0.5 unit=GFLOP/s blis=2' >"$WORK/slow"
+check "a mean" report_of "$WORK/slow" "$WORK/reasons"
+check "that is short" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 1 | 1.00 | 1.15 | \*\*no\*\* (1) |$' "$WORK/report.md"
+check "and why" grep -q '^1. they are at the peak$' "$WORK/report.md"
+check_fails "no file of reasons" "there is no file of reasons" report_of "$WORK/slow" "$WORK/nowhere"
+echo 'gemm is slow' >"$WORK/reasons"
+check_fails "a line that says nothing" 'isn.t "name=NAME' report_of "$WORK/slow" "$WORK/reasons"
+check "the reasons that there are" report_of "$WORK/slow" bench/reasons.txt
 echo 'name=gemm what=a threads=1 ours=2 best_peer=0 peer=none limit=4 ratio_peer=0 ratio_limit=0.5 unit=GFLOP/s' >"$WORK/alone"
 check "a report without peers" report_of "$WORK/alone"
 check "says so" grep -q '^- peers: none, so nothing is compared .*`make bench-peers` installs them$' "$WORK/report.md"

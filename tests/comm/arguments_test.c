@@ -15,6 +15,10 @@ static void no_data(dml_comm *comm, float *x, int right)
 {
     dml_comm_all_reduce(comm, right ? x : NULL, N, DML_F32, DML_SUM);
 }
+static void data_at_an_odd_address(dml_comm *comm, float *x, int right)
+{
+    dml_comm_all_reduce(comm, (char *)x + !right, N, DML_F32, DML_SUM);
+}
 static void no_broadcast_data(dml_comm *comm, float *x, int right)
 {
     dml_comm_broadcast(comm, right ? x : NULL, N, DML_F32, 0);
@@ -100,6 +104,7 @@ static void no_data_started(dml_comm *comm, float *x, int right)
 
 static const wrong wrongs[] = {
     { "no data", "all_reduce(f32, 8, sum)", no_data },
+    { "data at an odd address", "must begin at a multiple of the element", data_at_an_odd_address },
     { "no data of a broadcast", "broadcast(f32, 8, root 0)", no_broadcast_data },
     { "no input of a gather", "all_gather(f32, 8)", no_gather_in },
     { "no output of a gather", "all_gather(f32, 8)", no_gather_out },

@@ -43,6 +43,20 @@ static void check_description(int world, const dml_comm_options *options, const 
     check_ranks(ranks, world);
 }
 
+/* Ranks of one process may always read it; where there is no such call, they are by TCP or copy. */
+static void whose_memory_is_read(void)
+{
+    static const char *const read[] = { " by shm, 2 of them reading this one's memory\n", NULL };
+    static const char *const copied[] = { " by shm\n", NULL };
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    setenv("DML_COMM_CMA", "0", 1);
+    check_description(3, &options, copied);
+    setenv("DML_COMM_CMA", "1", 1);
+    check_description(3, &options, read);
+    unsetenv("DML_COMM_CMA");
+}
+
 static void descriptions(void)
 {
     static const char *const usual[] = { "links, measured: of a host ",          "all_reduce: ", "barrier: ",
@@ -291,6 +305,9 @@ int main(void)
 {
     RUN(bad_settings);
     RUN(descriptions);
+#if defined(__linux__)
+    RUN(whose_memory_is_read);
+#endif
     RUN(given_links);
     RUN(groups);
     RUN(deterministic);

@@ -177,6 +177,13 @@ static void local(void)
 
 static void shm(void)
 {
+    setenv("DML_COMM_CMA", "0", 1);
+    run_on("shm");
+}
+
+static void read_from_the_sender(void)
+{
+    setenv("DML_COMM_CMA", "1", 1);
     run_on("shm");
 }
 
@@ -190,6 +197,7 @@ int main(void)
     make_given();
     RUN(local);
     RUN(shm);
+    RUN(read_from_the_sender);
     RUN(tcp);
     return test_report("comm/large");
 }

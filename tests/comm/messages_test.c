@@ -365,6 +365,54 @@ static void a_helper_goes_on(void)
     run_with(3, helper_body, &how);
 }
 
+/* Several threads of a rank wait in calls at once, beside its helper: each takes over from the others. */
+enum { SHARING = 3, SHARED_ROUNDS = 300 };
+
+typedef struct sharing {
+    dml_comm *comm;
+    int bad;
+} sharing;
+
+static void *share_a_rank(void *argument)
+{
+    sharing *me = (sharing *)argument;
+    const int rank = dml_comm_rank(me->comm), world = dml_comm_world_size(me->comm);
+    const int next = (rank + 1) % world, before = (rank + world - 1) % world;
+    for (int i = 0; i < SHARED_ROUNDS && !dml_comm_status(me->comm); i++) {
+        int32_t x = rank, out = i * world + rank, in = -1;
+        dml_message message;
+        dml_request *sent = dml_comm_send_start(me->comm, &out, 1, DML_I32, next, i);
+        if (i % 7 == rank) ranks_sleep(2e-4);
+        me->bad += dml_comm_all_reduce(me->comm, &x, 1, DML_I32, DML_SUM) || x != world * (world - 1) / 2;
+        me->bad += !dml_comm_probe(me->comm, before, i, 30, &message) || message.count != 1;
+        me->bad += dml_comm_receive(me->comm, &in, 1, DML_I32, before, i, NULL) || in != i * world + before;
+        me->bad += dml_comm_wait(me->comm, sent) != DML_OK;
+    }
+    return NULL;
+}
+
+static void sharing_body(test_rank *me)
+{
+    sharing all[SHARING];
+    pthread_t threads[SHARING];
+    memset(all, 0, sizeof all);
+    me->bad += dml_comm_start_progress_thread(me->comm) != DML_OK;
+    for (int i = 0; i < SHARING; i++) all[i].comm = dml_comm_split(me->comm, 0, me->rank);
+    for (int i = 0; i < SHARING; i++) pthread_create(&threads[i], NULL, share_a_rank, &all[i]);
+    for (int i = 0; i < SHARING; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < SHARING; i++) {
+        me->bad += all[i].bad;
+        dml_comm_close(all[i].comm);
+    }
+}
+
+static void threads_share_a_rank(void)
+{
+    setup how;
+    memset(&how, 0, sizeof how);
+    run_with(3, sharing_body, &how);
+}
+
 static double processor_seconds(void)
 {
     struct timespec time;
@@ -480,6 +528,7 @@ int main(void)
     RUN(as_many_as_there_are);
     RUN(a_late_rank_keeps_all);
     RUN(a_helper_goes_on);
+    RUN(threads_share_a_rank);
     RUN(waiting_takes_no_processor);
     RUN(more_rounds_than_numbers);
     RUN(asking_ends_too);

@@ -14,10 +14,16 @@ case $(mpirun --version 2>&1) in
 *) run=mpirun ;;
 esac
 
+# Ranks that share a processor with others shall not keep it while they wait.
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+
 job() { # ranks, program, arguments...
     ranks=$1
     shift
-    timeout 120 $run -n "$ranks" "$@" 2>&1
+    timeout -k 10 120 $run -n "$ranks" "$@" 2>&1
+}
+alone() { # command...
+    timeout -k 10 60 "$@"
 }
 job_says() { # sentence, ranks, program, arguments...: it fails, saying so
     sentence=$1
@@ -27,39 +33,45 @@ job_says() { # sentence, ranks, program, arguments...: it fails, saying so
     grep -q -e "$sentence" "$WORK/sentences"
 }
 
-flags="-std=c99 -O1 -D_GNU_SOURCE $WARN -I."
-libs="-lm -lpthread -ldl"
-check "a program for MPI compiles" mpicc $flags -DDML_MPI tests/comm/mpi_job.c -o "$WORK/mpi" $libs
-check "one whose MPI has small counts" mpicc $flags -DDML_MPI -DDML__MPI_LARGEST=1000 tests/comm/mpi_job.c \
-    -o "$WORK/small" $libs
-check "one for sockets" $CC $flags tests/comm/mpi_job.c -o "$WORK/sockets" $libs
+# The library is compiled once, with an MPI whose counts are small, so that what is longer goes in blocks.
+flags="-std=c99 -O0 -DDML_NO_AVX -D_GNU_SOURCE $WARN -I. -Isamples -DDML_MPI -DDML__MPI_LARGEST=1000"
+printf '#define DML_IMPLEMENTATION\n#include "dml.h"\n#include "dml_comm.h"\n' >"$WORK/library.c"
+program() { # source, name
+    sed 's/^#define DML_IMPLEMENTATION$//' "$1" |
+        mpicc $flags -x c - -x none "$WORK/library.o" -o "$WORK/$2" -lm -lpthread -ldl
+}
+check "the library compiles for MPI" mpicc $flags -c "$WORK/library.c" -o "$WORK/library.o"
+check "a program for MPI" program tests/comm/mpi_job.c mpi
+check "a program that trains" program tests/comm/mpi_train.c train
+check "a sample for MPI" program samples/mnist.c mnist
 
-check "a program that trains" mpicc -std=c99 -O0 -DDML_NO_AVX -D_GNU_SOURCE $WARN -I. -DDML_MPI \
-    tests/comm/mpi_train.c -o "$WORK/train" $libs
+check "all calls, 1 rank" job 1 "$WORK/mpi"
+check "all calls, 2 ranks, of a program that initialised MPI" job 2 "$WORK/mpi" mine
+check "all calls, 3 ranks, with a thread that makes progress" job 3 "$WORK/mpi" thread
+check "all calls, 4 ranks, with checks" job 4 env DML_COMM_CHECK=1 "$WORK/mpi"
 
-for ranks in 1 2 3 4; do
-    check "all calls, $ranks ranks" job $ranks "$WORK/mpi"
-done
-# trains_by ENGINE RANKS STRATEGY: and says that it was this engine.
+# trains_by ENGINE RANKS STRATEGY...: and says that it was this engine.
 trains_by() {
-    job "$2" env DML_PS=1 "$WORK/train" "$3" >"$WORK/trained"
+    engine=$1 ranks=$2 by=', by mpi'
+    [ "$engine" = mpi ] || by=', [0-9]* by '
+    shift 2
+    job "$ranks" env DML_PS=1 DML_COMM_ENGINE="$engine" "$WORK/train" "$@" >"$WORK/trained"
     status=$?
     cat "$WORK/trained"
-    [ $status -eq 0 ] && grep -q "^$3, rank 0 of $2 on 1 host, by $1:" "$WORK/trained"
+    [ $status -eq 0 ] || return 1
+    for strategy in "$@"; do
+        grep -q "^$strategy, rank 0 of $ranks on 1 host$by" "$WORK/trained" || return 1
+    done
 }
-for ranks in 1 2 3; do
-    check "training, $ranks ranks" trains_by mpi $ranks all_reduce
-done
-for strategy in local_sgd zero1 zero2 zero3 parameter_server; do
-    check "training by $strategy" trains_by mpi 3 $strategy
-done
-check "training through sockets" env DML_COMM_ENGINE=dml $run -n 2 "$WORK/train"
+check "training, 1 rank" trains_by mpi 1 all_reduce
+check "training, 2 ranks" trains_by mpi 2 all_reduce
+check "training, 3 ranks" trains_by mpi 3 all_reduce local_sgd zero1 zero2 zero3
+check "training with a server" trains_by mpi 3 parameter_server
+check "training through our sockets" trains_by dml 2 all_reduce zero3
 
 # A sample, as it is: the strategies whose losses are not one rank's. (Our own sockets would not find that address.)
-check "a sample for MPI compiles" mpicc -std=c99 -O0 -DDML_NO_AVX -D_GNU_SOURCE $WARN -I. -DDML_MPI \
-    samples/mnist.c -o "$WORK/mnist" $libs
 learns_by() { # strategy, flags...
-    job 3 env MASTER_ADDR=192.0.2.1 "$WORK/mnist" --model mlp --drawn 400 --epochs 1 --threads 1 --strategy "$@" >"$WORK/learned"
+    job 3 env MASTER_ADDR=192.0.2.1 "$WORK/mnist" --model mlp --drawn 200 --epochs 1 --threads 1 --strategy "$@" >"$WORK/learned"
     status=$?
     cat "$WORK/learned"
     [ $status -eq 0 ] && grep -q '^test accuracy' "$WORK/learned"
@@ -69,16 +81,15 @@ check "the sample by downpour" learns_by downpour
 check "the sample by mirrored" learns_by mirrored --devices cpu,cpu
 check "the sample by sandblaster" learns_by sandblaster --steps 2
 check "the sample by all_reduce, compressed" learns_by all_reduce --compression powersgd
-check "in blocks" job 3 "$WORK/small"
-check "a thread that makes progress" job 3 "$WORK/mpi" thread
-check "a program that initialised MPI" job 2 "$WORK/mpi" mine
-check "all calls, with checks" env DML_COMM_CHECK=1 timeout 120 $run -n 3 "$WORK/mpi"
-check "sockets that MPI's launcher placed" job 3 "$WORK/sockets"
-check "sockets where there is MPI" env DML_COMM_ENGINE=dml timeout 120 $run -n 2 "$WORK/mpi"
-check_fails "MPI where there is none" "without -DDML_MPI" env DML_COMM_ENGINE=mpi "$WORK/sockets"
-check_fails "an engine that there isn't" 'not "dml", "mpi" or "nccl"' env DML_COMM_ENGINE=smoke "$WORK/sockets"
-check_fails "hosts of which none is said to be rank 0's" "MASTER_ADDR must say" env SLURM_PROCID=1 \
-    SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 "$WORK/sockets"
+
+# Our own sockets, of a program without MPI too.
+sockets="$DML_BUILD/samples/mnist --model mlp --drawn 200 --epochs 1 --threads 1 --strategy all_reduce"
+check "sockets that MPI's launcher placed" job 3 $sockets
+check "sockets where there is MPI" job 2 env DML_COMM_ENGINE=dml "$WORK/mpi"
+check_fails "MPI where there is none" "without -DDML_MPI" alone env DML_COMM_ENGINE=mpi $sockets
+check_fails "an engine that there isn't" 'not "dml", "mpi" or "nccl"' alone env DML_COMM_ENGINE=smoke $sockets
+check_fails "hosts of which none is said to be rank 0's" "MASTER_ADDR must say" alone env SLURM_PROCID=1 \
+    SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 $sockets
 
 check "an argument" job_says "rank 1 called broadcast(f32, 1, root 99): it must be" 3 "$WORK/mpi" argument
 check "a frozen rank" job_says "rank 2 of 3 took no part in all_reduce(f32, 100, sum) within 1 s" 3 "$WORK/mpi" \

@@ -1,5 +1,6 @@
-/* One rank of a job that an MPI launcher started: trains a small model on its share of each batch by the
-   strategy that is named, and beside that the same model alone on all of it. Their losses are the same. */
+/* One rank of a job that an MPI launcher started: trains a small model on its share of each batch by each
+   strategy that is named, and beside that the same model alone on all of it. Their losses are the same. One
+   that has servers stands alone. */
 #define DML_IMPLEMENTATION
 #include "dml.h"
 #include "dml_comm.h"
@@ -55,32 +56,37 @@ static bool train(dml_comm *job, dml_comm *comm, const char *strategy, const dml
     return ok;
 }
 
+/* All of the ranks by this strategy, and this rank alone; rank 0 says how they compare. */
+static bool compare(dml_comm *job, dml_comm *comm, const char *strategy, const dml_cluster *cluster)
+{
+    double together[STEPS], alone[STEPS], most = 0;
+    char described[2048];
+    if (!train(job, comm, strategy, cluster, together) || !train(NULL, NULL, NULL, NULL, alone)) return false;
+    for (int i = 0; i < STEPS; i++) most = fmax(most, fabs(together[i] - alone[i]));
+    dml_comm_describe(job, described, sizeof described);
+    if (dml_comm_rank(job) == 0)
+        printf("%s, %.*s: loss %.6f to %.6f, at most %.1e from one rank's\n", strategy,
+               (int)strcspn(described, "\n"), described, together[0], together[STEPS - 1], most);
+    return most < 1e-5 && together[STEPS - 1] < together[0];
+}
+
 int main(int argc, char **argv)
 {
-    const char *strategy = argc > 1 ? argv[1] : "all_reduce";
-    double together[STEPS], alone[STEPS], most = 0;
     for (int i = 0; i < BATCH; i++) {
         const float radius = 0.1f + 0.9f * (float)i / BATCH, angle = 9 * radius + 3.14159f * (float)(i % 2);
         point[i][0] = radius * cosf(angle), point[i][1] = radius * sinf(angle), spiral[i] = i % 2;
     }
     const dml_cluster cluster = dml_cluster_from_environment();
-    const bool with_server = is(strategy, "parameter_server"),
+    const bool with_server = is(argv[1], "parameter_server"),
                serves = with_server && dml_cluster_is_server(&cluster);
     dml_comm *job = with_server ? dml_cluster_open(&cluster, NULL) : dml_comm_open(NULL);
-    char described[2048];
-    dml_comm_describe(job, described, sizeof described);
     dml_comm *comm = dml_comm_split(job, serves ? -1 : 0, 0);
-    bool ok = !dml_comm_status(job);
+    bool good = !dml_comm_status(job);
     if (serves)
-        ok = ok && dml_parameter_server_serve(job, &cluster, NULL) == DML_OK;
+        good = good && dml_parameter_server_serve(job, &cluster, NULL) == DML_OK;
     else
-        ok = ok && train(job, comm, strategy, &cluster, together) && train(NULL, NULL, NULL, NULL, alone);
+        for (int i = 1; i < argc && good; i++) good = compare(job, comm, argv[i], &cluster);
     if (dml_comm_status(job)) printf("rank %d: %s\n", dml_comm_rank(job), dml_comm_error(job));
-    for (int i = 0; ok && !serves && i < STEPS; i++) most = fmax(most, fabs(together[i] - alone[i]));
-    if (ok && dml_comm_rank(job) == 0)
-        printf("%s, %.*s: loss %.6f to %.6f, at most %.1e from one rank's\n", strategy,
-               (int)strcspn(described, "\n"), described, together[0], together[STEPS - 1], most);
-    const bool good = ok && (serves || (most < 1e-5 && together[STEPS - 1] < together[0]));
     dml_comm_close(comm);
     return dml_comm_close(job) == DML_OK && good ? 0 : 1;
 }

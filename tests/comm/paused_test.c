@@ -121,8 +121,63 @@ static void ranks_that_are_stopped_shortly(void)
     munmap((void *)(uintptr_t)end, sizeof(int));
 }
 
+/* ---- a rank that is stopped while another waits for any ---- */
+
+typedef enum any_wait { ANY_RECEIVE, ANY_OF_TWO, ANY_WAITS, ANY_BEHIND_ANOTHER } any_wait;
+
+/* Rank 2 is stopped before it sends. All calls match. */
+static void waits_for_any_body(job_rank *me)
+{
+    const any_wait kind = *(const any_wait *)me->user;
+    int x[3] = { 1, 1, 1 };
+    dml_message message;
+    if (me->rank == 2) {
+        raise(SIGSTOP);
+        dml_comm_send(me->comm, x, 1, DML_I32, kind == ANY_BEHIND_ANOTHER, 5);
+    }
+    if (me->rank == 0 && kind == ANY_RECEIVE)
+        dml_comm_receive(me->comm, x, 1, DML_I32, DML_ANY_SOURCE, 5, &message);
+    if (me->rank == 0 && kind == ANY_OF_TWO) {
+        dml_request *two[2];
+        two[0] = dml_comm_receive_start(me->comm, &x[1], 1, DML_I32, 1, 6);
+        two[1] = dml_comm_receive_start(me->comm, &x[2], 1, DML_I32, 2, 5);
+        dml_comm_wait_any_message(me->comm, two, 2, &message);
+    }
+    if (me->rank == 0 && kind == ANY_WAITS && dml_comm_probe(me->comm, 2, 5, 100, &message))
+        dml_comm_receive(me->comm, x, 1, DML_I32, 2, 5, NULL);
+    if (kind == ANY_BEHIND_ANOTHER && me->rank == 0) dml_comm_receive(me->comm, x, 1, DML_I32, 1, 7, NULL);
+    if (kind == ANY_BEHIND_ANOTHER && me->rank == 1) {
+        dml_comm_receive(me->comm, x, 1, DML_I32, DML_ANY_SOURCE, 5, NULL);
+        dml_comm_send(me->comm, x, 1, DML_I32, 0, 7);
+    }
+    if (kind == ANY_OF_TWO && me->rank == 1) dml_comm_receive(me->comm, x, 1, DML_I32, 0, 8, NULL);
+    dml_comm_all_reduce(me->comm, x, 1, DML_I32, DML_SUM);
+}
+
+static void a_rank_that_is_stopped_while_others_wait_for_any(void)
+{
+    static const any_wait kinds[] = { ANY_RECEIVE, ANY_OF_TWO, ANY_WAITS, ANY_BEHIND_ANOTHER };
+    static const char *const names[] = { "a receive from any", "a wait for one of two", "a probe",
+                                         "behind a receive from any" };
+    job jobs[4];
+    for (int i = 0; i < 4; i++) {
+        job_prepare(&jobs[i], WORLD, TIMEOUT, waits_for_any_body, &kinds[i]);
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < 4; i++) job_reached(&jobs[i], JOB_OPENED, 10);
+    job_sleep(2 * PAUSE);
+    for (int i = 0; i < 4; i++) kill(jobs[i].ranks[2].pid, SIGCONT);
+    for (int i = 0; i < 4; i++) {
+        job_wait(&jobs[i], 10);
+        for (int rank = 0; rank < 2; rank++)
+            check_rank_fails(&jobs[i].ranks[rank], names[i], DML_ERROR_TIMEOUT, "rank 2 of 3", NULL);
+        job_release(&jobs[i]);
+    }
+}
+
 int main(void)
 {
+    RUN(a_rank_that_is_stopped_while_others_wait_for_any);
     RUN(a_job_that_is_stopped_and_continued);
     RUN(a_rank_that_is_stopped);
     RUN(ranks_that_are_stopped_shortly);

@@ -152,6 +152,7 @@ static void nobody(void)
     dml_comm_stats stats;
     dml_comm_get_stats(NULL, &stats);
     CHECK_INT((long long)stats.started, 0);
+    dml_comm_get_stats(NULL, NULL);
 }
 
 int main(void)

@@ -62,6 +62,18 @@ static void keep(void *user, void *memory)
     (void)user, (void)memory;
 }
 
+static void bad_memory_and_pin(void)
+{
+    const dml_options bad[] = { { .memory_bytes = 100 }, { .pin = 99 }, { .pin = -2 } };
+    static const char *const part[] = { "memory_bytes of 100", "pin of 99", "pin of -2" };
+    for (int i = 0; i < 3; i++) {
+        dml_context *context = dml_open(&bad[i]);
+        CHECK_INT(dml_status_of(context), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), part[i]);
+        dml_close(context);
+    }
+}
+
 static void bad_options(void)
 {
     static const struct {
@@ -342,6 +354,7 @@ int main(void)
     RUN(defaults);
     RUN(null_context);
     RUN(bad_options);
+    RUN(bad_memory_and_pin);
     RUN(options_of_the_pool);
     RUN(a_context_is_small);
     RUN(an_unknown_instruction_set);

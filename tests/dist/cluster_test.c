@@ -4,6 +4,10 @@
 #include "../test.h"
 
 #define CLUSTER(list) "{\"cluster\": {" list "}, \"task\": {\"type\": \"worker\", \"index\": 0}}"
+#define GOOD_REST                                                                                            \
+    "\"cluster\": {\"worker\": [\"a:1\"], \"ps\": [\"b:1\"]}, \"task\": {\"type\": \"worker\", \"index\": "  \
+    "0}}"
+#define LONG "123456789 123456789 123456789 123456789 123456789 123456789 "
 
 static dml_cluster of_tf_config(const char *text)
 {
@@ -57,6 +61,17 @@ static void by_tf_config(void)
     CHECK_INT(cluster.master_port, 77);
 }
 
+/* Names and hosts may be written with escapes. */
+static void by_escaped_tf_config(void)
+{
+    dml_cluster cluster =
+        of_tf_config("{\"clust\\u0065r\": {\"\\u0077orker\": [\"\\u0061.b\\u003a22\"], \"ps\": [\"b:2\"]}, "
+                     "\"task\": {\"type\": \"p\\u0073\", \"ind\\u0065x\": 0}}");
+    check(&cluster, 1, 1, 1);
+    CHECK_STRING(cluster.master_addr, "a.b");
+    CHECK_INT(cluster.master_port, 22);
+}
+
 static void by_dmlrun(void)
 {
     setenv("WORLD_SIZE", "6", 1);
@@ -95,8 +110,38 @@ static void bad_clusters(void)
         { CLUSTER("\"worker\": [\"a:1\"], \"ps\": [\"b:1\"], \"worker\": [\"c:1\"]"),
           "lists the job \"worker\" twice" },
         { CLUSTER("\"ps\": [\"a:1\"], \"worker\": [\"a:1\"]"), "names the host \"a:1\" twice" },
+        { CLUSTER("\"worker\": [\"a:1\"], \"ps\": [\"\\u0061:1\"]"), "names the host \"\\u0061:1\" twice" },
+        { CLUSTER("\"worker\": [\"a:1\"], \"ps\": [\"" LONG LONG LONG LONG LONG "b:1\"]"),
+          "names a host of 303 characters" },
+        { "{\"cluster\": {\"worker\": [\"a:1\"]}, \"cluster\": {\"ps\": [\"b:1\"]}, \"task\": {\"type\": "
+          "\"ps\", \"index\": 0}}",
+          "has \"cluster\" twice" },
+        { "{\"cluster\": {\"worker\": [\"a:1\"], \"ps\": [\"b:1\"]}, \"task\": {\"type\": \"ps\"}, "
+          "\"t\\u0061sk\": {\"index\": 0}}",
+          "has \"task\" twice" },
+        { "{\"cluster\": {\"worker\": [\"a:1\"], \"ps\": [\"b:1\"]}, \"task\": {\"type\": \"ps\", \"type\": "
+          "\"worker\", \"index\": 0}}",
+          "has \"type\" twice" },
+        { "{\"cluster\": {\"worker\": [\"a:1\"], \"ps\": [\"b:1\"]}, \"task\": {\"type\": \"ps\", \"index\": "
+          "1, "
+          "\"index\": 0}}",
+          "has \"index\" twice" },
         { CLUSTER("\"worker\": [\"a\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
         { CLUSTER("\"worker\": [\"a:x\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a:\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a: 22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a:+22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a:0\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a:65536\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\":22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"::1\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"[]:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"]:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"[:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"[::1:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"[a]]:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a b:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
+        { CLUSTER("\"worker\": [\"a\\u0009:22\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
         { CLUSTER("\"worker\": \"a:1\""), "is not the JSON that it should be" },
         { CLUSTER("\"worker\": [\"a:1\"], \"ps\": [\"b:1\"]") "x", "is not the JSON that it should be" },
         { "worker 0 of 3", "is not the JSON that it should be: at character 0" },
@@ -123,6 +168,71 @@ static void bad_clusters(void)
     CHECK_CONTAINS(dml_cluster_of(0, 0, 2).error, "needs a worker");
     CHECK_CONTAINS(dml_cluster_of(0, 2, 0).error, "needs a server");
     CHECK_CONTAINS(dml_cluster_of(0, 2147483647, 2147483647).error, "2^20");
+}
+
+/* What is none of the cluster's is JSON all the same, to a depth of 64. */
+static void what_is_skipped(void)
+{
+    static const char *const good[] = {
+        "0",  "-0.5e+10", "1E9",  "true",    "false",       "null",      "\"\\u00e9 }\"",
+        "[]", "{}",       "[[]]", "[ 1 ,2]", "{\"a\": {}}", "[{}, [1]]", "{\"a\":[{\"b\":null}], \"c\" : -1}"
+    };
+    static const char *const bad[] = { "",
+                                       "@@",
+                                       "nul",
+                                       "nullx",
+                                       "True",
+                                       "01",
+                                       "-",
+                                       "+1",
+                                       ".5",
+                                       "1.",
+                                       "1e",
+                                       "1e+",
+                                       "0x1",
+                                       "NaN",
+                                       "1 2",
+                                       "[1 2]",
+                                       "[,]",
+                                       "[1,]",
+                                       "[1,,2]",
+                                       "[1:2]",
+                                       "[}",
+                                       "[1}",
+                                       "{]",
+                                       "{,}",
+                                       "{1:2}",
+                                       "{\"a\"}",
+                                       "{\"a\",1}",
+                                       "{\"a\":}",
+                                       "{\"a\":1,}",
+                                       "{\"a\":1:2}",
+                                       "[1 2,,:{\"a\"]",
+                                       "\"\\x\"",
+                                       "]",
+                                       ":",
+                                       "," };
+    char text[600];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(text, sizeof text, "{\"x\":%s," GOOD_REST, good[i]);
+        const dml_cluster cluster = of_tf_config(text);
+        check(&cluster, 0, 1, 1);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "{\"x\":%s," GOOD_REST, bad[i]);
+        const dml_cluster cluster = of_tf_config(text);
+        CHECK_MESSAGE(cluster.status == DML_ERROR_ARGUMENT && strstr(cluster.error, "is not the JSON"),
+                      "%s: \"%s\"", text, cluster.error);
+    }
+    for (int depth = 64; depth <= 65; depth++) {
+        char open[66] = "", close[66] = "";
+        memset(open, '[', (size_t)depth);
+        memset(close, ']', (size_t)depth);
+        snprintf(text, sizeof text, "{\"x\":%s%s," GOOD_REST, open, close);
+        const dml_cluster cluster = of_tf_config(text);
+        CHECK_INT(cluster.status, depth > 64 ? DML_ERROR_ARGUMENT : DML_OK);
+        if (depth > 64) CHECK_CONTAINS(cluster.error, "nested more than 64 deep");
+    }
 }
 
 /* Cut off anywhere, it is no cluster; with any character changed, none or another, and nothing else. */
@@ -180,8 +290,10 @@ int main(void)
     unsetenv("TF_CONFIG");
     RUN(by_numbers);
     RUN(by_tf_config);
+    RUN(by_escaped_tf_config);
     RUN(by_dmlrun);
     RUN(bad_clusters);
+    RUN(what_is_skipped);
     RUN(broken_text);
     RUN(a_bad_cluster_opens_nothing);
     RUN(a_cluster_is_what_was_launched);

@@ -9,6 +9,8 @@
 #include "ops/op_activation.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "train/checkpoint.h"
+#include "train/lr_finder.h"
 
 enum { MOST_RANKS = 4, IN = 12, HIDDEN = 50, CLASSES = 4, PARAMETERS = 6000, STEPS = 6 };
 
@@ -257,6 +259,93 @@ static void fewer_bytes_are_sent(void)
     CHECK_NEAR(bytes_of(&kinds[0].how, true), whole, 0);
 }
 
+/* ---- another run is taken up ---- */
+
+enum { LOADED_BEFORE, LOADED, PUT, SEARCHED, TAKE_UPS };
+
+typedef struct take_up {
+    const dml_compression *how;
+    int way; /* in which the run comes to the trainer */
+    float w[TAKE_UPS][PARAMETERS];
+} take_up;
+
+static char checkpoint_path[300]; /* which ranks that are threads only read */
+
+static void steps_of(test_rank *me, dml_trainer *trainer, unsigned seed, int steps)
+{
+    float x[BATCH * IN];
+    int32_t t[BATCH];
+    for (int step = 0; step < steps; step++) {
+        make_samples(seed + (unsigned)(step * MOST_RANKS + me->rank), BATCH, x, t);
+        me->bad += dml_trainer_step(trainer, BATCH, DML_INPUTS(x, t), NULL);
+    }
+}
+
+/* The run has come as far as two steps, as a run of one's own has that is given up for it. */
+static void take_up_a_run(test_rank *me)
+{
+    take_up *all = (take_up *)me->user;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 3 });
+    dml_trainer *trainer = make_trainer(context, BATCH, 0.2f, 0, NULL);
+    const dml_all_reduce_sync_options options = { .compression = *all->how, .bucket_bytes = 4000 };
+    if (all->way != LOADED) me->bad += dml_trainer_load(trainer, checkpoint_path);
+    me->bad += dml_trainer_sync(trainer, dml_all_reduce_sync(me->comm, &options));
+    const size_t n = dml_trainer_count(trainer, DML_PARAMETERS);
+    CHECK(n <= PARAMETERS);
+    if (all->way == LOADED) {
+        steps_of(me, trainer, 900, 2);
+        me->bad += dml_trainer_load(trainer, checkpoint_path);
+    } else if (all->way == PUT) {
+        float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
+        static float copy[MOST_RANKS][PARAMETERS];
+        memcpy(copy[me->rank], w, n * sizeof *w);
+        const dml_trainer_run run = dml_trainer_get_run(trainer);
+        steps_of(me, trainer, 900, 2);
+        memcpy(dml_trainer_host(trainer, DML_PARAMETERS, 0, n), copy[me->rank], n * sizeof *w);
+        me->bad += dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+        me->bad += dml_trainer_set_run(trainer, &run);
+    } else if (all->way == SEARCHED) {
+        dml_lr_finder *finder = dml_lr_finder_begin(trainer, NULL);
+        steps_of(me, trainer, 900, 2);
+        me->bad += dml_lr_finder_end(finder);
+    }
+    steps_of(me, trainer, 7, 4);
+    me->bad += dml_trainer_steps(trainer) != 6;
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
+    if (w) ranks_digest(me, w, n * sizeof *w);
+    if (w && me->rank == 0) memcpy(all->w[all->way], w, n * sizeof *w);
+    me->bad += dml_status_of(context);
+    CHECK_MESSAGE(!dml_status_of(context), "rank %d, way %d: %s", me->rank, all->way, dml_error(context));
+    dml_close(context);
+}
+
+/* Nothing of the run that was given up comes into the one that is taken up. */
+static void a_run_that_is_taken_up_begins_with_nothing_kept(void)
+{
+    static const dml_compression moves = { .kind = DML_COMPRESS_TOP_K, .fraction = 0.05f, .momentum = 0.9f };
+    static take_up all;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 5 });
+    dml_trainer *trainer = make_trainer(context, BATCH, 0.2f, 0, NULL);
+    test_rank alone;
+    memset(&alone, 0, sizeof alone);
+    steps_of(&alone, trainer, 300, 2);
+    CHECK_INT(alone.bad, 0);
+    CHECK_INT(dml_trainer_save(trainer, checkpoint_path), DML_OK);
+    dml_close(context);
+    for (int kind = 0; kind <= KINDS; kind++) {
+        all.how = kind < KINDS ? &kinds[kind].how : &moves;
+        for (all.way = 0; all.way < TAKE_UPS; all.way++) {
+            test_rank rank[MOST_RANKS];
+            ranks_prepare(rank, 2, 20, take_up_a_run, &all);
+            ranks_run_on(rank, 2, "local");
+            check_ranks(rank, 2);
+            CHECK_MESSAGE(memcmp(all.w[all.way], all.w[0], sizeof all.w[0]) == 0, "%s, way %d",
+                          kind < KINDS ? kinds[kind].name : "top k with momentum", all.way);
+        }
+    }
+    remove(checkpoint_path);
+}
+
 static void options_that_cannot_be(void)
 {
     static const struct {
@@ -286,10 +375,13 @@ static void options_that_cannot_be(void)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argc;
+    snprintf(checkpoint_path, sizeof checkpoint_path, "%s.checkpoint", argv[0]);
     RUN(what_arrives_and_what_is_kept_is_all);
     RUN(fewer_bytes_are_sent);
+    RUN(a_run_that_is_taken_up_begins_with_nothing_kept);
     RUN(options_that_cannot_be);
     RUN(compressed_models_learn_as_well);
     return test_report("dist/compress_sync");

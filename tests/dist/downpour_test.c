@@ -7,6 +7,7 @@
 #include "ops/op_activation.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "train/checkpoint.h"
 #include "train/parameter_group.h"
 
 #include <time.h>
@@ -24,6 +25,7 @@ typedef struct training {
     bool differ;    /* the workers' models have other parameters */
     uint64_t taken; /* steps before the strategy is attached */
     int slow;       /* a worker that takes its time; 0: none */
+    bool loads;     /* a checkpoint, when the strategy is attached */
     /* results */
     double loss[MOST][MOST_STEPS]; /* the sum over a worker's samples */
     int rows[MOST];
@@ -81,6 +83,21 @@ static dml_trainer *make_trainer(const training *t, dml_context *context, int me
     return dml_trainer_create(loss, &options);
 }
 
+static const char *program;
+
+/* What the servers have would be pulled over it. */
+static void load_late(dml_trainer *trainer, int me)
+{
+    char path[300];
+    dml_context *context = dml_trainer_context(trainer);
+    snprintf(path, sizeof path, "%s.checkpoint.%d", program, me);
+    CHECK_INT(dml_trainer_save(trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "load it before the strategy is attached");
+    dml_clear_error(context);
+    remove(path);
+}
+
 static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluster)
 {
     dml_options options;
@@ -96,6 +113,7 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
     if (comm)
         status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &t->down)
                                                        : dml_parameter_server_sync(comm, cluster, &t->ps));
+    if (t->loads) load_late(trainer, me);
     while (dml_trainer_steps(trainer) < run.steps + (uint64_t)t->steps && status == DML_OK) {
         if (t->slow && me == t->slow) nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
         status = step_of(t, me, trainer, (int)(dml_trainer_steps(trainer) - run.steps));
@@ -294,6 +312,26 @@ static void downpour_of_one(void)
     for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-6);
 }
 
+/* The servers' learning rate is the trainer's, step by step; or else the one that was given. */
+static void downpour_follows_a_schedule(void)
+{
+    for (int given = 0; given < 2; given++) {
+        const dml_schedule warm = dml_schedule_warm_up(dml_schedule_cosine(0.05f, 50, 0), 5, 0.1f);
+        memset(&alone, 0, sizeof alone);
+        alone = usual(given ? dml_sgd(0.02f, 0.9f) : dml_adagrad(0));
+        if (!given) alone.options.schedule = warm;
+        run_training(&alone);
+        many = usual(dml_sgd(0, 0));
+        many.options.schedule = warm;
+        if (given) many.down.optimizer = dml_sgd(0.02f, 0.9f);
+        many.workers = many.servers = 1;
+        many.downpour = true;
+        run_training(&many);
+        check_status(&many);
+        for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-6);
+    }
+}
+
 /* Warm: the others begin where worker 0 has come to. */
 static void downpour_begins_warm(void)
 {
@@ -310,6 +348,20 @@ static void downpour_begins_warm(void)
     many.down.warm_steps = 1000; /* more than there are: nobody waits for ever */
     run_training(&many);
     check_status(&many);
+}
+
+static void checkpoints_are_refused_when_servers_have_begun(void)
+{
+    for (int down = 0; down < 2; down++) {
+        many = usual(dml_sgd(0.05f, 0));
+        many.workers = 2;
+        many.servers = 1;
+        many.steps = 3;
+        many.downpour = down;
+        many.loads = true;
+        run_training(&many);
+        check_status(&many);
+    }
 }
 
 static void check_refused(const training *t, dml_status status, const char *says)
@@ -347,8 +399,10 @@ static void refused(void)
     check_refused(&many, DML_ERROR_ARGUMENT, "push_every -1");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argc;
+    program = argv[0];
     RUN(follows_one_rank);
     RUN(asynchronous_with_one_worker);
     RUN(an_empty_state_is_at_its_first_step);
@@ -356,7 +410,9 @@ int main(void)
     RUN(learns_asynchronously);
     RUN(downpour);
     RUN(downpour_of_one);
+    RUN(downpour_follows_a_schedule);
     RUN(downpour_begins_warm);
+    RUN(checkpoints_are_refused_when_servers_have_begun);
     RUN(refused);
     return test_report("dist/downpour");
 }

@@ -10,6 +10,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
+#include "train/checkpoint.h"
 
 enum { MOST_RANKS = 4, IN = 5, CLASSES = 3, MOST_BATCH = 23, MOST_PARAMETERS = 512, MOST_STATES = 3 };
 enum { NEVER = 1000 };
@@ -31,6 +32,7 @@ typedef struct rank_job {
     bool pieces;      /* each step's gradient comes in two pieces */
     bool at_the_end;  /* dml_local_sgd_average after the last step, twice */
     int own_steps;    /* that rank 0 took before the strategy was attached */
+    bool loads;       /* the own steps come from a checkpoint, under the strategy and after a step with it */
     int stray;        /* steps more on the last rank */
     bool skips;       /* the last rank skips its second step for its loss scale */
     int unlike;       /* what the last rank has of its own (unlike_ranks_are_refused); 0: nothing */
@@ -146,6 +148,8 @@ static void train_before(const rank_job *job, dml_trainer *trainer)
         CHECK_INT(step_of(&one, trainer, 100 + step, true), DML_OK);
 }
 
+static char checkpoint_path[300]; /* which ranks that are threads only read */
+
 static dml_status train(rank_job *job, dml_trainer *trainer, dml_comm *comm)
 {
     const dml_sync sync = job->strategy == ALL_REDUCE      ? dml_all_reduce_sync(comm, NULL)
@@ -153,6 +157,8 @@ static dml_status train(rank_job *job, dml_trainer *trainer, dml_comm *comm)
                                                            : dml_local_sgd_sync(comm, &job->options);
     const int steps = job->steps + (job->rank == job->world - 1 ? job->stray : 0);
     dml_status status = dml_trainer_sync(trainer, sync);
+    if (job->loads && status == DML_OK) status = step_of(job, trainer, 50, false);
+    if (job->loads && status == DML_OK) status = dml_trainer_load(trainer, checkpoint_path);
     for (int step = 0; step < steps && status == DML_OK; step++) status = step_of(job, trainer, step, false);
     for (int i = 0; i < 2 && job->at_the_end && status == DML_OK; i++)
         status = dml_local_sgd_average(trainer);
@@ -164,7 +170,7 @@ static void run_rank(test_rank *me)
     rank_job *job = (rank_job *)me->user + me->rank;
     dml_context *context = open_rank(job->rank);
     dml_trainer *trainer = build(context, job);
-    if (job->rank == 0) train_before(job, trainer);
+    if (job->rank == 0 && !job->loads) train_before(job, trainer);
     job->status = train(job, trainer, me->comm);
     snprintf(job->error, sizeof job->error, "%s", dml_error(context));
     if (job->status == DML_OK) keep_results(job, trainer);
@@ -462,6 +468,32 @@ static void rank_0_brings_what_it_trained_before(void)
     CHECK_INT(world[2].steps_taken, 9);
 }
 
+static void save_what_was_trained_before(const rank_job *like)
+{
+    dml_context *context = open_rank(0);
+    dml_trainer *trainer = build(context, like);
+    train_before(like, trainer);
+    CHECK_INT(dml_trainer_save(trainer, checkpoint_path), DML_OK);
+    dml_close(context);
+}
+
+/* So does one that takes a checkpoint up on every rank, whatever was there before. */
+static void every_rank_loads_what_was_trained_before(void)
+{
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int simu = 0; simu < 2; simu++) {
+            rank_job like = usual(ranks, 4);
+            like.strategy = simu ? SIMU_PARALLEL : LOCAL_SGD;
+            like.own_steps = 3;
+            like.steps = 7; /* averages after the first, the fifth and the last */
+            like.loads = like.uneven = like.at_the_end = true;
+            save_what_was_trained_before(&like);
+            compare(&like, 2e-6);
+            CHECK_INT(world[0].steps_taken, 10);
+        }
+    remove(checkpoint_path);
+}
+
 #ifdef HOST_C
 /* Kernels as host C have their local memory in static arrays, so one rank at a time launches. */
 static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
@@ -598,8 +630,31 @@ static void no_average_while_the_moving_one_is_in_place(void)
     dml_comm_close(comm);
 }
 
-int main(void)
+/* An outer optimizer would go back to where the last average left it. */
+static void checkpoints_are_refused_under_an_outer_optimizer(void)
 {
+    rank_job like = usual(1, 3);
+    dml_context *context = open_rank(0);
+    dml_trainer *trainer = build(context, &like);
+    dml_comm *comm;
+    const char *path = checkpoint_path;
+    CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
+    CHECK_INT(dml_trainer_sync(trainer, dml_local_sgd_sync(comm, &like.options)), DML_OK);
+    CHECK_INT(dml_trainer_save(trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
+    like.options.outer = dml_sgd(0.7f, 0.5f);
+    CHECK_INT(dml_trainer_sync(trainer, dml_local_sgd_sync(comm, &like.options)), DML_OK);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "load it before the strategy is attached");
+    remove(path);
+    dml_close(context);
+    dml_comm_close(comm);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    snprintf(checkpoint_path, sizeof checkpoint_path, "%s.checkpoint", argv[0]);
     RUN(any_ranks_average_as_one_by_one);
     RUN(ranks_without_samples_count_for_nothing);
     RUN(with_the_optimizers_state);
@@ -608,6 +663,7 @@ int main(void)
     RUN(one_average_at_the_end);
     RUN(after_every_step_it_is_an_all_reduce);
     RUN(rank_0_brings_what_it_trained_before);
+    RUN(every_rank_loads_what_was_trained_before);
     RUN(ranks_on_a_device_with_memory_of_its_own);
     RUN(steps_that_are_skipped_count);
     RUN(ranks_at_other_steps_are_told);
@@ -615,5 +671,6 @@ int main(void)
     RUN(unlike_ranks_are_refused);
     RUN(other_trainers_have_no_average);
     RUN(no_average_while_the_moving_one_is_in_place);
+    RUN(checkpoints_are_refused_under_an_outer_optimizer);
     return test_report("dist/local_sgd");
 }

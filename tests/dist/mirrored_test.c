@@ -578,11 +578,12 @@ static void a_replica_that_fails_is_named(void)
 {
     for (int broken = 0; broken < 3; broken++)
         for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
-            char sentence[64];
+            char sentence[96];
             run like = usual(3);
             like.options.placement = (dml_placement)p;
             like.norms = broken == 1;
-            snprintf(sentence, sizeof sentence, "replica %d (cpu): out of order", broken);
+            snprintf(sentence, sizeof sentence, "replica %d (cpu): %sout of order", broken,
+                     like.norms ? "forward pass of 'batch_norm_1': " : "");
             hangs = 0;
             check_failure(&like, broken, DML_ERROR_DEVICE, sentence);
         }

@@ -303,6 +303,74 @@ static void only_what_changed(void)
     }
 }
 
+/* ---- parts of a clock ---- */
+
+enum { PARTS_COUNT = 70000 };
+
+/* Worker w pushes what comes behind its first w eighths, but for the last one, and one element by itself;
+   each element is the mean of those who pushed it, whoever that is. */
+static void parts_body(test_rank *me)
+{
+    const dml_cluster cluster = dml_cluster_of(me->rank, 3, 1);
+    if (dml_cluster_is_server(&cluster)) {
+        me->bad += dml_ps_serve(me->comm, &cluster, NULL, NULL) != DML_OK;
+        return;
+    }
+    const size_t eighth = PARTS_COUNT / 8;
+    float *w = (float *)calloc(PARTS_COUNT, sizeof *w), *g = (float *)calloc(PARTS_COUNT, sizeof *g);
+    for (size_t i = 0; i < PARTS_COUNT; i++) g[i] = (float)(me->rank + 1);
+    dml_ps *ps = dml_ps_open(me->comm, &cluster, PARTS_COUNT, w, NULL);
+    for (int clock = 1; clock <= 3; clock++) {
+        const size_t begin = (size_t)me->rank * eighth;
+        dml_ps_push(ps, g + begin, begin, 7 * eighth, me->rank == 2 ? 2 : 1);
+        if (me->rank == 1) dml_ps_push(ps, g, 8 * eighth - 1, 8 * eighth, 3);
+        dml_ps_clock(ps);
+        me->bad += dml_ps_wait(ps, dml_ps_pull(ps, w, 0, PARTS_COUNT)) != DML_OK;
+        for (size_t i = 0; i < PARTS_COUNT; i++) {
+            const float means[] = { 1, 1.5f, 2.25f, 2.25f, 2.25f, 2.25f, 2.25f, 0, 0 };
+            const float mean = i == 8 * eighth - 1 ? 2 : means[i / eighth];
+            me->bad += w[i] != (float)clock * mean;
+        }
+    }
+    me->bad += dml_ps_close(ps) != DML_OK;
+    free(w);
+    free(g);
+}
+
+static void parts_of_a_clock(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 20, parts_body, NULL);
+    ranks_run_on(ranks, 4, "local");
+    for (int r = 0; r < 4; r++)
+        CHECK_MESSAGE(!ranks[r].bad && !ranks[r].status, "rank %d: %d wrong: %s", r, ranks[r].bad,
+                      ranks[r].error);
+}
+
+/* More of them than a server keeps: every other element. */
+static void scattered_body(test_rank *me)
+{
+    const dml_cluster cluster = dml_cluster_of(me->rank, 1, 1);
+    if (dml_cluster_is_server(&cluster)) {
+        dml_ps_serve(me->comm, &cluster, NULL, NULL);
+        return;
+    }
+    static float w[4000];
+    dml_ps *ps = dml_ps_open(me->comm, &cluster, 4000, w, NULL);
+    for (size_t i = 0; i < 4000 && !dml_comm_status(me->comm); i += 2) dml_ps_push(ps, w, i, i + 1, 1);
+    dml_ps_clock(ps);
+    dml_ps_wait(ps, dml_ps_pull(ps, w, 0, 4000));
+    dml_ps_close(ps);
+}
+
+static void too_many_parts(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, scattered_body, NULL);
+    ranks_run_on(ranks, 2, "local");
+    for (int r = 0; r < 2; r++) CHECK_CONTAINS(ranks[r].error, "into more than 1086 ranges that are unlike");
+}
+
 /* ---- many under way, and the servers' other vectors ---- */
 
 static void many_body(test_rank *me)
@@ -406,6 +474,8 @@ static void bad_input(void)
         { .counts = { 8, 7 }, .says = "rank 1: a parameter server with count 7, where worker 0 has 8" },
         { .counts = { 8, 8 }, .options[1].backup = 1, .says = "with backup 1, where worker 0 has 0" },
         { .counts = { 8, 8 }, .options[1].threshold = 1, .says = "with threshold 1; worker 0 has 0" },
+        { .counts = { 8, 8 }, .options[1].idle_s = 3, .says = "with idle_s 3; worker 0 has 0" },
+        { .counts = { 8, 8 }, .options[0].idle_s = -1, .says = "idle_s must be 0 or more" },
         { .counts = { 8, 8 }, .options[0].backup = 2, .says = "fewer backup workers than workers" },
         { .counts = { 8, 8 }, .options[0].staleness = -2, .says = "staleness must be 0 or more" },
         { .counts = { 8, 8 }, .options[0].push_dtype = DML_I8, .says = "DML_F32, DML_BF16 or DML_F16" },
@@ -521,6 +591,46 @@ static void deaths(void)
     munmap(notes, 5 * sizeof *notes);
 }
 
+/* The last worker that is left does nothing more, and nobody waits for it but the server. */
+static void a_frozen_last_worker(void)
+{
+    note *notes =
+        (note *)mmap(NULL, 3 * sizeof *notes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    test_rank ranks[3];
+    pid_t pids[3];
+    ranks_prepare(ranks, 3, 60, NULL, NULL);
+    for (int rank = 0; rank < 3; rank++) {
+        pids[rank] = fork();
+        if (pids[rank]) continue;
+        const dml_cluster cluster = dml_cluster_of(rank, 2, 1);
+        dml_comm *comm = dml_comm_open(&ranks[rank].options);
+        dml_ps_options options;
+        float w[8] = { 0 };
+        memset(&options, 0, sizeof options);
+        options.idle_s = 0.5;
+        if (rank == 2) {
+            notes[2].status = (int)dml_ps_serve(comm, &cluster, NULL, NULL);
+            snprintf(notes[2].error, sizeof notes[2].error, "%s", dml_comm_error(comm));
+        } else {
+            dml_ps *ps = dml_ps_open(comm, &cluster, 8, w, &options);
+            dml_ps_push(ps, w, 0, 8, 1);
+            dml_ps_clock(ps);
+            dml_ps_wait(ps, dml_ps_pull(ps, w, 0, 8));
+            if (rank == 1) raise(SIGSTOP);
+            dml_ps_close(ps);
+        }
+        dml_comm_close(comm);
+        _exit(0);
+    }
+    waitpid(pids[2], NULL, 0);
+    kill(pids[1], SIGKILL);
+    for (int rank = 0; rank < 2; rank++) waitpid(pids[rank], NULL, 0);
+    CHECK_INT(notes[2].status, DML_ERROR_TIMEOUT);
+    CHECK_CONTAINS(notes[2].error, "no worker has asked for anything for 0.5 s (idle_s); of the 1 that are "
+                                   "left, worker 1 is the first");
+    munmap(notes, 3 * sizeof *notes);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -529,8 +639,11 @@ int main(void)
     RUN(backup_workers);
     RUN(halves_on_the_wire);
     RUN(only_what_changed);
+    RUN(parts_of_a_clock);
+    RUN(too_many_parts);
     RUN(many_under_way);
     RUN(bad_input);
     RUN(deaths);
+    RUN(a_frozen_last_worker);
     return test_report("dist/parameter_server");
 }

@@ -126,7 +126,7 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
     if (plan->slow == SLOW_IN_TURN) be_slow_in_turn(plan, p);
     if (w->me && w->me == plan->fails) return DML_ERROR_IO;
     if (w->me && w->me == plan->dies) {
-        if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 9))
+        if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 2))
             raise(SIGKILL);
         ranks_sleep(0.002); /* there is something left to do when it dies */
     }

@@ -33,6 +33,7 @@ typedef struct job {
     bool looks;   /* gathers and looks at w, and exchanges the average, in between */
     bool strays;  /* the last rank makes a step of its own */
     int bad_step; /* a sample is NaN; 0: in none */
+    bool fails;   /* each third step is tried first with samples of NaN, which checks find on all ranks */
 } job;
 
 typedef struct outcome {
@@ -104,6 +105,17 @@ static dml_status backward(const job *j, dml_trainer *t, int r, int step, int fr
     return status;
 }
 
+/* With or without more to come. */
+static void fail(dml_trainer *t, int step)
+{
+    float x[BATCH * IN];
+    int32_t labels[BATCH] = { 0 };
+    for (int i = 0; i < BATCH * IN; i++) x[i] = NAN;
+    const int flags = step % 2 ? DML_MORE : 0;
+    CHECK_INT(dml_trainer_backward(t, 2, DML_INPUTS(x, labels), flags, NULL), DML_ERROR_NUMBER);
+    dml_clear_error(dml_trainer_context(t));
+}
+
 static dml_status one_step(const job *j, dml_trainer *t, int r, int step, outcome *out)
 {
     dml_status status = DML_OK;
@@ -170,6 +182,7 @@ static void train(const job *j, int r, dml_comm *comm, outcome *out)
             if (comm) CHECK_CONTAINS(dml_error(context), "a global batch of 0 samples");
             dml_clear_error(context);
         }
+        if (j->fails && step % 3 == 1) fail(t, step);
         if (j->strays && step == 3 && r == j->ranks - 1) CHECK_INT(dml_trainer_advance(t), DML_OK);
         out->status = one_step(j, t, r, step, out);
     }
@@ -280,6 +293,36 @@ static void all_that_a_step_can_do(void)
         }
 }
 
+/* Parameters that come before the op that needs them, as few or as many at a time as there is room for. */
+static void parameters_come_ahead(void)
+{
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (size_t bytes = 400; bytes <= 6400; bytes *= 2) {
+            job j = plain(ranks, 3);
+            j.model = bytes == 800 ? PLAIN : RICH;
+            j.bucket_bytes = bytes;
+            j.uneven = j.looks = true;
+            j.pieces = ranks == 3;
+            j.options.average = 0.9f;
+            j.steps = 10;
+            compare(&j, 1e-5);
+        }
+}
+
+/* Some of them are on their way then. */
+static void goes_on_after_a_pass_that_failed(void)
+{
+    for (int stage = 1; stage <= 3; stage++)
+        for (size_t bytes = 200; bytes <= 20000; bytes *= 100) {
+            job j = plain(3, stage);
+            j.bucket_bytes = bytes;
+            j.fails = j.pieces = true;
+            j.options.check = DML_CHECK_FINITE;
+            j.steps = 12;
+            compare(&j, 1e-5);
+        }
+}
+
 /* A sum of two has no order: the same bits, in the files too. */
 static void two_ranks_are_those_of_an_all_reduce(void)
 {
@@ -386,6 +429,8 @@ int main(void)
 {
     RUN(any_stage_trains_like_one_rank);
     RUN(all_that_a_step_can_do);
+    RUN(parameters_come_ahead);
+    RUN(goes_on_after_a_pass_that_failed);
     RUN(two_ranks_are_those_of_an_all_reduce);
     RUN(more_ranks_than_parameters);
     RUN(one_rank_owns_all);

@@ -18,7 +18,9 @@ typedef int32_t emulated__512i __attribute__((vector_size(64)));
 #define __m512 emulated__512
 #define __m512bh emulated__512
 #define __m512i emulated__512i
+#define __m256i emulated__256i
 #define __mmask16 uint16_t
+#define __mmask32 uint32_t
 
 #define EMULATED static inline __attribute__((always_inline, unused))
 
@@ -309,6 +311,110 @@ EMULATED void _tile_dpbf16ps(int sum, int a, int b)
                                            &emulated__tiles.bytes[b][k][4 * n]);
                 memcpy(&emulated__tiles.bytes[sum][m][4 * n], &value, sizeof value);
             }
+}
+
+/* --- packing pairs of bf16 --- */
+
+EMULATED __m512 _mm512_unpacklo_ps(__m512 a, __m512 b)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + i % 4 / 2];
+    return value;
+}
+
+EMULATED __m512 _mm512_unpackhi_ps(__m512 a, __m512 b)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + 2 + i % 4 / 2];
+    return value;
+}
+
+/* In each quarter two of a's and two of b's. */
+EMULATED __m512 _mm512_shuffle_ps(__m512 a, __m512 b, int which)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = (i & 2 ? b : a)[i / 4 * 4 + (which >> i % 4 * 2 & 3)];
+    return value;
+}
+
+/* Two quarters of a and two of b. */
+EMULATED __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int which)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = (i & 8 ? b : a)[(which >> i / 4 * 2 & 3) * 4 + i % 4];
+    return value;
+}
+
+EMULATED __m512i _mm512_maskz_loadu_epi16(__mmask32 mask, const void *from)
+{
+    uint16_t lanes[32];
+    __m512i value;
+    for (int i = 0; i < 32; i++) lanes[i] = mask >> i & 1 ? ((const uint16_t *)from)[i] : 0;
+    memcpy(&value, lanes, sizeof value);
+    return value;
+}
+
+EMULATED __m256i _mm256_maskz_loadu_epi16(__mmask16 mask, const void *from)
+{
+    uint16_t lanes[16];
+    __m256i value;
+    for (int i = 0; i < 16; i++) lanes[i] = mask >> i & 1 ? ((const uint16_t *)from)[i] : 0;
+    memcpy(&value, lanes, sizeof value);
+    return value;
+}
+
+EMULATED void _mm512_mask_storeu_epi16(void *to, __mmask32 mask, __m512i a)
+{
+    uint16_t lanes[32];
+    memcpy(lanes, &a, sizeof lanes);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) ((uint16_t *)to)[i] = lanes[i];
+}
+
+EMULATED __m512i _mm512_cvtepu16_epi32(__m256i narrow)
+{
+    uint16_t from[16];
+    __m512i value;
+    memcpy(from, &narrow, sizeof from);
+    for (int i = 0; i < 16; i++) value[i] = from[i];
+    return value;
+}
+
+EMULATED __m512i _mm512_slli_epi32(__m512i a, int count)
+{
+    for (int i = 0; i < 16; i++) a[i] = (int32_t)((uint32_t)a[i] << count);
+    return a;
+}
+
+EMULATED __m512i _mm512_permutexvar_epi16(__m512i which, __m512i a)
+{
+    uint16_t from[32], index[32], to[32];
+    memcpy(from, &a, sizeof from);
+    memcpy(index, &which, sizeof index);
+    for (int i = 0; i < 32; i++) to[i] = from[index[i] & 31];
+    memcpy(&a, to, sizeof to);
+    return a;
+}
+
+/* b in the lower half, to nearest, ties to even; denormals become 0, and a NaN quiet. */
+EMULATED __m512bh _mm512_cvtne2ps_pbh(__m512 a, __m512 b)
+{
+    uint16_t narrow[32];
+    __m512bh value;
+    for (int i = 0; i < 32; i++) {
+        const float x = i < 16 ? b[i] : a[i - 16];
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (x != x)
+            bits |= 0x400000u;
+        else if ((bits & 0x7F800000u) == 0)
+            bits &= 0x80000000u;
+        else
+            bits += 0x7FFFu + (bits >> 16 & 1);
+        narrow[i] = (uint16_t)(bits >> 16);
+    }
+    memcpy(&value, narrow, sizeof value);
+    return value;
 }
 
 /* --- bf16 widened by AVX2 --- */

@@ -8,7 +8,8 @@
 static const int attentions[][9] = { { 1, 1, 1, 1, 1, 1, INT32_MAX, INT32_MAX, 0 },
                                      { 2, 67, 70, 4, 2, 5, INT32_MAX, INT32_MAX, 1 },
                                      { 2, 130, 66, 1, 1, 8, 70, 0, 0 },
-                                     { 1, 5, 150, 2, 1, 70, 3, 3, 1 } };
+                                     { 1, 5, 150, 2, 1, 70, 3, 3, 1 },
+                                     { 1, 129, 129, 2, 2, 33, INT32_MAX, 0, 0 } };
 enum { ATTENTIONS = sizeof attentions / sizeof attentions[0] };
 
 typedef struct attention {
@@ -92,13 +93,13 @@ static attention attention_create(const int *s)
 }
 
 /* All four launches; what they are called with is in the order of the ints. */
-static void attention_case(const int *s, float beta)
+static void attention_case(const char *forward, const char *backward, const int *s, float beta)
 {
     attention a = attention_create(s);
     const size_t pieces = (size_t)(s[5] + 63) / 64, saved = 2 * a.lines + (size_t)s[0];
     array aq = upload(a.of[0], a.n[0]), ak = upload(a.of[1], a.n[1]), av = upload(a.of[2], a.n[2]);
     array as = upload(a.saved, saved), ay = upload(a.y, a.ny), ad = upload(a.dy, a.ny);
-    dml_launch launch = { .kernel = "attention_forward",
+    dml_launch launch = { .kernel = forward,
                           .size = { (size_t)s[1], (size_t)(s[0] * s[3]) * pieces },
                           .buffer = { at(aq), at(ak), at(av), at(as), at(ay) },
                           .integer = { s[0], s[1], s[2], s[3], s[4], s[5], (int)a.step[0], (int)a.step[1],
@@ -110,7 +111,7 @@ static void attention_case(const int *s, float beta)
     levels.size[0] = a.lines, levels.size[1] = 1;
     levels.buffer[0] = at(ay), levels.buffer[1] = at(ad);
     launch_ok(levels);
-    launch.kernel = "attention_backward";
+    launch.kernel = backward;
     launch.buffer[4] = at(ad);
     for (int part = 0; part < 3; part++) {
         float *gradient = output(a.n[part], beta);
@@ -127,12 +128,12 @@ static void attention_case(const int *s, float beta)
         launch.buffer[5] = at(to);
         launch_ok(launch);
         download(to, gradient);
-        check("attention_backward", gradient, a.want[part], a.n[part], 3);
+        check(backward, gradient, a.want[part], a.n[part], 3);
         free(gradient);
     }
     download(aq, NULL), download(ak, NULL), download(av, NULL), download(ad, NULL);
     download(as, a.saved), download(ay, a.y);
-    check("attention_forward", a.y, a.want_y, a.ny, 2);
+    check(forward, a.y, a.want_y, a.ny, 2);
     for (size_t i = 0; i < a.lines; i++) /* infinite where nothing is seen */
         if (a.want_sums[i] == HUGE_VAL && a.saved[i] == HUGE_VALF) a.saved[i] = 0, a.want_sums[i] = 0;
     check("attention_levels", a.saved, a.want_sums, 2 * a.lines, 2);
@@ -140,18 +141,27 @@ static void attention_case(const int *s, float beta)
     free(a.y), free(a.dy), free(a.saved), free(a.want_y), free(a.want_sums);
 }
 
-static void test_attention_forward(void)
+/* Either with the other pass of its kind. */
+static void attention_forward_cases(const char *kernel)
 {
-    attention_case(attentions[1], 0.5f);
+    const bool solo = strcmp(kernel, "attention_forward_solo") == 0;
+    attention_case(kernel, solo ? "attention_backward_solo" : "attention_backward_team", attentions[1], 0.5f);
 }
+TEST_PAIR(attention_forward, attention_forward_cases)
+
 static void test_attention_levels(void)
 {
-    if (!quick) attention_case(attentions[0], 1);
+    if (!quick) attention_case("attention_forward_team", "attention_backward_team", attentions[0], 1);
 }
-static void test_attention_backward(void)
+
+static void attention_backward_cases(const char *kernel)
 {
-    for (int i = 2; i < ATTENTIONS && !quick; i++) attention_case(attentions[i], 0);
+    const bool solo = strcmp(kernel, "attention_backward_solo") == 0;
+    for (int i = 2; i < ATTENTIONS && !quick; i++)
+        attention_case(solo ? "attention_forward_solo" : "attention_forward_team", kernel, attentions[i],
+                       betas[i % BETAS]);
 }
+TEST_PAIR(attention_backward, attention_backward_cases)
 
 /* Rows, positions, heads, width, turned heads; pairs in both ways, and back again over itself. */
 static void test_rotary(void)

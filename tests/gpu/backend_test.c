@@ -1,4 +1,7 @@
 /* The calls of every backend but the CPU's: buffers, transfers with offsets, order, errors. */
+#include "device/context_internal.h"
+#include "device/profile.h"
+
 #include "devices.h"
 
 #include <stdio.h>
@@ -41,6 +44,8 @@ static void nothing_to_do_is_done(void)
     CHECK_INT(device.backend->copy(&device, at(a), at(a), 0), DML_OK);
     CHECK_INT(device.backend->zero(&device, at(a), 0), DML_OK);
     launch_ok((dml_launch){ .kernel = "axpby", .size = { 0, 1 }, .buffer = { at(a), at(a) } });
+    launch_ok((dml_launch){
+        .kernel = "axpby", .size = { 0, 1 }, .buffer = { { a.buffer, a.buffer->bytes }, at(a) } });
     launch_ok((dml_launch){ .kernel = "gemm", .size = { 4, 0 }, .buffer = { at(a), at(a), at(a) } });
     download(a, x);
     CHECK(x[0] == 1 && x[1] == 2);
@@ -149,8 +154,41 @@ static void two_devices_dont_meet(void)
     device = first;
 }
 
+/* More launches than are under way at once, each with its time, of a context of the device's own. */
+static void launches_are_timed(void)
+{
+    const int launches = UNDER_TSAN ? 3 : 300;
+    dml_device first = device;
+    dml_context *first_context = context;
+    float x = 1, y = 0;
+    context = dml__open_on(first.backend, first.index, &(dml_options){ .threads = 1 });
+    CHECK_INT(dml_profile_begin(context, 0), DML_OK);
+    device = context->device;
+    array a = upload(&x, 1), b = upload(&y, 1);
+    for (int i = 0; i < launches; i++)
+        launch_ok((dml_launch){ .kernel = "axpby",
+                                .size = { 1, 1 },
+                                .buffer = { at(a), at(b) },
+                                .integer = { 1 },
+                                .real = { 1, 1 } });
+    download(a, NULL), download(b, &y);
+    CHECK(y == (float)launches);
+    dml_profile_row rows[8];
+    const int count = dml_profile_rows(context, rows, 8);
+    bool found = false;
+    for (int i = 0; i < count; i++) {
+        CHECK(rows[i].seconds >= 0 && rows[i].seconds < 100 && strcmp(rows[i].pass, "step") == 0);
+        found = found || (strcmp(rows[i].what, "axpby") == 0 && rows[i].calls == launches);
+    }
+    CHECK(found);
+    dml_close(context);
+    context = first_context;
+    device = first;
+}
+
 static void everything(void)
 {
+    launches_are_timed();
     bytes_make_the_round_trip();
     nothing_to_do_is_done();
     work_is_in_order();
@@ -193,6 +231,8 @@ static void devices_describe_themselves(void)
             CHECK_MESSAGE(info.name[0] && info.memory > 0 && info.compute_units > 0,
                           "%s:%d: \"%s\", %llu bytes, %d units", backend->name, index, info.name,
                           (unsigned long long)info.memory, info.compute_units);
+            CHECK(info.driver[0] && info.clock >= 0);
+            if (strcmp(backend->name, "cuda") == 0) CHECK_CONTAINS(info.features, "compute capability ");
             CHECK(!(info.gpu && cpu_seen)); /* GPUs come first */
             cpu_seen = cpu_seen || !info.gpu;
         }

@@ -112,10 +112,13 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
     double *want = calloc(n, sizeof *want);
     conv_reference reference = { x, w, y, want };
     conv_products(s, to_x ? add_to_x : to_w ? add_to_w : add_to_y, &reference);
-    for (size_t i = 0; i < n; i++)
+    const bool relu = to_y && s->h % 2;
+    for (size_t i = 0; i < n; i++) {
         want[i] += (to_y && with_bias ? (double)bias[i % nf] : 0) + kept(beta, out[i]);
+        if (relu && want[i] <= 0) want[i] = 0;
+    }
     array ax = upload(x, nx), aw = upload(w, nw), ab = upload(bias, nf), ay = upload(y, ny);
-    dml_launch launch = { .kernel = kernel, .real = { beta } };
+    dml_launch launch = { .kernel = kernel, .real = { beta, relu } };
     set_shape(&launch, s);
     if (to_y) {
         launch.size[0] = tiled(s->f, s->g), launch.size[1] = (size_t)(s->n * oh * ow);
@@ -134,6 +137,29 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
     free(x), free(w), free(y), free(bias), free(want);
 }
 
+/* A weights' gradient in shares, of which the last may be empty. */
+static void shares_case(const char *kernel, const shape *s, int shares)
+{
+    const size_t nx = (size_t)(s->n * s->h * s->w * s->c), nf = (size_t)s->f;
+    const size_t nw = (size_t)(s->f * s->kh * s->kw * s->c / or_one(s->g)), all = (size_t)shares * nw;
+    const size_t ny = (size_t)(s->n * conv_out_h(s) * conv_out_w(s)) * nf;
+    float *x = numbers(nx), *y = numbers(ny), *w = output(all, 0);
+    double *want = calloc(nw, sizeof *want);
+    conv_reference reference = { x, NULL, y, want };
+    conv_products(s, add_to_w, &reference);
+    array ax = upload(x, nx), ay = upload(y, ny), aw = upload(w, all);
+    dml_launch launch = { .kernel = kernel,
+                          .size = { (size_t)shares * ((nw / nf + 63) / 64 * 64), tiled(s->f, s->g) },
+                          .buffer = { at(ax), at(ay), at(aw) },
+                          .real = { 0, (float)shares } };
+    set_shape(&launch, s);
+    launch_ok(launch);
+    download(ax, NULL), download(ay, NULL), download(aw, w);
+    for (size_t i = nw; i < all; i++) w[i % nw] += w[i];
+    check(kernel, w, want, nw, 8);
+    free(x), free(y), free(w), free(want);
+}
+
 /* Every shape with every beta, but of shapes of tiles only the largest: the others differ in nothing about
  * beta. */
 static void conv_cases(const char *kernel)
@@ -143,6 +169,8 @@ static void conv_cases(const char *kernel)
         for (int b = 0; b < upto(BETAS); b++)
             if (all || b == s % BETAS)
                 conv_case(kernel, &conv_shapes[s], betas[b], b % 2 && strstr(kernel, "forward"));
+    for (int s = quick; s < upto(CONV_SHAPES) && strstr(kernel, "weights"); s++)
+        shares_case(kernel, &conv_shapes[s], 2 + s % 3);
 }
 
 TEST_FAMILY(conv2d_forward, conv_cases)

@@ -18,6 +18,73 @@ for file in src/base/*.c src/thread/*.c src/device/*.c src/graph/*.c src/kernels
     src/kernels/formula.c src/kernels/elementwise.c src/kernels/update.c src/train/optimizer.c src/train/update_rows.c tests/gpu/kernels_test.c tests/gpu/backend_test.c; do
     check "$file compiles" $CC -std=c99 $flags $sanitize -c "$file" -o "$WORK/$(echo "$file" | tr / _).o"
 done
+cat >"$WORK/open.c" <<'END'
+#include "device/context.h"
+#include <stdio.h>
+
+int main(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .device = "cuda:0" });
+    puts(dml_error(context));
+    dml_close(context);
+    return 0;
+}
+END
+check "a program that opens a card compiles" $CC -std=c99 $flags $sanitize -c "$WORK/open.c" -o "$WORK/open.o"
+check "it links" $CXX $sanitize "$WORK/open.o" "$WORK/cuda.o" "$WORK"/src_*.o -o "$WORK/open" -lm -lpthread
+cat >"$WORK/queue.c" <<'END'
+/* Writes go through pieces of pinned memory: the host may use what it gave again, and waits for nothing but a
+   piece that is still on its way. */
+#include "device/backend.h"
+#include "device/context.h"
+#include "tests/test.h"
+
+int fake_cuda_waits(void);
+enum { MANY = 3 * (1 << 20) / 4 + 5, PIECES = 8, ROUNDS = 30 };
+static float given[MANY], got[MANY];
+
+static void writes_wait_for_nobody(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .device = "cuda:1", .threads = 1 });
+    dml_device device = *dml_context_device(context);
+    const dml_backend *b = device.backend;
+    dml_buffer x = { .bytes = sizeof given }, y = { .bytes = sizeof given };
+    const dml_ref at_x = { &x, 0 }, at_y = { &y, 0 };
+    const int waits = fake_cuda_waits();
+    const bool pinned = getenv("FAKE_CUDA") == NULL;
+    CHECK(b->buffer_create(&device, &x) == DML_OK && b->buffer_create(&device, &y) == DML_OK);
+    CHECK(b->zero(&device, at_y, sizeof given) == DML_OK);
+    dml_launch add = { .kernel = "axpby", .size = { 100, 1 }, .buffer = { at_x, at_y }, .integer = { 100 },
+                       .real = { 1, 1 } };
+    for (int round = 0; round < ROUNDS; round++) { /* y += x */
+        for (int i = 0; i < 100; i++) given[i] = (float)(round + i);
+        CHECK(b->write(&device, at_x, given, 400) == DML_OK && b->launch(&device, &add) == DML_OK);
+        memset(given, 0xff, 400);
+        if (round + 1 == PIECES) CHECK((fake_cuda_waits() == waits) == pinned);
+    }
+    CHECK(pinned ? fake_cuda_waits() <= waits + ROUNDS - PIECES : fake_cuda_waits() >= waits + ROUNDS);
+    CHECK(b->read(&device, got, at_y, 400) == DML_OK);
+    for (int i = 0; i < 100; i++) CHECK(got[i] == (float)(ROUNDS * (ROUNDS - 1) / 2 + ROUNDS * i));
+    for (int i = 0; i < MANY; i++) given[i] = (float)i; /* three pieces and a part of one */
+    CHECK(b->write(&device, at_x, given, sizeof given) == DML_OK);
+    memset(given, 0xff, sizeof given);
+    CHECK(b->read(&device, got, at_x, sizeof got) == DML_OK);
+    for (int i = 0; i < MANY && test__ok; i++) CHECK(got[i] == (float)i);
+    b->buffer_destroy(&device, &x), b->buffer_destroy(&device, &y);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN(writes_wait_for_nobody);
+    return test_report("gpu/queue");
+}
+END
+check "a program that writes compiles" $CC -std=c99 $flags -D_GNU_SOURCE -I. $sanitize -c "$WORK/queue.c" -o "$WORK/queue.o"
+check "it links, too" $CXX $sanitize "$WORK/queue.o" "$WORK/cuda.o" "$WORK"/src_*.o -o "$WORK/queue" -lm -lpthread
+check "writes wait for nobody" env DML_TUNE=0 "$WORK/queue"
+check "where no memory can be pinned, they wait" env DML_TUNE=0 FAKE_CUDA=unpinned "$WORK/queue"
 for test in kernels backend; do
     check "${test}_test links" $CXX $sanitize "$WORK/tests_gpu_${test}_test.c.o" "$WORK/cuda.o" "$WORK"/src_*.o \
         -o "$WORK/$test" -lm -lpthread
@@ -25,6 +92,17 @@ for test in kernels backend; do
 done
 check "without a driver there is no device" sh -c 'FAKE_CUDA=none DML_TEST_DEVICES=cuda "$0" | tee "$1" &&
     grep -q "no cuda device here" "$1"' "$WORK/backend" "$WORK/none"
+check "groups beyond the last, of a grid cut into layers, write nothing" env DML_TUNE=0 DML_TEST_DEVICES=cuda \
+    DML_TEST_KERNEL=conv2d_backward_weights_64x64 "$WORK/kernels"
+for mode in 'none:there is no NVIDIA driver' 'old:the driver is one for CUDA 12.4, and this was compiled with 13.0' \
+    'hidden:the driver shows no card'; do
+    check "no device says why: $mode" sh -c 'FAKE_CUDA=${2%%:*} "$0" >"$1" && grep -q "${2#*:}" "$1"' "$WORK/open" \
+        "$WORK/none" "$mode"
+done
+check_fails "a card in exclusive mode that is taken says so" 'compute mode is exclusive' \
+    env FAKE_CUDA=taken DML_TEST_DEVICES=cuda "$WORK/backend"
+check_fails "a device that is lost says so" 'the device is lost for this process' \
+    env FAKE_CUDA=lost DML_TEST_DEVICES=cuda "$WORK/backend"
 check_fails "a card without memory for the code says so" 'out of memory' \
     env FAKE_CUDA=full DML_TEST_DEVICES=cuda "$WORK/backend"
 check_fails "a card for which there is no code says what to compile" 'add -gencode' \

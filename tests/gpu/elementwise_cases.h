@@ -120,19 +120,43 @@ static void test_broadcast(void)
     free(x), free(y);
 }
 
+static void test_sum_shares(void)
+{
+    for (int b = quick; b < upto(BETAS); b++) {
+        enum { N = 300, SHARES = 7 };
+        float *x = numbers(N * SHARES), *y = output(N, betas[b]);
+        double want[N];
+        for (int i = 0; i < N; i++) want[i] = kept(betas[b], y[i]);
+        for (int i = 0; i < N * SHARES; i++) want[i % N] += (double)x[i];
+        array ax = upload(x, N * SHARES), ay = upload(y, N);
+        launch_ok((dml_launch){ .kernel = "sum_shares",
+                                .size = { N, 1 },
+                                .buffer = { at(ax), at(ay) },
+                                .integer = { N, SHARES },
+                                .real = { betas[b] } });
+        download(ax, NULL), download(ay, y);
+        check("sum_shares", y, want, N, SHARES);
+        free(x), free(y);
+    }
+}
+
 static void test_bias_add(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 7, 37 }, { 256, 3 } };
-    for (int s = quick; s < upto(3); s++) {
-        const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1], n = rows * columns;
+    for (int i = 4 * quick; i < (quick ? 8 : 12); i++) {
+        const int *shape = shapes[i / 4], relu = i % 2, biased = i % 4 < 2;
+        const size_t rows = (size_t)shape[0], columns = (size_t)shape[1], n = rows * columns;
         float *bias = numbers(columns), *y = numbers(n);
         double *want = malloc(n * sizeof *want);
-        for (size_t i = 0; i < n; i++) want[i] = (double)y[i] + (double)bias[i % columns];
+        for (size_t j = 0; j < n; j++) {
+            want[j] = (double)y[j] + (biased ? (double)bias[j % columns] : 0);
+            if (relu && want[j] <= 0) want[j] = 0;
+        }
         array a = upload(bias, columns), b = upload(y, n);
         launch_ok((dml_launch){ .kernel = "bias_add",
                                 .size = { n, 1 },
-                                .buffer = { at(a), at(b) },
-                                .integer = { (int)rows, (int)columns } });
+                                .buffer = { biased ? at(a) : (dml_ref){ NULL, 0 }, at(b) },
+                                .integer = { (int)rows, (int)columns, relu } });
         download(a, NULL), download(b, y);
         check("bias_add", y, want, n, 1);
         free(bias), free(y), free(want);

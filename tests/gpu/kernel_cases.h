@@ -71,6 +71,11 @@ static bool device_has(const char *kernel)
         if (device_has(#kernel)) cases(#kernel);                                                             \
     }
 
+/* The same of a pair. */
+#define TEST_PAIR(pair, cases)                                                                               \
+    TEST_OF_FAMILY(pair##_team, cases)                                                                       \
+    TEST_OF_FAMILY(pair##_solo, cases)
+
 static const int sizes[] = { 1, 257, 255, 256, 1000 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 

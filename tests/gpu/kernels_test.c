@@ -47,6 +47,9 @@ static void families(void)
     conv_case("conv2d_forward", &conv_shapes[1], 1, true);
     conv_case("conv2d_backward_input", &conv_shapes[1], 1, false);
     conv_case("conv2d_backward_weights", &conv_shapes[1], 1, false);
+    sample_forward_case("sample_norm_forward", sample_create(sample_shapes[1], false, true));
+    sample_backward_case("sample_norm_backward", sample_create(sample_shapes[1], false, true), 1);
+    attention_case("attention_forward", "attention_backward", attentions[quick ? 0 : 1], 1);
 }
 
 /* All tiles add in the same order, so that what is chosen changes no bit; the solo kernels may contract

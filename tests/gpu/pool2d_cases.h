@@ -11,11 +11,13 @@ static const shape pool_shapes[] = {
     { 3, 9, 8, 5, 0, 3, 3, 2, 1, 1, 2, 0, 0, 0 },
     { 1, 6, 11, 7, 0, 2, 3, 3, 4, 1, 0, 0, 0, 0 },
     { 2, 9, 8, 5, 1, 3, 4, 2, 3, 2, 2, 0, 0, 0 },                 /* means that count padding */
+    { 2, 11, 12, 3, 0, 2, 2, 3, 4, 1, 1, 0, 0, 0 },               /* rows and columns of no window */
     { 1, 6, 5, 2, 0, 2, 3, INT32_MAX, INT32_MAX, 1, 0, 0, 0, 0 }, /* a place plus a stride is no int */
 };
 enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
 
-static void pool_case(const shape *s, bool max, float beta, bool nans)
+/* `apart`: the kernel for windows that have nothing in common. */
+static void pool_case(const shape *s, bool max, bool apart, float beta, bool nans)
 {
     const int oh = out_size(s->h, s->kh, s->sh, s->ph), ow = out_size(s->w, s->kw, s->sw, s->pw);
     const size_t nx = (size_t)(s->n * s->h * s->w * s->c), ny = (size_t)(s->n * oh * ow * s->c);
@@ -64,8 +66,20 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
         launch.buffer[2] = at(aa);
     }
     launch_ok(launch);
-    launch = (dml_launch){ .kernel = max ? "max_pool2d_backward" : "avg_pool2d_backward",
-                           .size = { nx, 1 },
+    if (max && nans) { /* of a relu */
+        int *gated = calloc(ny, sizeof *gated);
+        array ag = upload(gated, ny);
+        launch.buffer[2] = at(ag);
+        launch.integer[13] = 1;
+        launch_ok(launch);
+        download(ag, gated);
+        for (size_t i = 0; i < ny; i++) CHECK_INT(gated[i], want_y[i] > 0 ? want_argmax[i] : -1);
+        free(gated);
+    }
+    launch = (dml_launch){ .kernel = apart ? "max_pool2d_backward_apart"
+                                     : max ? "max_pool2d_backward"
+                                           : "avg_pool2d_backward",
+                           .size = { apart ? ny : nx, 1 },
                            .real = { beta } };
     set_shape(&launch, s);
     int b = 0;
@@ -86,24 +100,32 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
 
 static void test_max_pool2d_forward(void)
 {
-    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], true, 0, true);
+    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], true, false, 0, true);
 }
 
 static void test_max_pool2d_backward(void)
 {
     for (int s = quick; s < upto(POOL_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], true, betas[b], false);
+        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], true, false, betas[b], false);
+}
+
+static void test_max_pool2d_backward_apart(void)
+{
+    for (int s = quick; s < upto(POOL_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++)
+            if (pool_shapes[s].sh >= pool_shapes[s].kh && pool_shapes[s].sw >= pool_shapes[s].kw)
+                pool_case(&pool_shapes[s], true, true, betas[b], false);
 }
 
 static void test_avg_pool2d_forward(void)
 {
-    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], false, 0, true);
+    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], false, false, 0, true);
 }
 
 static void test_avg_pool2d_backward(void)
 {
     for (int s = quick; s < upto(POOL_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], false, betas[b], false);
+        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], false, false, betas[b], false);
 }
 
 #endif

@@ -6,7 +6,7 @@
 
 /* samples, pixels, groups, width, rows of a part */
 static const int sample_shapes[][5] = {
-    { 1, 1, 1, 1, 64 }, { 2, 7, 3, 5, 4 }, { 3, 1, 1, 300, 2 }, { 2, 150, 2, 2, 64 }
+    { 1, 1, 1, 1, 64 }, { 2, 7, 3, 5, 4 }, { 3, 1, 1, 300, 2 }, { 2, 150, 2, 2, 64 }, { 11, 2, 1, 48, 5 }
 };
 enum { SAMPLE_SHAPES = sizeof sample_shapes / sizeof sample_shapes[0] };
 
@@ -64,7 +64,7 @@ static dml_launch sample_launch(const sample_norm *s, const char *kernel)
                                       s->parts } };
 }
 
-static void sample_forward_case(sample_norm s)
+static void sample_forward_case(const char *kernel, sample_norm s)
 {
     float *y = output(s.n, 0), *got = output(2 * s.stats, 0);
     double *want = malloc(s.n * sizeof *want), *statistics = malloc(2 * s.stats * sizeof *statistics);
@@ -76,26 +76,26 @@ static void sample_forward_case(sample_norm s)
     }
     array ax = upload(s.x, s.n), aw = upload(s.weight, (size_t)s.channels), ay = upload(y, s.n);
     array ab = upload(s.bias, (size_t)s.channels), as = upload(got, 2 * s.stats);
-    dml_launch launch = sample_launch(&s, "sample_norm_forward");
+    dml_launch launch = sample_launch(&s, kernel);
     launch.buffer[0] = at(ax), launch.buffer[3] = at(as), launch.buffer[4] = at(ay);
     if (s.affine) launch.buffer[1] = at(aw), launch.buffer[2] = at(ab);
     launch.real[0] = sample_epsilon;
     launch_ok(launch);
     download(ax, NULL), download(aw, NULL), download(ab, NULL), download(as, got), download(ay, y);
-    check("sample_norm_forward", y, want, s.n, 30);
-    check("sample_norm_forward's statistics", got, statistics, 2 * s.stats, 30);
+    check(kernel, y, want, s.n, 30);
+    check(kernel, got, statistics, 2 * s.stats, 30);
     free(y), free(got), free(want), free(statistics);
     sample_destroy(&s);
 }
 
-static void test_sample_norm_forward(void)
+static void sample_forward_cases(const char *kernel)
 {
     for (int s = quick; s < upto(SAMPLE_SHAPES); s++)
         for (int how = 0; how < 3; how++)
-            sample_forward_case(sample_create(sample_shapes[s], how == 1, how != 2));
+            sample_forward_case(kernel, sample_create(sample_shapes[s], how == 1, how != 2));
 }
 
-static void sample_backward_case(sample_norm s, float beta)
+static void sample_backward_case(const char *kernel, sample_norm s, float beta)
 {
     const size_t nc = (size_t)s.channels;
     float *dx = output(s.n, beta);
@@ -113,24 +113,28 @@ static void sample_backward_case(sample_norm s, float beta)
         }
     array ax = upload(s.x, s.n), ay = upload(s.dy, s.n), aw = upload(s.weight, nc);
     array as = upload(s.statistics, 2 * s.stats), ad = upload(dx, s.n);
-    dml_launch launch = sample_launch(&s, "sample_norm_backward");
+    dml_launch launch = sample_launch(&s, kernel);
     launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[3] = at(as);
     launch.buffer[4] = at(ad);
     if (s.affine) launch.buffer[2] = at(aw);
     launch.real[0] = beta;
     launch_ok(launch);
     download(ax, NULL), download(ay, NULL), download(aw, NULL), download(as, NULL), download(ad, dx);
-    check("sample_norm_backward", dx, want, s.n, 100);
+    check(kernel, dx, want, s.n, 100);
     free(dx), free(want), free(sum);
     sample_destroy(&s);
 }
 
-static void test_sample_norm_backward(void)
+static void sample_backward_cases(const char *kernel)
 {
     for (int s = quick; s < upto(SAMPLE_SHAPES); s++)
         for (int how = 0; how < 3; how++)
-            sample_backward_case(sample_create(sample_shapes[s], how == 1, how != 2), betas[how % BETAS]);
+            sample_backward_case(kernel, sample_create(sample_shapes[s], how == 1, how != 2),
+                                 betas[how % BETAS]);
 }
+
+TEST_PAIR(sample_norm_forward, sample_forward_cases)
+TEST_PAIR(sample_norm_backward, sample_backward_cases)
 
 static void test_sample_norm_products(void)
 {

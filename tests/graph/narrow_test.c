@@ -223,6 +223,53 @@ static void gradients_stay_near(const model *m)
     close_subject(&s);
 }
 
+/* A norm of numbers that are the same for all samples, or alone in their group, has no gradient, however far
+   from 0 they lie: 1 / sqrt(epsilon) times a rounding would be one of thousands. */
+static dml_node *far_from_zero(dml_graph *g)
+{
+    dml_node *x = dml_input(g, "x", DML_F32, 8), *w = dml_parameter(g, "w", dml_init_constant(100.3f), 8);
+    return dml_silu(dml_add(dml_affine(x, 0.3f, 0), w));
+}
+static dml_node *groups_of_one(dml_graph *g)
+{
+    return dml_group_norm(far_from_zero(g), 8, NULL);
+}
+static dml_node *batch_of_one(dml_graph *g)
+{
+    return dml_batch_norm(far_from_zero(g), NULL);
+}
+static dml_node *read_before(dml_graph *g)
+{
+    dml_node *h = far_from_zero(g), *early = dml_affine(h, 0, 1);
+    dml_node *y = dml_mul(dml_group_norm(h, 8, NULL), early);
+    return dml_add(y, dml_affine(h, 0, 1)); /* which reads it last */
+}
+
+static void norms_of_what_is_kept(void)
+{
+    dml_node *(*const build[])(dml_graph *) = { groups_of_one, batch_of_one, read_before };
+    for (int i = 0; i < 3; i++)
+        for (int t = 0; t < 2; t++) {
+            dml_context *context = open_here(NULL);
+            dml_node *y = build[i](dml_graph_create(context));
+            dml_node *loss = dml_mean_squared_error(dml_tanh(y), dml_input(y->graph, "t", DML_F32, 8));
+            const dml_program_options options = { .batch = 1, .training = true, .dtype = narrow_types[t] };
+            dml_program *p = dml_compile(loss, &options);
+            CHECK_MESSAGE(p, "%s", dml_error(context));
+            float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, target[8] = { 0.5f, -0.5f, 1, 2, 3, 4, 5, 6 }, g[32];
+            const void *const inputs[] = { x, target };
+            CHECK(loss->graph->trained_count <= 32);
+            CHECK_INT(program_train(p, 1, inputs, 1, NULL, NULL), DML_OK);
+            read_floats(context, g, p->g, loss->graph->trained_count);
+            const dml_node *w = loss->graph->first_parameter;
+            for (int k = 0; k < 8; k++)
+                CHECK_MESSAGE(fabsf(g[w->offset + (size_t)k]) < 1e-3f, "case %d, %s: gradient %g", i,
+                              dml_dtype_name(narrow_types[t]), (double)g[w->offset + (size_t)k]);
+            dml_close(context);
+        }
+}
+EACH_BACKEND(norms_of_what_is_kept)
+
 static void probabilities_stay_such(void)
 {
     const model scores = { "large scores", large_scores, 2 }, logits = { "large logits", large_logits, 2 };
@@ -238,5 +285,6 @@ int main(void)
     RUN_EACH(every_op);
     RUN_EACH(the_plan_changes_no_bit);
     RUN_EACH(probabilities_stay_such);
+    RUN_EACH(norms_of_what_is_kept);
     return test_report("graph/narrow");
 }

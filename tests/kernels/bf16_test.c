@@ -103,8 +103,10 @@ static void check_product(const product *p, unsigned *state)
     const int lda = leading(p->trans_a, p->m, p->k, p->pad), ldb = leading(p->trans_b, p->k, p->n, p->pad);
     const int ldc = (p->n ? p->n : 1) + p->pad;
     const size_t c_count = extent(DML_NO_TRANS, ldc, p->m, p->n);
-    dml_bf16 *a = new_bf16(extent(p->trans_a, lda, p->m, p->k), state);
-    dml_bf16 *b = new_bf16(extent(p->trans_b, ldb, p->k, p->n), state);
+    /* An array may begin between two floats. */
+    const size_t skip_a = p->pad == 2, skip_b = p->relu;
+    dml_bf16 *all_a = new_bf16(skip_a + extent(p->trans_a, lda, p->m, p->k), state), *a = all_a + skip_a;
+    dml_bf16 *all_b = new_bf16(skip_b + extent(p->trans_b, ldb, p->k, p->n), state), *b = all_b + skip_b;
     float *wide_a = widened(a, extent(p->trans_a, lda, p->m, p->k));
     float *wide_b = widened(b, extent(p->trans_b, ldb, p->k, p->n));
     float *bias = kernel_array((size_t)p->n, state), *c = kernel_array(c_count, state);
@@ -149,16 +151,16 @@ static void check_product(const product *p, unsigned *state)
         kernel_free(got);
     }
     kernel_free(first), kernel_free(c), kernel_free(bias);
-    free(a), free(b), free(wide_a), free(wide_b);
+    free(all_a), free(all_b), free(wide_a), free(wide_b);
 }
 
 static void all_shapes(void)
 {
-    static const int sizes[][3] = { { 1, 1, 1 },     { 3, 5, 2 },      { 16, 16, 32 },   { 17, 33, 31 },
-                                    { 32, 32, 64 },  { 33, 31, 65 },   { 1, 70, 100 },   { 70, 1, 100 },
-                                    { 5, 100, 600 }, { 64, 48, 1030 }, { 97, 65, 47 },   { 8, 9, 0 },
-                                    { 0, 4, 4 },     { 4, 0, 4 },      { 40, 130, 513 }, { 130, 6, 90 },
-                                    { 20, 20, 3000 } };
+    static const int sizes[][3] = { { 1, 1, 1 },      { 3, 5, 2 },       { 16, 16, 32 },   { 17, 33, 31 },
+                                    { 32, 32, 64 },   { 33, 31, 65 },    { 1, 70, 100 },   { 70, 1, 100 },
+                                    { 5, 100, 600 },  { 64, 48, 1030 },  { 97, 65, 47 },   { 8, 9, 0 },
+                                    { 0, 4, 4 },      { 4, 0, 4 },       { 40, 130, 513 }, { 130, 6, 90 },
+                                    { 20, 20, 3000 }, { 33, 1100, 530 }, { 200, 18, 70 } };
     unsigned state = 3;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int form = TEST_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {

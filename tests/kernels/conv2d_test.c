@@ -195,6 +195,9 @@ static void larger_shapes(void)
         { 4, 9, 31, 7, 13, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* of less than a vector */
         { 4, 20, 9, 16, 16, 3, 3, 1, 2, 1, 1, 0, 0, 0, 0, 0 }, /* along columns */
         { 5, 19, 10, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 },  /* lines of dy that end with the last filter */
+        { 1, 5, 6, 33, 10, 3, 3, 1, 1, 4, 4, 4, 4, 0, 0, 0 },  /* dw of taps that few lines and pixels meet */
+        { 2, 9, 13, 40, 9, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0, 0 },
+        { 1, 3, 301, 33, 9, 5, 3, 1, 1, 2, 1, 0, 0, 0, 0, 0 }, /* and of such that no line of a strip meets */
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },    /* an empty batch: dw is beta dw */
         { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040, 0,
           0 },                                                     /* depthwise: channels in several blocks */
@@ -202,6 +205,8 @@ static void larger_shapes(void)
         { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5, 0, 0 },      /* few, and lines in several parts */
         { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11, 0, 0 }, /* of a window that isn't copied */
         { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72, 0, 0 },   /* beyond the level-2 caches */
+        { 2, 17, 9, 20, 20, 3, 3, 3, 2, 1, 1, 0, 0, 20, 0, 0 },    /* more phases than go at once */
+        { 2, 1, 9, 20, 20, 3, 3, 2, 2, 1, 1, 0, 0, 20, 0, 0 },     /* fewer lines than phases */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -209,6 +214,25 @@ static void larger_shapes(void)
             CHECK_INT(dml_pool_reserve(kernel_pools[p], dml_conv2d_scratch(&shapes[i], true)), DML_OK);
         check(shapes[i], kernel_pools, KERNEL_POOLS, &state);
     }
+}
+
+/* Outputs that meet padding alone, of sums over several blocks of k: they are finished, too. */
+static void outputs_of_padding(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 8, 6, 7, 65, 1, 3, 3, 1, 1, 3, 1, 0, 0, 0, 0, 0 },
+        { 7, 5, 8, 52, 2, 3, 3, 1, 1, 3, 0, 0, 0, 0, 0, 0 },
+        { 3, 6, 23, 70, 3, 2, 2, 1, 1, 2, 3, 0, 0, 0, 0, 0 },
+        { 3, 8, 20, 60, 5, 3, 3, 1, 1, 3, 1, 0, 0, 0, 0, 0 },
+    };
+    static const end ends[] = { { true, true, 0 }, { false, true, 1 }, { true, false, 0.5f } };
+    unsigned state = 4;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t e = 0; e < sizeof ends / sizeof ends[0]; e++) {
+            arrays r = make(shapes[i], &state);
+            check_direction(&r, FORWARD, ends[e], kernel_pools, 2, &state);
+            discard(&r);
+        }
 }
 
 /* Any shape, with any pool: one without scratch (NULL), and ones with what dml_conv2d_scratch says. */
@@ -360,6 +384,7 @@ static void kernels_strides_pads_on_each_isa(void)
 static void larger_shapes_on_each_isa(void)
 {
     kernel_each_isa(larger_shapes);
+    kernel_each_isa(outputs_of_padding);
 }
 
 static double dot(const float *a, const float *b, size_t n)

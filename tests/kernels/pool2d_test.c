@@ -211,6 +211,28 @@ static dml_pool2d_shape outputs_of_one(int height, int width)
     return s;
 }
 
+static void refuses_null(void)
+{
+    const dml_pool2d_shape shape = { .batch = 1,
+                                     .height = 2,
+                                     .width = 2,
+                                     .channels = 1,
+                                     .kernel_h = 2,
+                                     .kernel_w = 2,
+                                     .stride_h = 2,
+                                     .stride_w = 2 };
+    float x[4] = { 0 }, y[1] = { 0 };
+    int32_t argmax[1] = { 0 };
+    CHECK_INT(dml_max_pool2d_forward(NULL, NULL, x, y, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_max_pool2d_forward(NULL, &shape, NULL, y, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_max_pool2d_forward(NULL, &shape, x, NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_max_pool2d_backward(NULL, &shape, NULL, y, 0, x), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_max_pool2d_backward(NULL, &shape, argmax, y, 0, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_avg_pool2d_forward(NULL, NULL, x, y), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_avg_pool2d_backward(NULL, NULL, y, 0, x), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_max_pool2d_forward(NULL, &shape, x, y, NULL), DML_OK);
+}
+
 static void refuses_bad_shapes(void)
 {
     const dml_pool2d_shape good = { 1, 4, 4, 1, 2, 2, 2, 2, 1, 1, 0, 0, false };
@@ -285,6 +307,7 @@ static void all(void)
     backward_is_the_adjoint();
     the_same_for_any_threads();
     refuses_bad_shapes();
+    refuses_null();
     takes_huge_windows();
 }
 

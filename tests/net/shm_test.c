@@ -588,8 +588,21 @@ static void waits_know_what_they_wait_for(void)
     b->calls->wake(b);
     wishes[0] = 0;
     CHECK_INT(b->calls->receive(b, 0, DML__CHANNEL_CONTROL, &span, 1), 8);
-    CHECK_INT(b->calls->wait(b, wishes, 60), 0);
+    CHECK_INT(b->calls->wait(b, wishes, 60), DML__READY_WOKEN);
     CHECK_STRING(b->calls->medium(b, 0), "shm");
+    two_close();
+}
+
+/* Who is woken returns, also when a bell for what it has taken already is all that came beside. */
+static void a_late_bell_hides_no_wake(void)
+{
+    uint8_t wishes[2] = { DML__WISH_RECEIVE, 0 };
+    if (!two_open(4096)) return;
+    CHECK_INT(send_bytes(two[0].below, 1, DML__CHANNEL_DATA, "", 1), 1);
+    b->calls->wake(b);
+    CHECK_INT(b->calls->wait(b, wishes, 20), DML__READY_WOKEN);
+    CHECK_INT(send_bytes(two[0].below, 1, DML__CHANNEL_DATA, "", 1), 1);
+    CHECK_INT(b->calls->wait(b, wishes, 0.02), 0);
     two_close();
 }
 
@@ -737,6 +750,7 @@ int main(void)
     RUN(nothing_stays_open);
     RUN(pieces_lie_at_every_offset);
     RUN(waits_know_what_they_wait_for);
+    RUN(a_late_bell_hides_no_wake);
     RUN(who_has_closed_is_gone);
     RUN(a_spoiled_ring_is_survived);
     RUN(indices_that_make_no_sense_end_it);

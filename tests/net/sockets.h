@@ -80,7 +80,7 @@ static int sockets_wait(dml__transport *transport, const uint8_t *wishes, double
         if (polls[t->world + r].revents) ready |= DML__READY_DATA;
     }
     char dust[64];
-    if (polls[2 * t->world].revents) (void)!read(t->wake[0], dust, sizeof dust);
+    if (polls[2 * t->world].revents && read(t->wake[0], dust, sizeof dust) > 0) ready |= DML__READY_WOKEN;
     return ready;
 }
 

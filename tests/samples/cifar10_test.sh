@@ -80,6 +80,11 @@ check "it tells the same" same_ends whole again
 check "on one thread" run one_thread --steps 50 --load end --threads 1
 check "it tells the same there" same_ends whole one_thread
 
+check "one cycle" run cycle --drawn 320 --epochs 4 --one-cycle
+check "the rate climbs for a quarter of it, and falls to 0" awk '{ gsub(/[,}]/, "") } $1 == "{\"step\":" { lr[++n] = $8 }
+    END { for (i = 2; i <= n; i++) if (i <= 10 ? lr[i] <= lr[i - 1] : i > 11 && lr[i] >= lr[i - 1]) bad++
+          exit bad || n != 40 || lr[1] > 0.011 || lr[10] < 0.097 || lr[40] > 0.001 }' cycle.log
+
 # ranks STRATEGY: two of them train by it; the loss falls, and rank 0 alone reports.
 ranks() {
     timeout 300 "$dmlrun" -n 2 $cifar10 --drawn 2000 --steps 50 --threads 1 --strategy "$1" --log ranks.log >ranks 2>&1 </dev/null

@@ -31,7 +31,7 @@ same_losses() {
 
 check "--help" sh -c "'$mnist' --help | grep -q -e '--batch B'"
 check "--help lists the strategies" sh -c "'$mnist' --help | grep -q '^ *simu_parallel  *each rank trains alone'"
-check "--list-devices" sh -c "'$mnist' --list-devices | grep -q '^cpu '"
+check "--list-devices" sh -c "'$mnist' --list-devices | grep -q '^cpu .* units, [1-9][0-9]* MiB'"
 check "an unknown flag" refuses 2 '"--bach" is no flag' "$mnist" --bach 3
 check "a stray word" refuses 2 '"lenet" is no flag' "$mnist" lenet
 check "a flag without its value" refuses 2 '--batch wants a value' "$mnist" --batch
@@ -102,6 +102,13 @@ head -c 5000 checkpoint >cut
 check "a checkpoint cut short" refuses 1 cut "$mnist" --model mlp --load cut
 check "a checkpoint of another model" refuses 1 checkpoint "$mnist" --model lenet --load checkpoint
 check "no such checkpoint" refuses 1 nowhere/c "$mnist" --load nowhere/c
+profiled() {
+    mlp --steps 3 --profile profile.json >told && grep -q "in 3 calls: dense, backward of dense_1" told &&
+        grep -q "all of [0-9]*, for ui.perfetto.dev" told && grep -q '"name":"dense_2"' profile.json &&
+        [ "$(tail -c 3 profile.json)" = "]}" ]
+}
+check "a profile" profiled
+check "a profile that can't be written" refuses 1 nowhere/p "$mnist" --profile nowhere/p
 check "a log that can't be written" refuses 1 nowhere/l "$mnist" --log nowhere/l
 check "a checkpoint that can't be written" refuses 1 nowhere/s "$mnist" --model mlp --steps 1 --save nowhere/s
 check "it says so before it trains" [ ! -s "$WORK/out" ]

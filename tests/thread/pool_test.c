@@ -265,6 +265,50 @@ static void all_threads_work_at_once(void)
 }
 #endif
 
+#ifndef DML_NO_THREADS
+typedef struct parts {
+    int threads, each, begun, ended; /* `each` tasks are a worker's part */
+    bool moved[16];                  /* its first task was another's */
+    bool seen[16];
+    bool held; /* the caller stays in its first task until all the others have ended */
+} parts;
+
+static void part_task(void *argument, int task, int worker)
+{
+    parts *p = (parts *)argument;
+    if (!p->seen[worker]) {
+        p->seen[worker] = true;
+        p->moved[worker] = task != worker * p->each;
+        __atomic_add_fetch(&p->begun, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&p->begun, __ATOMIC_SEQ_CST) < p->threads) nap(1u);
+        if (worker == 0)
+            while (p->held && __atomic_load_n(&p->ended, __ATOMIC_SEQ_CST) < p->threads * p->each - 1)
+                nap(1u);
+    }
+    __atomic_add_fetch(&p->ended, 1, __ATOMIC_SEQ_CST);
+}
+
+/* In a pool's first loop, for which no worker can be late: each begins with its own part, and the others take
+   over what one of them doesn't get to. */
+static void workers_have_parts(void)
+{
+    for (int threads = 2; threads <= 6; threads++)
+        for (int each = 1; each <= 4; each++) {
+            dml_pool_options options = { 0 };
+            options.threads = threads;
+            dml_pool *pool = dml_pool_create(&options);
+            CHECK(pool);
+            parts p;
+            memset(&p, 0, sizeof p);
+            p.threads = threads, p.each = each, p.held = each > 1;
+            dml_pool_run(pool, threads * each, part_task, &p);
+            CHECK_INT(p.ended, threads * each);
+            for (int w = 0; w < threads; w++) CHECK(p.seen[w] && !p.moved[w]);
+            dml_pool_destroy(pool);
+        }
+}
+#endif
+
 /* What one loop wrote, the next one and the caller see. */
 static void many_tiny_loops(void)
 {
@@ -644,6 +688,7 @@ int main(void)
     RUN(the_idle_sleep);
 #ifndef DML_NO_THREADS
     RUN(all_threads_work_at_once);
+    RUN(workers_have_parts);
 #endif
     RUN(many_tiny_loops);
     RUN(loops_inside_loops);

@@ -190,6 +190,15 @@ static void refused(void)
         CHECK_CONTAINS(dml_error(context), "a search for learning rates");
         dml_clear_error(context);
     }
+    dml_lr_finder *first = dml_lr_finder_begin(t, NULL);
+    CHECK(first && !dml_lr_finder_begin(t, NULL));
+    CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "a second search for learning rates");
+    dml_clear_error(context);
+    CHECK_INT(dml_lr_finder_end(first), DML_OK);
+    first = dml_lr_finder_begin(t, NULL);
+    CHECK(first);
+    CHECK_INT(dml_lr_finder_end(first), DML_OK);
     CHECK_INT(dml_trainer_backward(t, 1, inputs, 2, DML_MORE, NULL), DML_OK);
     CHECK(!dml_lr_finder_begin(t, NULL));
     CHECK_INT(dml_status_of(context), DML_ERROR_STATE);

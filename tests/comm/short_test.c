@@ -1,0 +1,243 @@
+/* Short calls, which go past the engine: whatever the other ranks do meanwhile, the results are the engine's
+   to the bit, and so are the sentences when something is wrong. */
+#include "ranks.h"
+
+enum { MOST = 200, ROUNDS = 30 };
+
+/* How a rank goes about the calls. */
+typedef enum manner { SHORT, BY_ENGINE, MIXED } manner;
+
+typedef struct plan {
+    manner manner;
+    const char *algorithm;
+} plan;
+
+static unsigned next_of(unsigned *state)
+{
+    return *state = *state * 1664525u + 1013904223u, *state >> 8;
+}
+
+/* Sums of them depend on their order. */
+static float value(int rank, int round, size_t i)
+{
+    unsigned state = (unsigned)rank * 7919u + (unsigned)round * 104729u + (unsigned)i * 31u + 1;
+    next_of(&state);
+    return (float)next_of(&state) * 1e-3f + 1.0f / (float)(rank + 3);
+}
+
+static void finish(test_rank *me, dml_request *request)
+{
+    if (!request) me->bad++;
+    me->bad += dml_comm_wait(me->comm, request) != DML_OK;
+}
+
+/* One call of each operation; `later`: this rank's are started, then waited for. */
+static void one_round(test_rank *me, int round, size_t count, bool later)
+{
+    static __thread float in[RANKS_MAX * MOST], out[RANKS_MAX * MOST];
+    const int root = round % me->world;
+    const size_t all = count * (size_t)me->world;
+    dml_comm *comm = me->comm;
+    for (int operation = 0; operation < 9; operation++) {
+        for (size_t i = 0; i < all; i++) in[i] = out[i] = value(me->rank, round + operation, i);
+        dml_request *request = NULL;
+        dml_status status = DML_OK;
+#define CALL(name, ...)                                                                                      \
+    if (later)                                                                                               \
+        request = dml_comm_##name##_start(comm, __VA_ARGS__);                                                \
+    else                                                                                                     \
+        status = dml_comm_##name(comm, __VA_ARGS__);                                                         \
+    break
+        switch (operation) {
+        case 0: CALL(all_reduce, out, count, DML_F32, round % 2 ? DML_MEAN : DML_SUM);
+        case 1: CALL(reduce, out, count, DML_F32, DML_SUM, root);
+        case 2: CALL(broadcast, out, count, DML_F32, root);
+        case 3: CALL(scatter, in, count, DML_F32, out, root);
+        case 4: CALL(gather, in, count, DML_F32, out, root);
+        case 5: CALL(all_gather, in, count, DML_F32, out);
+        case 6: CALL(reduce_scatter, in, count, DML_F32, DML_SUM, out);
+        case 7: CALL(all_to_all, in, count, DML_F32, out);
+        default:
+            if (later)
+                request = dml_comm_barrier_start(comm);
+            else
+                status = dml_comm_barrier(comm);
+        }
+#undef CALL
+        if (later) finish(me, request);
+        me->bad += status != DML_OK;
+        if (operation != 1 || me->rank == root) ranks_digest(me, out, all * sizeof *out);
+    }
+}
+
+static void rounds_body(test_rank *me)
+{
+    const plan *p = (const plan *)me->user;
+    unsigned state = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        const size_t count = round == 3 ? 0 : 1 + next_of(&state) % (round % 3 ? 5 : MOST);
+        const int sleeper = (int)(next_of(&state) % (unsigned)me->world);
+        const bool later = p->manner == MIXED && (round + me->rank) % 3 == 0;
+        /* Who is late is waited for by the engine. */
+        if (round % 8 == 7 && sleeper == me->rank) ranks_sleep(0.003);
+        one_round(me, round, count, later);
+    }
+}
+
+static void run_rounds(int world, plan *p, unsigned long long digests[RANKS_MAX])
+{
+    test_rank ranks[RANKS_MAX];
+    ranks_prepare(ranks, world, 30, rounds_body, p);
+    for (int rank = 0; rank < world; rank++) {
+        ranks[rank].options.algorithm = p->algorithm;
+        ranks[rank].options.progress_thread = p->manner == BY_ENGINE || (p->manner == MIXED && rank % 4 == 1);
+    }
+    ranks_run_on(ranks, world, "shm");
+    for (int rank = 0; rank < world; rank++) {
+        CHECK_MESSAGE(!ranks[rank].status && !ranks[rank].bad, "%s: rank %d of %d: %d wrong: %s",
+                      p->algorithm, rank, world, ranks[rank].bad, ranks[rank].error);
+        digests[rank] = ranks[rank].digest;
+    }
+}
+
+static void the_same_bits(void)
+{
+    static const char *const names[] = { "butterfly,binomial,bruck,halving,dissemination",
+                                         "direct,master_worker,tree",
+                                         "ring,chain,pairwise,halving_doubling" };
+    unsigned long long digests[3][RANKS_MAX];
+    for (int world = 1; world <= RANKS_MAX; world++)
+        for (int k = world % 3; k<3; k += world> 4 ? 3 : 1) {
+            for (int m = 0; m < 3; m++) {
+                plan p;
+                p.manner = (manner)m;
+                p.algorithm = names[k];
+                run_rounds(world, &p, digests[m]);
+            }
+            for (int rank = 0; rank < world; rank++)
+                CHECK_MESSAGE(digests[0][rank] == digests[1][rank] && digests[0][rank] == digests[2][rank],
+                              "%s: rank %d of %d has other bits than by the engine", names[k], rank, world);
+        }
+}
+
+/* ---- what lies in between ---- */
+
+/* Messages before collectives: their frames are at the head when a short call looks. */
+static void messages_body(test_rank *me)
+{
+    const int next = (me->rank + 1) % me->world, before = (me->rank + me->world - 1) % me->world;
+    for (int i = 0; i < 200; i++) {
+        float sum = 1;
+        int32_t got = -1;
+        const int32_t given = i * 10 + me->rank;
+        dml_request *sent = dml_comm_send_start(me->comm, &given, 1, DML_I32, next, i);
+        me->bad += dml_comm_all_reduce(me->comm, &sum, 1, DML_F32, DML_SUM) != DML_OK;
+        if (i % 3 == 0) me->bad += dml_comm_barrier(me->comm) != DML_OK;
+        me->bad += dml_comm_receive(me->comm, &got, 1, DML_I32, before, i, NULL) != DML_OK;
+        me->bad += dml_comm_wait(me->comm, sent) != DML_OK;
+        me->bad += sum != (float)me->world || got != i * 10 + before;
+    }
+}
+
+/* A root that nobody answers has no more room at some time, and must hear that there is again. */
+static void broadcasts_body(test_rank *me)
+{
+    for (int i = 0; i < 12000; i++) {
+        int32_t x = me->rank ? -1 : i;
+        me->bad += dml_comm_broadcast(me->comm, &x, 1, DML_I32, 0) != DML_OK || x != i;
+        if (i == 5000 && me->rank == 1) ranks_sleep(0.05);
+    }
+}
+
+/* Groups take turns: their schedules are different, their ids too. */
+static void groups_body(test_rank *me)
+{
+    dml_comm *half = dml_comm_split(me->comm, me->rank % 2, me->rank);
+    for (int i = 0; i < 300; i++) {
+        int32_t all = 1, some = 1;
+        me->bad += dml_comm_all_reduce(half, &some, 1, DML_I32, DML_SUM) != DML_OK;
+        me->bad += dml_comm_all_reduce(me->comm, &all, 1, DML_I32, DML_SUM) != DML_OK;
+        me->bad += all != me->world || some != dml_comm_world_size(half);
+    }
+    dml_comm_close(half);
+}
+
+static void run_body(void (*body)(test_rank *), int least, int most)
+{
+    test_rank ranks[RANKS_MAX];
+    for (int world = least; world <= most; world++) {
+        ranks_prepare(ranks, world, 30, body, NULL);
+        ranks_run_on(ranks, world, "shm");
+        check_ranks(ranks, world);
+    }
+}
+
+static void messages_between(void)
+{
+    run_body(messages_body, 2, 4);
+}
+
+static void no_room(void)
+{
+    run_body(broadcasts_body, 2, 3);
+}
+
+static void groups(void)
+{
+    run_body(groups_body, 2, 5);
+}
+
+/* ---- what is counted ---- */
+
+static void counts_body(test_rank *me)
+{
+    dml_comm_stats before, after;
+    float x[2] = { 1, 2 };
+    ranks_sleep(0.1); /* counters begin when a rank has opened: nothing comes to one that hasn't */
+    dml_comm_get_stats(me->comm, &before);
+    for (int i = 0; i < 100; i++) me->bad += dml_comm_all_reduce(me->comm, x, 2, DML_F32, DML_MAX) != DML_OK;
+    dml_comm_get_stats(me->comm, &after);
+    me->bad += after.started - before.started != 100 || after.done - before.done != 100;
+    me->bad += after.shm.bytes_sent - before.shm.bytes_sent != 800;
+    me->bad += after.shm.messages_sent - before.shm.messages_sent != 100;
+    me->bad += after.shm.bytes_received - before.shm.bytes_received != 800;
+    me->bad += after.shm.messages_received - before.shm.messages_received != 100;
+}
+
+static void what_is_counted(void)
+{
+    run_body(counts_body, 2, 2);
+}
+
+/* ---- different calls ---- */
+
+static void differ_body(test_rank *me)
+{
+    float x[2] = { 1, 2 };
+    for (int i = 0; i < 5; i++) dml_comm_all_reduce(me->comm, x, 2, DML_F32, DML_SUM);
+    dml_comm_all_reduce(me->comm, x, me->rank ? 1 : 2, DML_F32, DML_SUM);
+}
+
+static void different_calls(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 10, differ_body, NULL);
+    ranks_run_on(ranks, 2, "shm");
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+        CHECK_MESSAGE(strstr(ranks[rank].error, "all_reduce(f32, 1, sum)") &&
+                          strstr(ranks[rank].error, "all_reduce(f32, 2, sum)"),
+                      "%s", ranks[rank].error);
+    }
+}
+
+int main(void)
+{
+    RUN(the_same_bits);
+    RUN(messages_between);
+    RUN(no_room);
+    RUN(groups);
+    RUN(what_is_counted);
+    RUN(different_calls);
+    return test_report("comm/short");
+}
