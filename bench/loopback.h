@@ -34,10 +34,16 @@ static int loopback_bound(struct sockaddr_in *address)
     exit(1);
 }
 
+/* A port for a rank 0 that is about to listen. On Linux the socket stays, so that nobody else gets it before.
+ */
 BENCH__UNUSED static int loopback_free_port(void)
 {
     struct sockaddr_in address;
-    close(loopback_bound(&address));
+    const int fd = loopback_bound(&address), one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+#ifndef __linux__
+    close(fd);
+#endif
     return ntohs(address.sin_port);
 }
 

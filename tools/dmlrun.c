@@ -259,19 +259,26 @@ static int start_rank(job *j, int r, const char **what)
     return count == (ssize_t)sizeof why ? why : 0;
 }
 
-/* A port that nobody has now. Rank 0 takes it a moment later. */
+/* A port that nobody has now. On Linux it stays taken by a socket that doesn't listen, so that no other
+   program gets it before rank 0 listens there, which it may as both let others use the address. */
 static int free_port(void)
 {
     struct sockaddr_in address;
     socklen_t length = sizeof address;
+    const int one = 1;
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
         die(1, "can't find a free port: %s", strerror(errno));
+#ifdef __linux__
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+#else
     close(fd);
+#endif
     return ntohs(address.sin_port);
 }
 

@@ -634,7 +634,7 @@ static void every_allocation_fails_once(void)
     int nth = 0;
     for (dml_status status = DML_ERROR_MEMORY; status == DML_ERROR_MEMORY && nth < 50; nth++) {
         allocations_left = nth;
-        dml_comm_options options = { .world_size = 2, .timeout_s = 0.05, .master_port = ranks_port() };
+        dml_comm_options options = { .world_size = 2, .timeout_s = 0.05, .master_port = test_port() };
         options.allocator = (dml_allocator){ failing_allocate, failing_release, NULL };
         dml_comm *comm = dml_comm_open(&options);
         status = dml_comm_status(comm);

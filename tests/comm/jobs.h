@@ -21,6 +21,7 @@
 
 #include "../test.h"
 #include "forms.h"
+#include "port.h"
 
 #define JOBS_UNUSED __attribute__((unused))
 #define JOB_TEXT 1024
@@ -71,27 +72,6 @@ JOBS_UNUSED static void job_sleep(double seconds)
     }
 }
 
-/* A free port, not one of those that the system gives to who connects: those may be gone at any moment. */
-JOBS_UNUSED static int job_port(void)
-{
-    static int next;
-    if (!next) next = 10000 + (int)((unsigned)getpid() * 131u % 20000u);
-    for (;;) {
-        struct sockaddr_in address;
-        const int one = 1;
-        memset(&address, 0, sizeof address);
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address.sin_port = htons((unsigned short)next);
-        const int port = next, fd = socket(AF_INET, SOCK_STREAM, 0);
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        next = next < 31000 ? next + 1 : 10000;
-        const int bound = bind(fd, (struct sockaddr *)&address, sizeof address);
-        close(fd);
-        if (bound == 0) return port;
-    }
-}
-
 static void job_log(void *user, dml_log_level level, const char *message)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -104,7 +84,7 @@ static void job_log(void *user, dml_log_level level, const char *message)
 JOBS_UNUSED static void job_prepare(job *job, int world, double timeout, void (*body)(job_rank *),
                                     const void *user)
 {
-    const int port = job_port();
+    const int port = test_port();
     job->world = world;
     job->ranks = (job_rank *)mmap(NULL, (size_t)world * sizeof *job->ranks, PROT_READ | PROT_WRITE,
                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../test.h"
+#include "port.h"
 
 #define RANKS_MAX 9   /* of most tests */
 #define RANKS_MOST 32 /* of any */
@@ -36,21 +37,6 @@ typedef struct test_rank {
 } test_rank;
 
 #define RANKS_UNUSED __attribute__((unused))
-
-/* A port of loopback that nobody uses now. */
-RANKS_UNUSED static int ranks_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bind(fd, (struct sockaddr *)&address, bytes);
-    getsockname(fd, (struct sockaddr *)&address, &bytes);
-    close(fd);
-    return ntohs(address.sin_port);
-}
 
 RANKS_UNUSED static int ranks_connect(int port)
 {
@@ -94,7 +80,7 @@ RANKS_UNUSED static void *ranks_thread(void *argument)
 RANKS_UNUSED static void ranks_prepare(test_rank *ranks, int world, double timeout, void (*body)(test_rank *),
                                        void *user)
 {
-    const int port = ranks_port();
+    const int port = test_port();
     for (int rank = 0; rank < world; rank++) {
         test_rank *me = &ranks[rank];
         memset(me, 0, sizeof *me);

@@ -17,9 +17,9 @@ enum { WIDTH = 256, LAYERS = 16, ROWS = 2, STEPS = 3 };
 #define LAYER ((WIDTH + 1.0) * WIDTH)
 #define PARAMETERS (LAYERS * LAYER)
 #define MIB 1048576.0
-#define BESIDE                                                                                               \
-    2.0 /* MiB: code, scratch, the arena, the communicator's buffers, pages at the ends of ranges */
-#define LIMIT 8.0
+#define BESIDE 2.0 /* MiB: scratch, the arena, the communicator's buffers, pages at the ends of ranges */
+#define CODE 1.0   /* MiB: what of it gets mapped meanwhile */
+#define LIMIT 9.0
 
 /* A line of /proc/self/status, in bytes; 0 where nobody says. */
 static double status_line(const char *name)
@@ -42,7 +42,8 @@ static dml_trainer *trainer_of(dml_context *context)
     return dml_trainer_create(dml_mean_squared_error(h, dml_input(graph, "y", DML_F32, WIDTH)), &options);
 }
 
-/* Notes, in bytes: what it has more after a few steps than before it had a model, and at the most. */
+/* Notes, in bytes: what it has more after a few steps than before it had a model, and at the most. Code isn't
+   counted, except at the most: how much of it is mapped depends on what else the machine reads. */
 static void train(job_rank *me)
 {
     const int stage = *(const int *)me->user;
@@ -54,7 +55,7 @@ static void train(job_rank *me)
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     unsigned random = 5u + (unsigned)me->rank;
     test_fill(&random, x, ROWS * WIDTH);
-    const double before = status_line("VmRSS:");
+    const double before = status_line("RssAnon:"), resident = status_line("VmRSS:");
     dml_trainer *t = trainer_of(context);
     const dml_zero_options options = { .stage = stage, .bucket_bytes = 1 << 16 };
     if (me->world > 1)
@@ -63,8 +64,8 @@ static void train(job_rank *me)
     for (int s = 0; s < STEPS && !me->bad; s++)
         me->bad += dml_trainer_step(t, ROWS, DML_INPUTS(x, y), &loss[s > 0]) != DML_OK;
     me->bad += !(loss[1] < loss[0]);
-    me->notes[0] = (long long)(status_line("VmRSS:") - before);
-    me->notes[1] = (long long)(status_line("VmHWM:") - before);
+    me->notes[0] = (long long)(status_line("RssAnon:") - before);
+    me->notes[1] = (long long)(status_line("VmHWM:") - resident);
     if (me->bad) fprintf(stderr, "rank %d: %s\n", me->rank, dml_error(context));
     dml_close(context);
 }
@@ -99,7 +100,7 @@ static void ranks_take_what_the_formula_says(void)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     SKIP("sanitizers have memory of their own");
 #else
-    if (status_line("VmHWM:") == 0 || TEST_EMULATOR) {
+    if (status_line("RssAnon:") == 0 || TEST_EMULATOR) {
         SKIP("no /proc/self/status, or an emulator");
         return;
     }
@@ -111,8 +112,9 @@ static void ranks_take_what_the_formula_says(void)
             measure(ranks, stage, &after, &peak);
             CHECK_MESSAGE(after > kept - 0.25 && after < kept + BESIDE,
                           "stage %d, %d ranks: %.2f MiB, not %.2f", stage, ranks, after, kept);
-            CHECK_MESSAGE(peak < kept + more + BESIDE, "stage %d, %d ranks: at the most %.2f MiB, not %.2f",
-                          stage, ranks, peak, kept + more);
+            CHECK_MESSAGE(peak < kept + more + BESIDE + CODE,
+                          "stage %d, %d ranks: at the most %.2f MiB, not %.2f", stage, ranks, peak,
+                          kept + more);
             /* What one rank can't train in so much memory, four can. */
             if (stage == 0) CHECK(peak > LIMIT);
             if (stage == 3 && ranks == 4) CHECK(peak < LIMIT);

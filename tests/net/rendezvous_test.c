@@ -154,7 +154,7 @@ static void no_key_no_network(void)
     options = (dml_comm_options){ .world_size = 2, .bind_addr = "0.0.0.0", .timeout_s = 0.1 };
     check_refused(options, "bind_addr \"0.0.0.0\"");
     options.allow_insecure = true;
-    options.master_port = ranks_port();
+    options.master_port = test_port();
     dml_comm *comm = dml_comm_open(&options);
     CHECK_INT(dml_comm_status(comm), DML_ERROR_TIMEOUT); /* it did listen */
     dml_comm_close(comm);
