@@ -28,12 +28,12 @@ enum { MOST_STEPS = 1000, ALONE = 0, IN_STEPS, ACROSS_STEPS, WAYS };
 static const char usage[] = "usage: overlap [options]\n"
                             "  --layers N      dense layers (12)\n"
                             "  --width N       of each (512)\n"
-                            "  --batch N       samples of a rank (1024)\n"
-                            "  --steps N       one behind the other, and the mean of them (4)\n"
+                            "  --batch N       samples of a rank (8192)\n"
+                            "  --steps N       one behind the other, and the mean of them (2)\n"
                             "  --rounds N      of such steps of each kind, and the median of them (5)\n"
                             "  --bucket KIB    bucket_bytes of the strategy (1024)\n";
 
-static int layers = 12, width = 512, batch = 1024, steps = 4, rounds = 5, bucket = 1024;
+static int layers = 12, width = 512, batch = 8192, steps = 2, rounds = 5, bucket = 1024;
 
 static int compare(const void *a, const void *b)
 {

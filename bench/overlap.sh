@@ -6,7 +6,8 @@ build=${1:-build}
 [ $# -eq 0 ] || shift
 bench=overlap
 . bench/hosts.sh
-HOSTS_LIMIT=${HOSTS_LIMIT:-120}
+HOSTS_LIMIT=${HOSTS_LIMIT:-300}
+HOSTS_BURST=131072 # so that segments stay whole, as network cards take them
 # Both at once, as in the job: they share memory and caches.
 "$build/bench/overlap" "$@" >"$WORK/other" &
 alone=$("$build/bench/overlap" "$@") || exit 1

@@ -63,12 +63,13 @@ hosts_up() {
 
 # hosts_rate HOST RATE: a link's rate from now on, both ways. What goes at once is two milliseconds' bytes on a fast
 # link: below 64 KiB the kernel cuts TCP's segments into packets of 1500 bytes, which network cards do in the world.
+# HOSTS_BURST: the least, where a processor's time counts and a few milliseconds don't.
 hosts_rate() {
     case "$2" in
     *mbit) hosts_burst=$((${2%mbit} * 250)) ;;
     *) hosts_burst=$((${2%bit} / 4000)) ;;
     esac
-    [ "$hosts_burst" -ge 16384 ] || hosts_burst=16384
+    [ "$hosts_burst" -ge "${HOSTS_BURST:-16384}" ] || hosts_burst=${HOSTS_BURST:-16384}
     tc -n "$HOSTS_NAME-$1" qdisc replace dev eth0 root tbf rate "$2" burst "$hosts_burst" latency 300ms &&
         tc -n "$HOSTS_NAME-net" qdisc replace dev "port$1" root tbf rate "$2" burst "$hosts_burst" latency 300ms
 }
