@@ -1,6 +1,7 @@
 #!/bin/sh
 # links.sh BUILD [options of links...]: hosts (network namespaces, so as root) of a rank each, 2, 4 and 8 of them, whose
 # links are shaped to a gigabit a second (--mbit N: another rate, given first). Prints a row for each number of hosts.
+# Of 1500 bytes on the wire headers of TCP, IP and Ethernet leave 0.956; HOSTS_MTU=9000, as clusters have, 0.993.
 build=${1:-build}
 [ $# -eq 0 ] || shift
 rate=1000

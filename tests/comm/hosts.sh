@@ -43,7 +43,7 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# hosts_up COUNT RATE: so many hosts with such links, both ways.
+# hosts_up COUNT RATE: so many hosts with such links, both ways. HOSTS_MTU: a packet's bytes (1500).
 hosts_up() {
     hosts_down
     ip netns add "$HOSTS_NAME-net" && ip -n "$HOSTS_NAME-net" link add name bridge0 type bridge &&
@@ -52,7 +52,8 @@ hosts_up() {
         host=$HOSTS_NAME-$HOSTS_COUNT port=port$HOSTS_COUNT
         ip netns add "$host" &&
             ip -n "$host" link set lo up &&
-            ip -n "$host" link add name eth0 type veth peer name "$port" netns "$HOSTS_NAME-net" &&
+            ip -n "$host" link add name eth0 mtu "${HOSTS_MTU:-1500}" type veth peer name "$port" \
+                mtu "${HOSTS_MTU:-1500}" netns "$HOSTS_NAME-net" &&
             ip -n "$host" address add 10.77.0.$((HOSTS_COUNT + 1))/24 dev eth0 &&
             ip -n "$host" link set eth0 up &&
             ip -n "$HOSTS_NAME-net" link set "$port" master bridge0 up || return 1
