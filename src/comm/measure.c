@@ -105,8 +105,8 @@ static dml_status dml__no_memory_to_measure(dml__comm_job *job)
 
 /* ---- messages to and fro ---- */
 
-enum { DML__PING_SIZES = 4, DML__PING_ROUNDS = 6, DML__PING_BYTES = 256 << 10 };
-enum { DML__PING_TAG, DML__PING_OVER_TAG };
+enum { DML__PING_SIZES = 4, DML__PING_ROUNDS = 6, DML__PING_BYTES = 256 << 10, DML__STREAM_BYTES = 2 << 20 };
+enum { DML__PING_TAG, DML__PING_OVER_TAG, DML__STREAM_TAG };
 
 /* Elements are bytes; a segment of a few bytes would make of the largest thousands of frames. */
 static size_t dml__ping_most(const dml__comm_job *job)
@@ -129,11 +129,50 @@ static dml_status dml__ping(dml_comm *comm, int partner, uint8_t *data, size_t b
     return status;
 }
 
-/* Rank 0's part: fits the line as soon as the rounds, or the time, are over (bandwidth 0: there is none). A
-   size that would take too long by what the one before it took is left out, and all above it. */
-static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double until, double *latency,
+static double dml__best_rate(double bytes, double seconds, double best)
+{
+    return seconds > 0 && bytes / seconds > best ? bytes / seconds : best;
+}
+
+/* Messages that go one way, and a word back. */
+static dml_status dml__send_stream(dml_comm *comm, int partner, uint8_t *data, size_t bytes, int messages,
+                                   double *seconds)
+{
+    const double begin = dml_seconds();
+    dml_status status = DML_OK;
+    double answer;
+    for (int i = 0; i < messages && !status; i++)
+        status = dml_comm_send(comm, data, bytes, DML_U8, partner, DML__STREAM_TAG);
+    if (!status) status = dml__ping(comm, partner, data, 0, &answer);
+    *seconds = dml_seconds() - begin;
+    return status;
+}
+
+/* The rate that goes on: shaped links let a burst pass at once, so of streams twice as long each the last
+   counts, until the time is over; a short one may have been delayed, and gets another try. */
+static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double until,
+                                    double latency, double *rate)
+{
+    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency;
+    double seconds = 0;
+    int messages = 1;
+    dml_status status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
+    while (!status && dml_seconds() < until && messages * (double)bytes < most)
+        status = dml__send_stream(comm, partner, data, bytes, messages *= 2, &seconds);
+    *rate = dml__best_rate(messages * (double)bytes, seconds - answer, 0);
+    if (status || dml_seconds() > until) return status;
+    status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
+    *rate = dml__best_rate(messages * (double)bytes, seconds - answer, *rate);
+    return status;
+}
+
+/* Rank 0's part: fits the line as soon as the rounds, or half of the time, are over (bandwidth 0: there is
+   none). A size that would take too long by what the one before it took is left out, and all above it. What a
+   wire carries goes on in the other half: half of the fitted bandwidth or less was a burst. */
+static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double time, double *latency,
                                  double *bandwidth)
 {
+    const double until = dml_seconds() + time / 2;
     double bytes[DML__PING_SIZES * DML__PING_ROUNDS], seconds[DML__PING_SIZES * DML__PING_ROUNDS];
     const size_t most = dml__ping_most(comm->job);
     int sizes = DML__PING_SIZES, count = 0;
@@ -153,12 +192,18 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
         }
         if (dml_seconds() > until) break;
     }
-    if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
     if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
+    if (!status && *bandwidth > 0 && !dml__shares_memory(comm->job, partner)) {
+        double rate;
+        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], until + time / 2, *latency,
+                                   &rate);
+        if (rate > 0 && rate < *bandwidth / 2) *bandwidth = rate;
+    }
+    if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
     return status;
 }
 
-/* The partner's: sends back what comes until there is nothing more. */
+/* The partner's: sends back what comes, but for streams, until there is nothing more. */
 static dml_status dml__answer_pings(dml_comm *comm, uint8_t *data)
 {
     for (;;) {
@@ -166,17 +211,13 @@ static dml_status dml__answer_pings(dml_comm *comm, uint8_t *data)
         dml_status status =
             dml_comm_receive(comm, data, dml__ping_most(comm->job), DML_U8, 0, DML_ANY_TAG, &message);
         if (status || message.tag == DML__PING_OVER_TAG) return status;
+        if (message.tag == DML__STREAM_TAG) continue;
         status = dml_comm_send(comm, data, message.count, DML_U8, 0, DML__PING_TAG);
         if (status) return status;
     }
 }
 
 /* ---- sums and copies ---- */
-
-static double dml__best_rate(double bytes, double seconds, double best)
-{
-    return seconds > 0 && bytes / seconds > best ? bytes / seconds : best;
-}
 
 /* The best of a few, of the size of a segment's quarter, as link.c does them. */
 static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__price_model *model)
@@ -301,16 +342,16 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
     uint8_t *data = (uint8_t *)dml__allocate(&job->memory, DML__PING_BYTES);
     if (!data) return dml__no_memory_to_measure(job);
     dml_status status = DML_OK;
-    const double share = job->timeout / 50, most = share < 0.02 ? share : 0.02, begin = dml_seconds();
+    const double share = job->timeout / 50, most = share < 0.02 ? share : 0.02;
+    const double time = inside && between ? most / 2 : most;
     double latency, bandwidth;
     if (job->rank) status = dml__answer_pings(comm, data);
     if (!job->rank && inside) {
-        status =
-            dml__ping_rank(comm, inside, data, begin + (between ? most / 2 : most), &latency, &bandwidth);
+        status = dml__ping_rank(comm, inside, data, time, &latency, &bandwidth);
         if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, layout->copies);
     }
     if (!job->rank && between && !status) {
-        status = dml__ping_rank(comm, between, data, begin + most, &latency, &bandwidth);
+        status = dml__ping_rank(comm, between, data, time, &latency, &bandwidth);
         if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
     }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);

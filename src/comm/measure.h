@@ -23,7 +23,7 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
    and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
-   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms at most, and a fiftieth of
+   memory; where rank 0 shares it with nobody, a machine. Takes about 20 ms at most, and a fiftieth of
    the timeout. Nothing is measured where the numbers or an algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 

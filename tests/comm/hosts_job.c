@@ -81,12 +81,22 @@ static void body_loop(dml_comm *comm)
     while (!dml_comm_status(comm)) all_reduce(comm, 1000);
 }
 
+/* What was measured of the links. */
+static void body_links(dml_comm *comm)
+{
+    char text[4096];
+    dml_comm_describe(comm, text, sizeof text);
+    puts(text);
+}
+
 static const struct {
     const char *name;
     void (*run)(dml_comm *comm);
-} bodies[] = {
-    { "broadcast", body_broadcast }, { "all", body_all }, { "roots", body_roots }, { "loop", body_loop }
-};
+} bodies[] = { { "broadcast", body_broadcast },
+               { "all", body_all },
+               { "roots", body_roots },
+               { "loop", body_loop },
+               { "links", body_links } };
 
 int main(int argc, char **argv)
 {

@@ -40,6 +40,15 @@ check "a host that is cut off" hosts_fails loop 3 "rank"
 check "its rank is named" grep -q "rank 2 of 3" "$WORK/loop.0" "$WORK/loop.1"
 hosts_mend 2
 
+# What is measured of a link that lets a burst of 250,000 bytes pass at once, of a gigabit, and of 25,000 and a tenth.
+measures() { # mbit
+    hosts_up 2 "$1mbit" && hosts_start links 2 "$job" links 10 && hosts_wait links 2 >"$WORK/links" &&
+        sed -n 's/^.* of a host [^ ]* us, \([^ ]*\) Gbit.*/\1/p' "$WORK/links" |
+        awk -v rate="$1" '{ print $1 * 1000; ok = $1 * 1000 > rate / 4 && $1 * 1000 < rate * 4 } END { exit !ok }'
+}
+check "a gigabit is measured" measures 1000
+check "a tenth of it" measures 100
+
 check "two slow hosts" hosts_up 2 2mbit
 # Before the first broadcast, of 3.8 s, each rank draws its digits: 2 s are enough for that on a busy machine too.
 hosts_start mnist 2 "$DML_BUILD/samples/mnist" --model mlp --steps 2 --timeout 2
