@@ -209,6 +209,15 @@ static int dml__cpu_in_mask(void)
     return online > 0 ? online : 1;
 }
 
+DML__LOCAL int dml__processor_number(void)
+{
+#if defined(__linux__) && defined(CPU_COUNT) /* (as much as _GNU_SOURCE) */
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
 DML_API int dml_cpu_count(void)
 {
     const int count = dml__cpu_in_mask();

@@ -256,6 +256,7 @@ typedef struct dml__comm_job {
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
     bool yields;              /* meanwhile others may want the processor */
+    bool crowded;             /* another rank did, when a call last began to wait */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -292,6 +293,11 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job);
 
 /* With the turn, which is given up meanwhile. */
 DML__LOCAL void dml__stop_helper(dml__comm_job *job);
+
+/* Where ranks have a processor each, whether another one is on this rank's all the same, for which the waits
+   then give it up: both would else look again for as long as they may, in turn, and the system, which sees
+   one of them ready at a time, leaves them where they are. */
+DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job);
 
 DML__LOCAL void dml__enter_job(dml__comm_job *job);
 DML__LOCAL void dml__leave_job(dml__comm_job *job);

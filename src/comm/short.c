@@ -172,7 +172,8 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
 {
     dml__short_call c;
     const uint64_t all = request->schedule.count ? UINT64_MAX >> (64 - request->schedule.count) : 0;
-    int looks = job->yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
+    bool yields = job->yields;
+    int looks = yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
     c.job = job;
     c.request = request;
     c.past = 0;
@@ -186,7 +187,11 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
            message does. */
         if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
         looks--;
-        if (job->yields)
+        if (!yields && looks == DML__SHORT_LOOKS - DML__SHORT_YIELDS && dml__look_for_crowd(job)) {
+            yields = true;
+            looks = DML__SHORT_YIELDS;
+        }
+        if (yields)
             dml__thread_yield();
         else
             dml__pause();

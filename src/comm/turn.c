@@ -200,6 +200,13 @@ DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
     return !job->active && !job->unmatched;
 }
 
+DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job)
+{
+    const dml__transport_calls *calls = job->transport ? job->transport->calls : NULL;
+    job->crowded = !job->yields && calls && calls->crowded && calls->crowded(job->transport);
+    return job->crowded;
+}
+
 DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
                                 double until)
 {
@@ -225,7 +232,8 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());
             continue;
         }
-        if (!job->yields && ++looks % 8) continue; /* the clock takes longer than a look */
+        /* The clock takes longer than a look. */
+        if (!job->yields && !job->crowded && ++looks % 8) continue;
         const double now = job->clock = dml_seconds();
         dml__note_time(job, now);
         if (idle_from < 0) idle_from = now;
@@ -233,9 +241,12 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             result = false;
             break;
         }
-        if (spin_until < 0) spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
+        if (spin_until < 0) {
+            spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
+            dml__look_for_crowd(job);
+        }
         if (now < spin_until) {
-            if (job->yields) dml__thread_yield();
+            if (job->yields || job->crowded) dml__thread_yield();
             continue;
         }
         if (now > spin_until + job->grace) dml__restart_clocks(job); /* stopped meanwhile, as in dml__sleep */

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
 #include "base/os_thread.h"
 #include "base/pause.h"
 #include "net/lent.h"
@@ -53,7 +54,8 @@ typedef struct dml__local_rank {
     unsigned bell DML__OWN_LINE;
     int sleeping; /* or about to */
     int woken;
-    int state; /* dml__local_state */
+    int state;     /* dml__local_state */
+    int processor; /* 1 + that on which it waited last; 0: not known */
 } dml__local_rank;
 
 struct dml__local_world {
@@ -367,6 +369,19 @@ static void dml__local_close(dml__transport *transport)
     dml__local_leave(dml__local_of(transport), DML__LOCAL_CLOSED);
 }
 
+static bool dml__local_crowded(dml__transport *transport)
+{
+    dml__local_rank *me = dml__local_of(transport);
+    const int here = dml__processor_number() + 1;
+    bool crowded = false;
+    if (__atomic_load_n(&me->processor, __ATOMIC_RELAXED) != here)
+        __atomic_store_n(&me->processor, here, __ATOMIC_RELAXED);
+    for (int rank = 0; rank < me->world->world; rank++)
+        crowded |= rank != me->rank && here &&
+                   __atomic_load_n(&me->world->ranks[rank].processor, __ATOMIC_RELAXED) == here;
+    return crowded;
+}
+
 /* What a fork's child has is a copy of the whole world, in which nobody else lives. */
 static void dml__local_abandon(dml__transport *transport)
 {
@@ -396,6 +411,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         dml__local_abandon,
         NULL,
         NULL,
+        dml__local_crowded,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
 #include "net/shm_internal.h"
 
 #define DML__SHM_SPIN 50         /* microseconds: about what it costs to sleep and be rung */
@@ -327,6 +328,21 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+static bool dml__shm_crowded(dml__transport *transport)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    const uint32_t here = (uint32_t)(dml__processor_number() + 1);
+    bool crowded = false;
+    for (int rank = 0; rank < shm->world; rank++) {
+        const dml__shm_pair *pair = &shm->pairs[rank];
+        if (!pair->memory) continue;
+        uint32_t *mine = &pair->in.way->receiver_processor;
+        if (__atomic_load_n(mine, __ATOMIC_RELAXED) != here) __atomic_store_n(mine, here, __ATOMIC_RELAXED);
+        crowded |= here && __atomic_load_n(&pair->out.way->receiver_processor, __ATOMIC_RELAXED) == here;
+    }
+    return crowded;
+}
+
 /* From now on nobody takes what was read here for something that was on offer. */
 static void dml__shm_break_seal(dml__shm *shm)
 {
@@ -461,6 +477,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_abandon,
         dml__shm_reads,
         dml__shm_offer_data,
+        dml__shm_crowded,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;

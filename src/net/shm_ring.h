@@ -33,6 +33,7 @@ typedef struct dml__shm_way {
     uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
     uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
     uint32_t receiver_reads;                /* 1: it can read the sender's own memory */
+    uint32_t receiver_processor;            /* 1 + that on which it waited last; 0: not known */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 

@@ -150,7 +150,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
 {
     static const dml__transport_calls calls = {
         "tcp",           dml__tcp_send,  dml__tcp_receive, NULL, NULL, NULL, dml__tcp_wait, dml__tcp_wake,
-        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL,
+        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL, NULL,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);

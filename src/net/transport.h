@@ -67,6 +67,9 @@ typedef struct dml__transport_calls {
     /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
        large from this rank's memory, once and in one piece, and until then it hasn't gone. */
     ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
+    /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
+       waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
+    bool (*crowded)(dml__transport *transport);
 } dml__transport_calls;
 
 struct dml__transport {

@@ -2,6 +2,8 @@
    to the bit, and so are the sentences when something is wrong. */
 #include "ranks.h"
 
+#include <sched.h>
+
 enum { MOST = 200, ROUNDS = 30 };
 
 /* How a rank goes about the calls. */
@@ -209,6 +211,40 @@ static void what_is_counted(void)
     run_body(counts_body, 2, 2);
 }
 
+/* ---- ranks on one processor ---- */
+
+static int crowds[2]; /* calls that found the other rank on their processor: of a few bytes; of the engine */
+
+static void crowd_body(test_rank *me)
+{
+#if defined(__linux__)
+    static __thread float x[4096];
+    cpu_set_t all, one;
+    int processor = 0;
+    sched_getaffinity(0, sizeof all, &all);
+    while (!CPU_ISSET(processor, &all)) processor++;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    me->comm->job->yields = false; /* as where each has a processor */
+    for (int i = 0; i < 200; i++)
+        for (int large = 0; large < 2; large++) {
+            me->comm->job->crowded = false;
+            dml_comm_all_reduce(me->comm, x, large ? 4096 : 1, DML_F32, DML_SUM);
+            __atomic_fetch_add(&crowds[large], me->comm->job->crowded, __ATOMIC_RELAXED);
+        }
+    sched_setaffinity(0, sizeof all, &all);
+#else
+    crowds[0] = crowds[1] = me->world;
+#endif
+}
+
+static void who_has_its_processor(void)
+{
+    run_body(crowd_body, 2, 2);
+    CHECK(crowds[0] > 0 && crowds[1] > 0);
+}
+
 /* ---- different calls ---- */
 
 static void differ_body(test_rank *me)
@@ -238,6 +274,7 @@ int main(void)
     RUN(no_room);
     RUN(groups);
     RUN(what_is_counted);
+    RUN(who_has_its_processor);
     RUN(different_calls);
     return test_report("comm/short");
 }

@@ -197,6 +197,13 @@ static void waits_know_what_they_wait_for(void)
     pair_close();
 }
 
+static void ranks_of_one_processor_know_it(void)
+{
+    pair_open(2);
+    traffic_crowd(a, b);
+    pair_close();
+}
+
 static void *wake_b(void *argument)
 {
     (void)argument;
@@ -381,6 +388,7 @@ int main(void)
     RUN(offers_are_bounded);
     RUN(control_is_a_bounded_stream);
     RUN(waits_know_what_they_wait_for);
+    RUN(ranks_of_one_processor_know_it);
     RUN(wake_ends_one_wait);
     RUN(who_has_closed_is_gone);
     RUN(withdrawn_memory_is_read_by_nobody);

@@ -593,6 +593,13 @@ static void waits_know_what_they_wait_for(void)
     two_close();
 }
 
+static void ranks_of_one_processor_know_it(void)
+{
+    if (!two_open(4096)) return;
+    traffic_crowd(a, b);
+    two_close();
+}
+
 /* Who is woken returns, also when a bell for what it has taken already is all that came beside. */
 static void a_late_bell_hides_no_wake(void)
 {
@@ -750,6 +757,7 @@ int main(void)
     RUN(nothing_stays_open);
     RUN(pieces_lie_at_every_offset);
     RUN(waits_know_what_they_wait_for);
+    RUN(ranks_of_one_processor_know_it);
     RUN(a_late_bell_hides_no_wake);
     RUN(who_has_closed_is_gone);
     RUN(a_spoiled_ring_is_survived);

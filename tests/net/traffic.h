@@ -6,6 +6,7 @@
 #include "base/clock.h" /* first: it asks the system headers for POSIX */
 #include "net/transport.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +212,29 @@ TEST__UNUSED static const char *traffic_run(dml__transport *transport, int me, i
     }
     for (int r = 0; r < world; r++) free(peers[r].memory);
     return wrong;
+}
+
+/* Two ranks that one thread plays, wherever it is put: each says where it is when it looks. */
+TEST__UNUSED static void traffic_crowd(dml__transport *a, dml__transport *b)
+{
+#if defined(__linux__)
+    cpu_set_t all, one;
+    int processors[2] = { -1, -1 }, count = 0;
+    CPU_ZERO(&all);
+    sched_getaffinity(0, sizeof all, &all);
+    for (int i = 0; i < CPU_SETSIZE && count < 2; i++)
+        if (CPU_ISSET(i, &all)) processors[count++] = i;
+    for (int i = 0; i < 2 * count; i++) {
+        CPU_ZERO(&one);
+        CPU_SET(processors[i / 2], &one);
+        CHECK_INT(sched_setaffinity(0, sizeof one, &one), 0);
+        /* b is where it was until it looks itself. */
+        CHECK_INT((i % 2 ? b : a)->calls->crowded(i % 2 ? b : a), i % 2);
+    }
+    sched_setaffinity(0, sizeof all, &all);
+#else
+    CHECK(!a->calls->crowded(a) && !b->calls->crowded(b));
+#endif
 }
 
 #endif
