@@ -158,6 +158,11 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    with its context, only as long as the communicators that were given to the strategy are open. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
+/* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
+   "" for DML_OK, else at most `bytes` of it with the 0 at the end. What shows only when a communicator closes
+   is said here and in the log. */
+DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */, size_t bytes);
+
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
    NULL, which dml_comm_open returns when memory is short, reads as that. */

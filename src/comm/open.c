@@ -1,6 +1,7 @@
 #ifndef DML_COMM_OPEN_C
 #define DML_COMM_OPEN_C
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -610,10 +611,17 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
 
 DML_API dml_status dml_comm_close(dml_comm *comm)
 {
+    return dml_comm_close_error(comm, NULL, 0);
+}
+
+DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes)
+{
+    if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;
     const bool last = job->comms == comm && !comm->next;
     if (dml__is_copy(job)) {
+        if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
         if (!last) {
             dml__free_comm(job, comm);
@@ -627,12 +635,14 @@ DML_API dml_status dml_comm_close(dml_comm *comm)
     if (!last) {
         if (job->requests) dml__finish_comm(job, comm);
         const dml_status status = job->error.status;
+        if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
         dml__free_comm(job, comm);
         dml__leave_job(job);
         return status;
     }
     if (job->transport) dml__close_in_order(job);
     const dml_status status = job->error.status;
+    if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
     dml__stop_helper(job);
     if (job->trace) dml__write_trace(job);
     if (job->transport) job->transport->calls->close(job->transport);

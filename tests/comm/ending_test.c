@@ -24,6 +24,7 @@ static void a_send_that_nobody_receives(void)
     for (int rank = 0; rank < 2; rank++)
         check_rank_fails(&job.ranks[rank], "a send that nobody receives", DML_OK, "send(f32, 10, to 1)",
                          NULL);
+    for (int rank = 0; rank < 2; rank++) CHECK_STRING(job.ranks[rank].closing, job.ranks[rank].logged);
     CHECK_ENDED("a send that nobody receives", &job.ranks[2]);
     job_release(&job);
 }
@@ -79,7 +80,33 @@ static void a_good_end(void)
     job_start(&job);
     job_wait(&job, 15);
     check_job(&job, "a good end");
+    for (int rank = 0; rank < 3; rank++) CHECK_STRING(job.ranks[rank].closing, "");
     job_release(&job);
+}
+
+/* Whatever is closed: nothing, a group, the last one, what a child has of its parent. */
+static void the_sentence_at_closing(void)
+{
+    char text[256] = "?", cut[6] = "?";
+    dml_comm *comm;
+    int status = 0;
+    CHECK_INT(dml_comm_close_error(NULL, text, sizeof text), DML_OK);
+    CHECK_STRING(text, "");
+    CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
+    dml_comm *group = dml_comm_split(comm, 0, 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool said = dml_comm_close_error(comm, text, sizeof text) == DML_ERROR_STATE &&
+                          strstr(text, "after a fork") != NULL;
+        _exit(!said);
+    }
+    waitpid(child, &status, 0);
+    CHECK_INT(status, 0);
+    CHECK_INT(dml_comm_all_reduce(comm, NULL, 1, DML_F32, DML_SUM), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_comm_close_error(group, text, sizeof text), DML_ERROR_ARGUMENT);
+    CHECK_STRING(text, dml_comm_error(comm));
+    CHECK_INT(dml_comm_close_error(comm, cut, sizeof cut), DML_ERROR_ARGUMENT);
+    CHECK_STRING(cut, "rank ");
 }
 
 /* ---- after an abort ---- */
@@ -201,6 +228,7 @@ int main(void)
     RUN(a_send_that_nobody_receives);
     RUN(a_send_after_the_peer_has_closed);
     RUN(a_good_end);
+    RUN(the_sentence_at_closing);
     RUN(broadcasts_after_an_abort);
     RUN(parents_that_leave_children);
     return test_report("comm/ending");

@@ -45,7 +45,8 @@ typedef struct job_rank {
     dml_comm *comm; /* in the rank, while the body runs */
     /* What came of it. */
     job_state state;
-    dml_status status, closed; /* after the body; by dml_comm_close */
+    dml_status status, closed; /* after the body; by dml_comm_close_error, */
+    char closing[JOB_TEXT];    /* which wrote this */
     char error[JOB_TEXT];      /* dml_comm_error after the body */
     char logged[JOB_TEXT];     /* the first error that was logged: also what shows at close only */
     int bad;                   /* wrong results */
@@ -117,7 +118,7 @@ static void job_run_rank(job_rank *me)
     snprintf(me->error, sizeof me->error, "%s", dml_comm_error(me->comm));
     me->seconds = dml_seconds() - begin;
     if (me->leaves) return;
-    me->closed = JOB_CLOSE(me->comm);
+    me->closed = dml_comm_close_error(me->comm, me->closing, sizeof me->closing);
     me->seconds = dml_seconds() - begin;
     me->state = JOB_CLOSED;
 }
