@@ -233,7 +233,9 @@ static bool dml__request_done(dml__comm_job *job, void *user)
 static void dml__wait_for(dml__comm_job *job, dml_request *request)
 {
     const double before = job->stats.waited_s;
+    request->waits++;
     dml__wait_until(job, dml__request_done, request, -1);
+    request->waits--;
     if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
 }
 

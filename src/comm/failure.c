@@ -29,6 +29,7 @@ typedef enum dml__control_kind {
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 zero:4 24 sequence:8 32 quiet:8, in
    microseconds */
 #define DML__WAITING_BYTES 40
+#define DML__ALL_COMMUNICATORS UINT32_MAX /* none has that number */
 
 static dml__control dml__control_message(dml__control_kind kind)
 {
@@ -105,32 +106,52 @@ DML__LOCAL int dml__waits_for(dml_request *request)
     return best ? best->rank : -1;
 }
 
-/* The operation that came first of those that aren't done. */
-static dml_request *dml__oldest(const dml__comm_job *job)
+/* The first operation that a call waits for by itself; NULL: none. */
+static dml_request *dml__waited(const dml__comm_job *job)
 {
-    return job->active ? job->active : job->unmatched;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->waits > 0) return r;
+    return NULL;
+}
+
+/* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
+   operation that came first of those that aren't done. */
+static dml_request *dml__kept_by(const dml__comm_job *job)
+{
+    dml_request *waited = dml__waited(job);
+    return waited ? waited : job->active ? job->active : job->unmatched;
 }
 
 /* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
 static bool dml__differ(const dml__comm_job *job)
 {
-    const int first = job->active || job->unmatched ? dml__waits_for(dml__oldest(job)) : -1;
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__kept_by(job)) : -1;
     for (int list = 0; list < 2; list++)
         for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (dml__waits_for(r) != first) return true;
     return false;
 }
 
+/* The communicator among whose ranks is whoever may end the wait. */
+static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+{
+    for (int list = 0; list < 2 && job->waits_for_any; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
+    return request->comm->id;
+}
+
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
 {
-    dml_request *request = dml__oldest(job);
+    dml_request *request = dml__kept_by(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     if (request) {
         dml__encode_signature(&request->call.signature, control.body);
-        dml__store32(control.body + 16, request->comm->id);
+        dml__store32(control.body + 16, dml__waits_in(job, request));
         dml__store64(control.body + 24, request->sequence);
     }
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
@@ -263,7 +284,7 @@ static double dml__reach_all(dml__comm_job *job, const dml_request *request, int
     double moved_at = job->moved_at;
     dml__peer *own = &job->peers[job->rank];
     own->waits_for = waits_for;
-    own->waits_communicator = request->comm->id;
+    own->waits_communicator = dml__waits_in(job, request);
     own->waits_in = request->call.signature;
     own->moved_at = job->moved_at;
     own->answered = true;
@@ -356,6 +377,14 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     for (int r = 0; r < job->world; r++)
         if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye)
             return dml__blame_silent(job, request, r);
+    /* A call that waits for something else, and may still do so for a while, keeps the others waiting. */
+    const dml_request *waited = dml__waited(job);
+    const double now = dml_seconds();
+    if (waited && waited != request && waited->deadline > now) {
+        const double most = now + job->timeout;
+        request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
     return dml__blame_circle(job, request, waits_for);
 }
 
@@ -371,7 +400,8 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
     }
     if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
     job->answer_until = 0;
-    return dml__judge_waits(job, request);
+    dml_request *waited = dml__waited(job);
+    return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
 }
 
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)

@@ -85,6 +85,7 @@ struct dml_request {
     uint64_t sequence;
     int algorithm; /* index in dml__algorithms; -1: a send or receive */
     dml__request_state state;
+    int waits; /* calls that wait for this one alone */
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */

@@ -123,7 +123,45 @@ static void ranks_that_are_stopped_shortly(void)
 
 /* ---- a rank that is stopped while another waits for any ---- */
 
-typedef enum any_wait { ANY_RECEIVE, ANY_OF_TWO, ANY_WAITS, ANY_BEHIND_ANOTHER } any_wait;
+typedef enum any_wait {
+    ANY_RECEIVE,
+    ANY_OF_TWO,
+    ANY_WAITS,
+    ANY_BEHIND_ANOTHER,
+    BESIDE_A_SUM,
+    BEHIND_A_SUM,
+    ANY_OF_TWO_GROUPS,
+    ANY_WAIT_COUNT
+} any_wait;
+
+/* Ranks 0 and 1 have a group, in which rank 1 has started something that rank 0 doesn't come to before it has
+   heard of rank 1, which waits for rank 2: outside of the group. */
+static void waits_beside_a_group(job_rank *me, any_wait kind)
+{
+    int x[3] = { 1, 1, 1 };
+    dml_comm *group = dml_comm_split(me->comm, me->rank == 2 ? -1 : 0, 0);
+    if (me->rank == 2) {
+        raise(SIGSTOP);
+        dml_comm_send(me->comm, x, 1, DML_I32, 1, 5);
+    }
+    if (me->rank == 1 && kind == ANY_OF_TWO_GROUPS) {
+        dml_request *two[2];
+        two[0] = dml_comm_receive_start(group, &x[1], 1, DML_I32, 0, 6);
+        two[1] = dml_comm_receive_start(me->comm, &x[2], 1, DML_I32, 2, 5);
+        dml_comm_wait_any(me->comm, two, 2);
+    } else if (me->rank == 1) {
+        dml_request *sum = dml_comm_all_reduce_start(group, x, 1, DML_I32, DML_SUM);
+        if (kind == BEHIND_A_SUM) job_sleep(TIMEOUT / 2);
+        dml_comm_receive(me->comm, &x[1], 1, DML_I32, 2, 5, NULL);
+        dml_comm_send(me->comm, &x[1], 1, DML_I32, 0, 7);
+        dml_comm_wait(group, sum);
+    }
+    if (me->rank == 0) {
+        dml_comm_receive(me->comm, &x[1], 1, DML_I32, 1, 7, NULL);
+        dml_comm_all_reduce(group, x, 1, DML_I32, DML_SUM);
+    }
+    dml_comm_close(group);
+}
 
 /* Rank 2 is stopped before it sends. All calls match. */
 static void waits_for_any_body(job_rank *me)
@@ -131,6 +169,10 @@ static void waits_for_any_body(job_rank *me)
     const any_wait kind = *(const any_wait *)me->user;
     int x[3] = { 1, 1, 1 };
     dml_message message;
+    if (kind >= BESIDE_A_SUM) {
+        waits_beside_a_group(me, kind);
+        return;
+    }
     if (me->rank == 2) {
         raise(SIGSTOP);
         dml_comm_send(me->comm, x, 1, DML_I32, kind == ANY_BEHIND_ANOTHER, 5);
@@ -156,18 +198,24 @@ static void waits_for_any_body(job_rank *me)
 
 static void a_rank_that_is_stopped_while_others_wait_for_any(void)
 {
-    static const any_wait kinds[] = { ANY_RECEIVE, ANY_OF_TWO, ANY_WAITS, ANY_BEHIND_ANOTHER };
-    static const char *const names[] = { "a receive from any", "a wait for one of two", "a probe",
-                                         "behind a receive from any" };
-    job jobs[4];
-    for (int i = 0; i < 4; i++) {
+    static const any_wait kinds[] = { ANY_RECEIVE,  ANY_OF_TWO,   ANY_WAITS,        ANY_BEHIND_ANOTHER,
+                                      BESIDE_A_SUM, BEHIND_A_SUM, ANY_OF_TWO_GROUPS };
+    static const char *const names[] = { "a receive from any",
+                                         "a wait for one of two",
+                                         "a probe",
+                                         "behind a receive from any",
+                                         "beside a group's sum",
+                                         "later than a group's sum",
+                                         "a wait for one of two in two groups" };
+    job jobs[ANY_WAIT_COUNT];
+    for (int i = 0; i < ANY_WAIT_COUNT; i++) {
         job_prepare(&jobs[i], WORLD, TIMEOUT, waits_for_any_body, &kinds[i]);
         job_start(&jobs[i]);
     }
-    for (int i = 0; i < 4; i++) job_reached(&jobs[i], JOB_OPENED, 10);
+    for (int i = 0; i < ANY_WAIT_COUNT; i++) job_reached(&jobs[i], JOB_OPENED, 10);
     job_sleep(2 * PAUSE);
-    for (int i = 0; i < 4; i++) kill(jobs[i].ranks[2].pid, SIGCONT);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < ANY_WAIT_COUNT; i++) kill(jobs[i].ranks[2].pid, SIGCONT);
+    for (int i = 0; i < ANY_WAIT_COUNT; i++) {
         job_wait(&jobs[i], 10);
         for (int rank = 0; rank < 2; rank++)
             check_rank_fails(&jobs[i].ranks[rank], names[i], DML_ERROR_TIMEOUT, "rank 2 of 3", NULL);
