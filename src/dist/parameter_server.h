@@ -52,8 +52,11 @@ typedef dml_status (*dml_ps_apply)(void *user, size_t begin, size_t count, float
 
 /* What a server does with pushes; of NULL functions, `apply`: w += rate g. */
 typedef struct dml_ps_rule {
-    /* Once, before the first push: the server's range, and what worker 0 said with options.setup. */
-    dml_status (*prepare)(void *user, size_t begin, size_t count, const double *setup, size_t setup_count);
+    /* Once, before the first push: the server's range, what worker 0 said with options.setup, and of each
+       vector from 1 on, one behind the other, this range, in which the rule may keep what workers can then
+       push and pull. */
+    dml_status (*prepare)(void *user, size_t begin, size_t count, const double *setup, size_t setup_count,
+                          float *vectors);
     dml_ps_apply apply;
     void *user;
 } dml_ps_rule;

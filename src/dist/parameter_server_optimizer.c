@@ -10,35 +10,31 @@
 #include "graph/program_internal.h"
 #include "train/optimizer_internal.h"
 
-/* The setup that worker 0 sends: the optimizer's kind, nesterov, its numbers, and runs of parameters with the
-   same scales, of four numbers each. Steps that the trainer took before don't count: the state is empty. */
-enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_NUMBERS };
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps it has taken, its numbers, and
+   runs of parameters with the same scales, of four numbers each. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_TAKEN, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
     dml__memory memory;
     dml_optimizer optimizer;
-    size_t begin, count; /* the server's range */
-    double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    uint64_t taken; /* steps, before the servers' */
+    size_t begin;   /* of the server's range */
+    double *runs;   /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
     size_t run_count;
-    float *state[DML__MAX_STATES]; /* (count) each */
+    float *state[DML__MAX_STATES]; /* the server's vectors 1 and up */
 } dml__ps_optimizer;
 
 /* ---- servers ---- */
 
-static void dml__ps_forget_optimizer(dml__ps_optimizer *o)
-{
-    dml__release(&o->memory, o->runs);
-    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&o->memory, o->state[s]);
-}
-
 static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t count, const double *setup,
-                                            size_t setup_count)
+                                            size_t setup_count, float *vectors)
 {
     dml__ps_optimizer *o = (dml__ps_optimizer *)user;
     size_t at = DML__PS_OPT_NUMBERS;
     if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
     o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
     o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
+    o->taken = (uint64_t)setup[DML__PS_OPT_TAKEN];
     for (float *number;
          (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
          at++) {
@@ -46,15 +42,11 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
         *number = (float)setup[at];
     }
     o->begin = begin;
-    o->count = count;
     o->run_count = (setup_count - at) / 4;
     o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
     if (!o->runs) return DML_ERROR_MEMORY;
     memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
-    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) {
-        o->state[s] = (float *)dml__allocate_array(&o->memory, count, sizeof(float));
-        if (!o->state[s]) return DML_ERROR_MEMORY;
-    }
+    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) o->state[s] = vectors + (size_t)s * count;
     return DML_OK;
 }
 
@@ -75,7 +67,7 @@ static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count
         mine.weight_decay *= (float)run[3];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, step, end - first, w + (first - begin),
+        status = dml_optimizer_update(&mine, NULL, o->taken + step, end - first, w + (first - begin),
                                       g + (first - begin), state);
     }
     return status;
@@ -93,7 +85,7 @@ DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster 
     options.rule.apply = dml__ps_apply_optimizer;
     options.rule.user = &optimizer;
     const dml_status status = dml_ps_serve(comm, cluster, &options, report);
-    dml__ps_forget_optimizer(&optimizer);
+    dml__release(&optimizer.memory, optimizer.runs);
     return status;
 }
 
@@ -115,7 +107,8 @@ static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_o
 }
 
 /* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
-static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, double *to)
+static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
+                                  double *to)
 {
     const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
     dml_optimizer o = *optimizer;
@@ -123,6 +116,7 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
     if (to) {
         to[DML__PS_OPT_KIND] = (double)o.kind;
         to[DML__PS_OPT_NESTEROV] = o.nesterov;
+        to[DML__PS_OPT_TAKEN] = (double)taken;
     }
     for (const float *number;
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
@@ -147,7 +141,7 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
 }
 
 DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
-                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
                                      const dml_ps_options *options)
 {
     dml__memory memory;
@@ -160,16 +154,17 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     }
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
-    o.setup_count = dml__ps_write_setup(trainer, optimizer, NULL);
+    o.vectors = dml_optimizer_states(optimizer);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL);
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
-    if (setup) dml__ps_write_setup(trainer, optimizer, setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup);
     o.setup = setup;
     if (w && setup)
         *ps = dml_ps_open(comm, cluster, n, w, &o);
     else
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
     dml__release(&memory, setup);
-    return *ps ? dml__start_replicas(dml_ps_workers_comm(*ps), trainer) : dml__sync_failed(trainer, comm);
+    return *ps ? DML_OK : dml__sync_failed(trainer, comm);
 }
 
 #endif

@@ -624,7 +624,7 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     dml_status status = dml_comm_scatterv(all, NULL, server->link.counts, NULL, DML_F32, server->vectors, 0);
     if (status != DML_OK || !server->rule.prepare) return status;
     status = server->rule.prepare(server->rule.user, server->link.begin, server->count, server->link.setup,
-                                  (size_t)server->link.terms[DML__PS_SETUP]);
+                                  (size_t)server->link.terms[DML__PS_SETUP], server->vectors + server->count);
     if (status == DML_OK) return DML_OK;
     return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
 }

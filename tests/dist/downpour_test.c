@@ -26,6 +26,8 @@ typedef struct training {
     uint64_t taken; /* steps before the strategy is attached */
     int slow;       /* a worker that takes its time; 0: none */
     bool loads;     /* a checkpoint, when the strategy is attached */
+    int saves;      /* worker 0 a checkpoint, after so many steps; 0: never */
+    bool resumes;   /* from that, which only worker 0 loads */
     /* results */
     double loss[MOST][MOST_STEPS]; /* the sum over a worker's samples */
     int rows[MOST];
@@ -98,6 +100,25 @@ static void load_late(dml_trainer *trainer, int me)
     remove(path);
 }
 
+static void checkpoint_path(char path[300])
+{
+    snprintf(path, 300, "%s.run", program);
+}
+
+/* Without it a worker lacks what the servers keep; with it, it goes on as if it hadn't been asked. */
+static void save_gathered(training *t, int me, dml_trainer *trainer)
+{
+    char path[300];
+    checkpoint_path(path);
+    if (me == 0 && t->workers && dml_trainer_vectors(trainer) > DML_OPTIMIZER_STATE) {
+        CHECK_INT(dml_trainer_save(trainer, path), DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(dml_trainer_context(trainer)), "call dml_trainer_gather");
+        dml_clear_error(dml_trainer_context(trainer));
+    }
+    CHECK_INT(dml_trainer_gather(trainer), DML_OK);
+    if (me == 0) CHECK_INT(dml_trainer_save(trainer, path), DML_OK);
+}
+
 static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluster)
 {
     dml_options options;
@@ -108,8 +129,13 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
     dml_trainer *trainer = make_trainer(t, context, me);
     dml_status status = DML_OK;
     dml_trainer_run run = dml_trainer_get_run(trainer);
-    run.steps = comm ? t->taken : 0;
+    run.steps = t->taken;
     dml_trainer_set_run(trainer, &run);
+    if (t->resumes && me == 0) { /* steps are counted from before that */
+        char path[300];
+        checkpoint_path(path);
+        CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
+    }
     if (comm)
         status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &t->down)
                                                        : dml_parameter_server_sync(comm, cluster, &t->ps));
@@ -117,6 +143,8 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
     while (dml_trainer_steps(trainer) < run.steps + (uint64_t)t->steps && status == DML_OK) {
         if (t->slow && me == t->slow) nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
         status = step_of(t, me, trainer, (int)(dml_trainer_steps(trainer) - run.steps));
+        if (status == DML_OK && t->saves && dml_trainer_steps(trainer) == run.steps + (uint64_t)t->saves)
+            save_gathered(t, me, trainer);
     }
     t->ended[me] = dml_trainer_steps(trainer);
     const size_t parameters = dml_trainer_count(trainer, DML_PARAMETERS);
@@ -230,18 +258,88 @@ static void asynchronous_with_one_worker(void)
     }
 }
 
-/* The servers' optimizer begins anew, whatever the trainer did before. */
-static void an_empty_state_is_at_its_first_step(void)
+/* The servers' optimizer is at the step that worker 0's is at. */
+static void servers_go_on_at_the_step(void)
 {
     alone = usual(dml_adam(0.01f));
+    alone.taken = 100;
     run_training(&alone);
-    many = usual(dml_adam(0.01f));
+    many = alone;
     many.workers = many.servers = 1;
-    many.taken = 1000;
     run_training(&many);
     check_status(&many);
-    CHECK_INT(many.ended[0], 1050);
+    CHECK_INT(many.ended[0], 150);
     for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-5);
+}
+
+/* A run that goes on from a checkpoint of half of it has the losses of one that was never stopped: under
+   servers to the bit, and, where one rank or servers take over from each other, as near as they are
+   otherwise. */
+static void goes_on_from_a_checkpoint(const training *like, int workers_before, int workers_after)
+{
+    static training whole, half;
+    char path[300];
+    const bool same = workers_before == workers_after;
+    whole = *like;
+    whole.workers = workers_before;
+    whole.servers = workers_before ? 2 : 0;
+    run_training(&whole);
+    check_status(&whole);
+    half = whole;
+    half.steps = half.saves = like->steps / 2;
+    run_training(&half);
+    check_status(&half);
+    many = half;
+    many.saves = 0;
+    many.resumes = true;
+    many.workers = workers_after;
+    many.servers = workers_after ? 2 : 0;
+    many.steps = like->steps;
+    run_training(&many);
+    check_status(&many);
+    for (int step = half.steps; step < like->steps; step++) {
+        const double want = loss_of(&whole, step), got = loss_of(&many, step);
+        CHECK_MESSAGE(same ? got == want : fabs(got - want) <= 1e-5 * want,
+                      "%d workers, then %d: loss %.9g in step %d, unbroken %.9g", workers_before,
+                      workers_after, got, step, want);
+    }
+    if (same) CHECK(memcmp(many.w[0], whole.w[0], whole.parameters * sizeof(float)) == 0);
+    checkpoint_path(path);
+    remove(path);
+}
+
+static void checkpoints_have_the_servers_state(void)
+{
+    const dml_optimizer optimizers[] = { dml_sgd(0.05f, 0.9f), dml_adam(0.01f), dml_adagrad(0.05f) };
+    for (int i = 0; i < 3; i++) {
+        training t = usual(optimizers[i]);
+        t.options.optimizer.epsilon = i ? 0.01f : 0;
+        t.steps = 40;
+        goes_on_from_a_checkpoint(&t, 2, 2);
+        goes_on_from_a_checkpoint(&t, 0, 3);
+        goes_on_from_a_checkpoint(&t, 3, 0);
+    }
+    /* Without synchrony one worker has what the servers have. */
+    training t = usual(dml_adam(0.01f));
+    t.steps = 40;
+    t.ps.consistency = DML_PS_ASYNCHRONOUS;
+    goes_on_from_a_checkpoint(&t, 1, 1);
+}
+
+/* Asking for the servers' state in the midst of a run changes nothing. */
+static void gathering_disturbs_nothing(void)
+{
+    alone = usual(dml_sgd(0.05f, 0.9f));
+    alone.workers = alone.servers = 2;
+    run_training(&alone);
+    many = alone;
+    many.saves = 20;
+    run_training(&many);
+    check_status(&many);
+    CHECK(memcmp(many.w[0], alone.w[0], many.parameters * sizeof(float)) == 0);
+    char path[300];
+    checkpoint_path(path);
+    remove(path);
 }
 
 /* Nobody waits for the slow worker, which makes fewer steps, and ends with the others. */
@@ -405,7 +503,9 @@ int main(int argc, char **argv)
     program = argv[0];
     RUN(follows_one_rank);
     RUN(asynchronous_with_one_worker);
-    RUN(an_empty_state_is_at_its_first_step);
+    RUN(servers_go_on_at_the_step);
+    RUN(checkpoints_have_the_servers_state);
+    RUN(gathering_disturbs_nothing);
     RUN(backups_end_together);
     RUN(learns_asynchronously);
     RUN(downpour);
