@@ -3,6 +3,7 @@
 
 #include "comm/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,44 +56,37 @@ DML__LOCAL dml__price_model dml__usual_model(void)
 
 /* ---- the links ---- */
 
-/* One weighted least squares of latency + bytes * gap to seconds, both by seconds. False: one of the two
-   can't be told from the samples. */
-static bool dml__fit_weighted(const double *bytes, const double *seconds, int count, double unit,
-                              const double line[2], double result[2])
+/* By how much a line misses: the sum of |log(line / seconds)|, so that as far below is as bad as as far
+   above, and a few messages that were delayed count little. */
+static double dml__line_misses(const double *bytes, const double *seconds, int count, double latency,
+                               double gap)
 {
-    double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
-    for (int i = 0; i < count; i++) {
-        const double a = 1 / seconds[i], b = bytes[i] / unit / seconds[i];
-        const double above = line[0] * a + line[1] * b - 1, error = above < 0 ? -above : above;
-        const double weight = line[0] + line[1] > 0 ? 1 / (error > 1e-4 ? error : 1e-4) : 1;
-        aa += weight * a * a, ab += weight * a * b, bb += weight * b * b;
-        a1 += weight * a, b1 += weight * b;
-    }
-    const double determinant = aa * bb - ab * ab;
-    if (!(determinant > 1e-12 * aa * bb)) return false;
-    result[0] = (a1 * bb - b1 * ab) / determinant;
-    result[1] = (b1 * aa - a1 * ab) / determinant;
-    if (result[0] < 0) result[0] = 0, result[1] = b1 / bb;
-    if (result[1] < 0) result[0] = a1 / aa, result[1] = 0;
-    return true;
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += fabs(log((latency + gap * bytes[i]) / seconds[i]));
+    return sum;
 }
 
+/* Of the lines through two samples the one that misses least. */
 DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int count, double *latency,
                               double *bandwidth)
 {
-    double line[2] = { 0, 0 }, unit = 1; /* seconds, and seconds of `unit` bytes */
-    for (int i = 0; i < count; i++) {
+    double least = HUGE_VAL;
+    for (int i = 0; i < count; i++)
         if (!(seconds[i] > 0) || !(bytes[i] >= 0)) return false;
-        if (bytes[i] > unit) unit = bytes[i];
-    }
-    for (int round = 0; round < 50; round++) {
-        double next[2];
-        if (!dml__fit_weighted(bytes, seconds, count, unit, line, next)) return false;
-        line[0] = next[0], line[1] = next[1];
-    }
-    *latency = line[0];
-    *bandwidth = line[1] > 0 ? unit / line[1] : 1e15; /* (too fast for these sizes to show) */
-    return true;
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++) {
+            if (!(bytes[i] < bytes[j])) continue;
+            double gap = (seconds[j] - seconds[i]) / (bytes[j] - bytes[i]),
+                   rest = seconds[i] - gap * bytes[i];
+            if (gap < 0) gap = 0, rest = seconds[i];
+            if (rest < 0) gap = seconds[j] / bytes[j], rest = 0;
+            const double misses = dml__line_misses(bytes, seconds, count, rest, gap);
+            if (!(misses < least)) continue;
+            least = misses;
+            *latency = rest;
+            *bandwidth = gap > 0 ? 1 / gap : 1e15; /* (too fast for these sizes to show) */
+        }
+    return least < HUGE_VAL;
 }
 
 static dml_status dml__no_memory_to_measure(dml__comm_job *job)

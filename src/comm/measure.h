@@ -28,10 +28,10 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
-   several of each size if possible: the line of the least sum of absolute relative errors, which a few
-   samples that something else has delayed don't move, found by least squares that are weighted anew until
-   they agree. The latency includes what the processors at both ends do. False: there are not two sizes, or
-   the times are not positive. */
+   several of each size if possible: of the lines through two of them the one whose logarithms are nearest to
+   those of the times in sum, which a few samples that something else has delayed don't move. The latency
+   includes what the processors at both ends do. False: there are not two sizes, or the times are not
+   positive. */
 DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int count, double *latency,
                               double *bandwidth);
 

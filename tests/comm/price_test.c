@@ -581,6 +581,14 @@ static void test_fit(void)
     for (int i = 0; i < 6; i++) seconds[i] = 1e-6 * bytes[i];
     CHECK(dml__fit_link(bytes, seconds, 6, &latency, &bandwidth));
     CHECK(latency < 1e-9 && fabs(bandwidth - 1e6) < 1);
+    /* A link of 100 Mbit/s that lets a burst of 16 KiB pass at once: what is large says how fast it is. */
+    for (n = 0; n < 18; n++) {
+        bytes[n] = n % 3 == 0 ? 0 : n % 3 == 1 ? 4096 : 32768;
+        seconds[n] = (n % 3 == 0 ? 10e-6 : n % 3 == 1 ? 14e-6 : 16384 / 12.5e6) * (1 + 0.01 * (n / 3));
+    }
+    CHECK(dml__fit_link(bytes, seconds, n, &latency, &bandwidth));
+    CHECK_MESSAGE(latency < 11e-6 && bandwidth > 12.5e6 && bandwidth < 50e6, "latency %g, bandwidth %g",
+                  latency, bandwidth);
 }
 
 /* The library's own: none waits for ever, small or large, and none takes less time than what it sends. */
