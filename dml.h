@@ -4034,6 +4034,9 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
 /* A number >= 0 from the environment, or -1 where there is none. */
 DML__LOCAL int dml__cpu_environment(const char *name);
 
+/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
+DML__LOCAL int dml__processor_number(void);
+
 /* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
    files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
 DML__LOCAL int dml__cpu_quota(const char *root);
@@ -4249,6 +4252,15 @@ static int dml__cpu_in_mask(void)
 #endif
     const int online = dml__cpu_online();
     return online > 0 ? online : 1;
+}
+
+DML__LOCAL int dml__processor_number(void)
+{
+#if defined(__linux__) && defined(CPU_COUNT) /* (as much as _GNU_SOURCE) */
+    return sched_getcpu();
+#else
+    return -1;
+#endif
 }
 
 DML_API int dml_cpu_count(void)

@@ -439,6 +439,11 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    with its context, only as long as the communicators that were given to the strategy are open. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
+/* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
+   "" for DML_OK, else at most `bytes` of it with the 0 at the end. What shows only when a communicator closes
+   is said here and in the log. */
+DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */, size_t bytes);
+
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
    NULL, which dml_comm_open returns when memory is short, reads as that. */
@@ -751,8 +756,11 @@ typedef dml_status (*dml_ps_apply)(void *user, size_t begin, size_t count, float
 
 /* What a server does with pushes; of NULL functions, `apply`: w += rate g. */
 typedef struct dml_ps_rule {
-    /* Once, before the first push: the server's range, and what worker 0 said with options.setup. */
-    dml_status (*prepare)(void *user, size_t begin, size_t count, const double *setup, size_t setup_count);
+    /* Once, before the first push: the server's range, what worker 0 said with options.setup, and of each
+       vector from 1 on, one behind the other, this range, in which the rule may keep what workers can then
+       push and pull. */
+    dml_status (*prepare)(void *user, size_t begin, size_t count, const double *setup, size_t setup_count,
+                          float *vectors);
     dml_ps_apply apply;
     void *user;
 } dml_ps_rule;
@@ -1216,14 +1224,18 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
 
 /* For dml_trainer_sync, on workers, after a checkpoint was loaded: what is written to w later is lost at the
    next pull. At the start all take over worker 0's parameters, numbers, seed and step;
-   the servers its optimizer with parameters' scales and an empty state. Each update pushes g and pulls w. In
+   the servers its optimizer with its state and parameters' scales. Each update pushes g and pulls w. In
    synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
    with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
    DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. The learning
    rate is each worker's own; clipping is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't
-   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. A
-   checkpoint of a worker has w, but not the optimizer's state, which is the servers'. Source: Li et al., OSDI
-   2014; TensorFlow's ParameterServerStrategy. */
+   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. The
+   optimizer's state is the servers' alone: dml_trainer_gather fetches it (and w), for a checkpoint by this
+   worker, from which a run goes on under servers, one rank or any other strategy. In synchrony it goes on as
+   if it had never been stopped (with two workers to the bit; of more, the order in which pushes come decides
+   how sums are rounded), but for what `threshold` holds back and what a 16-bit pull_dtype cuts off; otherwise
+   while other workers push, so do their changes come in between. Source: Li et al., OSDI 2014; TensorFlow's
+   ParameterServerStrategy. */
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options);
 
@@ -1854,6 +1866,9 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
 /* A number >= 0 from the environment, or -1 where there is none. */
 DML__LOCAL int dml__cpu_environment(const char *name);
 
+/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
+DML__LOCAL int dml__processor_number(void);
+
 /* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
    files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
 DML__LOCAL int dml__cpu_quota(const char *root);
@@ -2069,6 +2084,15 @@ static int dml__cpu_in_mask(void)
 #endif
     const int online = dml__cpu_online();
     return online > 0 ? online : 1;
+}
+
+DML__LOCAL int dml__processor_number(void)
+{
+#if defined(__linux__) && defined(CPU_COUNT) /* (as much as _GNU_SOURCE) */
+    return sched_getcpu();
+#else
+    return -1;
+#endif
 }
 
 DML_API int dml_cpu_count(void)
@@ -3598,6 +3622,9 @@ typedef struct dml__transport_calls {
     /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
        large from this rank's memory, once and in one piece, and until then it hasn't gone. */
     ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
+    /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
+       waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
+    bool (*crowded)(dml__transport *transport);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -4336,7 +4363,8 @@ typedef struct dml__local_rank {
     unsigned bell DML__OWN_LINE;
     int sleeping; /* or about to */
     int woken;
-    int state; /* dml__local_state */
+    int state;     /* dml__local_state */
+    int processor; /* 1 + that on which it waited last; 0: not known */
 } dml__local_rank;
 
 struct dml__local_world {
@@ -4650,6 +4678,19 @@ static void dml__local_close(dml__transport *transport)
     dml__local_leave(dml__local_of(transport), DML__LOCAL_CLOSED);
 }
 
+static bool dml__local_crowded(dml__transport *transport)
+{
+    dml__local_rank *me = dml__local_of(transport);
+    const int here = dml__processor_number() + 1;
+    bool crowded = false;
+    if (__atomic_load_n(&me->processor, __ATOMIC_RELAXED) != here)
+        __atomic_store_n(&me->processor, here, __ATOMIC_RELAXED);
+    for (int rank = 0; rank < me->world->world; rank++)
+        crowded |= rank != me->rank && here &&
+                   __atomic_load_n(&me->world->ranks[rank].processor, __ATOMIC_RELAXED) == here;
+    return crowded;
+}
+
 /* What a fork's child has is a copy of the whole world, in which nobody else lives. */
 static void dml__local_abandon(dml__transport *transport)
 {
@@ -4679,6 +4720,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         dml__local_abandon,
         NULL,
         NULL,
+        dml__local_crowded,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -5043,6 +5085,7 @@ typedef struct dml__shm_way {
     uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
     uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
     uint32_t receiver_reads;                /* 1: it can read the sender's own memory */
+    uint32_t receiver_processor;            /* 1 + that on which it waited last; 0: not known */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 
@@ -5987,6 +6030,21 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+static bool dml__shm_crowded(dml__transport *transport)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    const uint32_t here = (uint32_t)(dml__processor_number() + 1);
+    bool crowded = false;
+    for (int rank = 0; rank < shm->world; rank++) {
+        const dml__shm_pair *pair = &shm->pairs[rank];
+        if (!pair->memory) continue;
+        uint32_t *mine = &pair->in.way->receiver_processor;
+        if (__atomic_load_n(mine, __ATOMIC_RELAXED) != here) __atomic_store_n(mine, here, __ATOMIC_RELAXED);
+        crowded |= here && __atomic_load_n(&pair->out.way->receiver_processor, __ATOMIC_RELAXED) == here;
+    }
+    return crowded;
+}
+
 /* From now on nobody takes what was read here for something that was on offer. */
 static void dml__shm_break_seal(dml__shm *shm)
 {
@@ -6121,6 +6179,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_abandon,
         dml__shm_reads,
         dml__shm_offer_data,
+        dml__shm_crowded,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -6706,7 +6765,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
 {
     static const dml__transport_calls calls = {
         "tcp",           dml__tcp_send,  dml__tcp_receive, NULL, NULL, NULL, dml__tcp_wait, dml__tcp_wake,
-        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL,
+        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL, NULL,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -10809,15 +10868,16 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
-   several of each size if possible: the line of the least sum of absolute relative errors, which a few
-   samples that something else has delayed don't move, found by least squares that are weighted anew until
-   they agree. The latency includes what the processors at both ends do. False: there are not two sizes, or
-   the times are not positive. */
+   several of each size if possible: of the lines through two of them the one whose logarithms are nearest to
+   those of the times in sum, which a few samples that something else has delayed don't move. The latency
+   includes what the processors at both ends do. False: there are not two sizes, or the times are not
+   positive. */
 DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int count, double *latency,
                               double *bandwidth);
 
 #endif
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -11053,6 +11113,7 @@ struct dml_request {
     uint64_t sequence;
     int algorithm; /* index in dml__algorithms; -1: a send or receive */
     dml__request_state state;
+    int waits; /* calls that wait for this one alone */
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
@@ -11224,6 +11285,7 @@ typedef struct dml__comm_job {
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
     bool yields;              /* meanwhile others may want the processor */
+    bool crowded;             /* another rank did, when a call last began to wait */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -11260,6 +11322,11 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job);
 
 /* With the turn, which is given up meanwhile. */
 DML__LOCAL void dml__stop_helper(dml__comm_job *job);
+
+/* Where ranks have a processor each, whether another one is on this rank's all the same, for which the waits
+   then give it up: both would else look again for as long as they may, in turn, and the system, which sees
+   one of them ready at a time, leaves them where they are. */
+DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job);
 
 DML__LOCAL void dml__enter_job(dml__comm_job *job);
 DML__LOCAL void dml__leave_job(dml__comm_job *job);
@@ -11486,44 +11553,37 @@ DML__LOCAL dml__price_model dml__usual_model(void)
 
 /* ---- the links ---- */
 
-/* One weighted least squares of latency + bytes * gap to seconds, both by seconds. False: one of the two
-   can't be told from the samples. */
-static bool dml__fit_weighted(const double *bytes, const double *seconds, int count, double unit,
-                              const double line[2], double result[2])
+/* By how much a line misses: the sum of |log(line / seconds)|, so that as far below is as bad as as far
+   above, and a few messages that were delayed count little. */
+static double dml__line_misses(const double *bytes, const double *seconds, int count, double latency,
+                               double gap)
 {
-    double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
-    for (int i = 0; i < count; i++) {
-        const double a = 1 / seconds[i], b = bytes[i] / unit / seconds[i];
-        const double above = line[0] * a + line[1] * b - 1, error = above < 0 ? -above : above;
-        const double weight = line[0] + line[1] > 0 ? 1 / (error > 1e-4 ? error : 1e-4) : 1;
-        aa += weight * a * a, ab += weight * a * b, bb += weight * b * b;
-        a1 += weight * a, b1 += weight * b;
-    }
-    const double determinant = aa * bb - ab * ab;
-    if (!(determinant > 1e-12 * aa * bb)) return false;
-    result[0] = (a1 * bb - b1 * ab) / determinant;
-    result[1] = (b1 * aa - a1 * ab) / determinant;
-    if (result[0] < 0) result[0] = 0, result[1] = b1 / bb;
-    if (result[1] < 0) result[0] = a1 / aa, result[1] = 0;
-    return true;
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += fabs(log((latency + gap * bytes[i]) / seconds[i]));
+    return sum;
 }
 
+/* Of the lines through two samples the one that misses least. */
 DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int count, double *latency,
                               double *bandwidth)
 {
-    double line[2] = { 0, 0 }, unit = 1; /* seconds, and seconds of `unit` bytes */
-    for (int i = 0; i < count; i++) {
+    double least = HUGE_VAL;
+    for (int i = 0; i < count; i++)
         if (!(seconds[i] > 0) || !(bytes[i] >= 0)) return false;
-        if (bytes[i] > unit) unit = bytes[i];
-    }
-    for (int round = 0; round < 50; round++) {
-        double next[2];
-        if (!dml__fit_weighted(bytes, seconds, count, unit, line, next)) return false;
-        line[0] = next[0], line[1] = next[1];
-    }
-    *latency = line[0];
-    *bandwidth = line[1] > 0 ? unit / line[1] : 1e15; /* (too fast for these sizes to show) */
-    return true;
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++) {
+            if (!(bytes[i] < bytes[j])) continue;
+            double gap = (seconds[j] - seconds[i]) / (bytes[j] - bytes[i]),
+                   rest = seconds[i] - gap * bytes[i];
+            if (gap < 0) gap = 0, rest = seconds[i];
+            if (rest < 0) gap = seconds[j] / bytes[j], rest = 0;
+            const double misses = dml__line_misses(bytes, seconds, count, rest, gap);
+            if (!(misses < least)) continue;
+            least = misses;
+            *latency = rest;
+            *bandwidth = gap > 0 ? 1 / gap : 1e15; /* (too fast for these sizes to show) */
+        }
+    return least < HUGE_VAL;
 }
 
 static dml_status dml__no_memory_to_measure(dml__comm_job *job)
@@ -13167,6 +13227,7 @@ typedef enum dml__control_kind {
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 zero:4 24 sequence:8 32 quiet:8, in
    microseconds */
 #define DML__WAITING_BYTES 40
+#define DML__ALL_COMMUNICATORS UINT32_MAX /* none has that number */
 
 static dml__control dml__control_message(dml__control_kind kind)
 {
@@ -13243,32 +13304,52 @@ DML__LOCAL int dml__waits_for(dml_request *request)
     return best ? best->rank : -1;
 }
 
-/* The operation that came first of those that aren't done. */
-static dml_request *dml__oldest(const dml__comm_job *job)
+/* The first operation that a call waits for by itself; NULL: none. */
+static dml_request *dml__waited(const dml__comm_job *job)
 {
-    return job->active ? job->active : job->unmatched;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->waits > 0) return r;
+    return NULL;
+}
+
+/* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
+   operation that came first of those that aren't done. */
+static dml_request *dml__kept_by(const dml__comm_job *job)
+{
+    dml_request *waited = dml__waited(job);
+    return waited ? waited : job->active ? job->active : job->unmatched;
 }
 
 /* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
 static bool dml__differ(const dml__comm_job *job)
 {
-    const int first = job->active || job->unmatched ? dml__waits_for(dml__oldest(job)) : -1;
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__kept_by(job)) : -1;
     for (int list = 0; list < 2; list++)
         for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (dml__waits_for(r) != first) return true;
     return false;
 }
 
+/* The communicator among whose ranks is whoever may end the wait. */
+static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+{
+    for (int list = 0; list < 2 && job->waits_for_any; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
+    return request->comm->id;
+}
+
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
 {
-    dml_request *request = dml__oldest(job);
+    dml_request *request = dml__kept_by(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     if (request) {
         dml__encode_signature(&request->call.signature, control.body);
-        dml__store32(control.body + 16, request->comm->id);
+        dml__store32(control.body + 16, dml__waits_in(job, request));
         dml__store64(control.body + 24, request->sequence);
     }
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
@@ -13401,7 +13482,7 @@ static double dml__reach_all(dml__comm_job *job, const dml_request *request, int
     double moved_at = job->moved_at;
     dml__peer *own = &job->peers[job->rank];
     own->waits_for = waits_for;
-    own->waits_communicator = request->comm->id;
+    own->waits_communicator = dml__waits_in(job, request);
     own->waits_in = request->call.signature;
     own->moved_at = job->moved_at;
     own->answered = true;
@@ -13494,6 +13575,14 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     for (int r = 0; r < job->world; r++)
         if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye)
             return dml__blame_silent(job, request, r);
+    /* A call that waits for something else, and may still do so for a while, keeps the others waiting. */
+    const dml_request *waited = dml__waited(job);
+    const double now = dml_seconds();
+    if (waited && waited != request && waited->deadline > now) {
+        const double most = now + job->timeout;
+        request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
     return dml__blame_circle(job, request, waits_for);
 }
 
@@ -13509,7 +13598,8 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
     }
     if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
     job->answer_until = 0;
-    return dml__judge_waits(job, request);
+    dml_request *waited = dml__waited(job);
+    return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
 }
 
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
@@ -15169,7 +15259,8 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
 {
     dml__short_call c;
     const uint64_t all = request->schedule.count ? UINT64_MAX >> (64 - request->schedule.count) : 0;
-    int looks = job->yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
+    bool yields = job->yields;
+    int looks = yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
     c.job = job;
     c.request = request;
     c.past = 0;
@@ -15183,7 +15274,11 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
            message does. */
         if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
         looks--;
-        if (job->yields)
+        if (!yields && looks == DML__SHORT_LOOKS - DML__SHORT_YIELDS && dml__look_for_crowd(job)) {
+            yields = true;
+            looks = DML__SHORT_YIELDS;
+        }
+        if (yields)
             dml__thread_yield();
         else
             dml__pause();
@@ -15955,6 +16050,13 @@ DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
     return !job->active && !job->unmatched;
 }
 
+DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job)
+{
+    const dml__transport_calls *calls = job->transport ? job->transport->calls : NULL;
+    job->crowded = !job->yields && calls && calls->crowded && calls->crowded(job->transport);
+    return job->crowded;
+}
+
 DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
                                 double until)
 {
@@ -15980,7 +16082,8 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());
             continue;
         }
-        if (!job->yields && ++looks % 8) continue; /* the clock takes longer than a look */
+        /* The clock takes longer than a look. */
+        if (!job->yields && !job->crowded && ++looks % 8) continue;
         const double now = job->clock = dml_seconds();
         dml__note_time(job, now);
         if (idle_from < 0) idle_from = now;
@@ -15988,9 +16091,12 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             result = false;
             break;
         }
-        if (spin_until < 0) spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
+        if (spin_until < 0) {
+            spin_until = now + (dml__nccl_is_busy(job) ? DML__NCCL_NAP : job->spin);
+            dml__look_for_crowd(job);
+        }
         if (now < spin_until) {
-            if (job->yields) dml__thread_yield();
+            if (job->yields || job->crowded) dml__thread_yield();
             continue;
         }
         if (now > spin_until + job->grace) dml__restart_clocks(job); /* stopped meanwhile, as in dml__sleep */
@@ -17596,7 +17702,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
 {
     static const dml__transport_calls calls = {
         "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL,
+        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");
@@ -17649,6 +17755,7 @@ DML__DRIVERS_BEGIN
 #ifndef DML_COMM_OPEN_C
 #define DML_COMM_OPEN_C
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18249,10 +18356,17 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
 
 DML_API dml_status dml_comm_close(dml_comm *comm)
 {
+    return dml_comm_close_error(comm, NULL, 0);
+}
+
+DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes)
+{
+    if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;
     const bool last = job->comms == comm && !comm->next;
     if (dml__is_copy(job)) {
+        if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
         if (!last) {
             dml__free_comm(job, comm);
@@ -18266,12 +18380,14 @@ DML_API dml_status dml_comm_close(dml_comm *comm)
     if (!last) {
         if (job->requests) dml__finish_comm(job, comm);
         const dml_status status = job->error.status;
+        if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
         dml__free_comm(job, comm);
         dml__leave_job(job);
         return status;
     }
     if (job->transport) dml__close_in_order(job);
     const dml_status status = job->error.status;
+    if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
     dml__stop_helper(job);
     if (job->trace) dml__write_trace(job);
     if (job->transport) job->transport->calls->close(job->transport);
@@ -18514,7 +18630,9 @@ static bool dml__request_done(dml__comm_job *job, void *user)
 static void dml__wait_for(dml__comm_job *job, dml_request *request)
 {
     const double before = job->stats.waited_s;
+    request->waits++;
     dml__wait_until(job, dml__request_done, request, -1);
+    request->waits--;
     if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
 }
 
@@ -21523,7 +21641,7 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     dml_status status = dml_comm_scatterv(all, NULL, server->link.counts, NULL, DML_F32, server->vectors, 0);
     if (status != DML_OK || !server->rule.prepare) return status;
     status = server->rule.prepare(server->rule.user, server->link.begin, server->count, server->link.setup,
-                                  (size_t)server->link.terms[DML__PS_SETUP]);
+                                  (size_t)server->link.terms[DML__PS_SETUP], server->vectors + server->count);
     if (status == DML_OK) return DML_OK;
     return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
 }
@@ -25303,43 +25421,40 @@ DML__LOCAL void dml__compressor_forget(dml__compressor *c)
 #ifndef DML_DIST_PARAMETER_SERVER_OPTIMIZER_H
 #define DML_DIST_PARAMETER_SERVER_OPTIMIZER_H
 
-/* Opens *ps for the trained parameters of all workers' trainers, with `optimizer` at the servers, and makes
-   the trainers alike. `options` says the rest. Of bad input the job learns on all ranks. */
+/* Opens *ps for the trained parameters of all workers' trainers, with `optimizer` at the servers, which
+   counts its steps from `taken` on and keeps its state in vectors 1 and up, zeros. `options` says the rest.
+   Of bad input the job learns on all ranks. */
 DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
-                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
                                      const dml_ps_options *options);
 
 #endif
 
-/* The setup that worker 0 sends: the optimizer's kind, nesterov, its numbers, and runs of parameters with the
-   same scales, of four numbers each. Steps that the trainer took before don't count: the state is empty. */
-enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_NUMBERS };
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps it has taken, its numbers, and
+   runs of parameters with the same scales, of four numbers each. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_TAKEN, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
     dml__memory memory;
     dml_optimizer optimizer;
-    size_t begin, count; /* the server's range */
-    double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    uint64_t taken; /* steps, before the servers' */
+    size_t begin;   /* of the server's range */
+    double *runs;   /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
     size_t run_count;
-    float *state[DML__MAX_STATES]; /* (count) each */
+    float *state[DML__MAX_STATES]; /* the server's vectors 1 and up */
 } dml__ps_optimizer;
 
 /* ---- servers ---- */
 
-static void dml__ps_forget_optimizer(dml__ps_optimizer *o)
-{
-    dml__release(&o->memory, o->runs);
-    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&o->memory, o->state[s]);
-}
-
 static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t count, const double *setup,
-                                            size_t setup_count)
+                                            size_t setup_count, float *vectors)
 {
     dml__ps_optimizer *o = (dml__ps_optimizer *)user;
     size_t at = DML__PS_OPT_NUMBERS;
     if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
     o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
     o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
+    o->taken = (uint64_t)setup[DML__PS_OPT_TAKEN];
     for (float *number;
          (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
          at++) {
@@ -25347,15 +25462,11 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
         *number = (float)setup[at];
     }
     o->begin = begin;
-    o->count = count;
     o->run_count = (setup_count - at) / 4;
     o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
     if (!o->runs) return DML_ERROR_MEMORY;
     memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
-    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) {
-        o->state[s] = (float *)dml__allocate_array(&o->memory, count, sizeof(float));
-        if (!o->state[s]) return DML_ERROR_MEMORY;
-    }
+    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) o->state[s] = vectors + (size_t)s * count;
     return DML_OK;
 }
 
@@ -25376,7 +25487,7 @@ static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count
         mine.weight_decay *= (float)run[3];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, step, end - first, w + (first - begin),
+        status = dml_optimizer_update(&mine, NULL, o->taken + step, end - first, w + (first - begin),
                                       g + (first - begin), state);
     }
     return status;
@@ -25394,7 +25505,7 @@ DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster 
     options.rule.apply = dml__ps_apply_optimizer;
     options.rule.user = &optimizer;
     const dml_status status = dml_ps_serve(comm, cluster, &options, report);
-    dml__ps_forget_optimizer(&optimizer);
+    dml__release(&optimizer.memory, optimizer.runs);
     return status;
 }
 
@@ -25416,7 +25527,8 @@ static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_o
 }
 
 /* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
-static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, double *to)
+static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
+                                  double *to)
 {
     const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
     dml_optimizer o = *optimizer;
@@ -25424,6 +25536,7 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
     if (to) {
         to[DML__PS_OPT_KIND] = (double)o.kind;
         to[DML__PS_OPT_NESTEROV] = o.nesterov;
+        to[DML__PS_OPT_TAKEN] = (double)taken;
     }
     for (const float *number;
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
@@ -25448,7 +25561,7 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
 }
 
 DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
-                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
                                      const dml_ps_options *options)
 {
     dml__memory memory;
@@ -25461,16 +25574,17 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     }
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
-    o.setup_count = dml__ps_write_setup(trainer, optimizer, NULL);
+    o.vectors = dml_optimizer_states(optimizer);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL);
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
-    if (setup) dml__ps_write_setup(trainer, optimizer, setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup);
     o.setup = setup;
     if (w && setup)
         *ps = dml_ps_open(comm, cluster, n, w, &o);
     else
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
     dml__release(&memory, setup);
-    return *ps ? dml__start_replicas(dml_ps_workers_comm(*ps), trainer) : dml__sync_failed(trainer, comm);
+    return *ps ? DML_OK : dml__sync_failed(trainer, comm);
 }
 
 #endif
@@ -25490,24 +25604,58 @@ typedef struct dml__ps_sync {
     dml_ps *ps;
     uint64_t first; /* the trainer's step at which it was attached */
     double samples; /* that g is the mean of */
+    bool gathered;  /* the optimizer's state is here, too, and not on the servers alone */
 } dml__ps_sync;
+
+/* The optimizer's state lies in the servers' vectors 1 and up; here it is only for a checkpoint. */
+static dml_status dml__ps_leave_state(dml__ps_sync *sync, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = DML_OK;
+    for (int v = DML_OPTIMIZER_STATE; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        status = dml_trainer_forget(trainer, v, 0, n);
+    sync->gathered = false;
+    return status;
+}
+
+/* Worker 0's, before any other can push a gradient. */
+static dml_status dml__ps_give_state(dml__ps_sync *sync, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    for (int v = DML_OPTIMIZER_STATE; v < dml_trainer_vectors(trainer); v++) {
+        const float *state = dml_trainer_get(trainer, v, 0, n);
+        if (!state) return dml_status_of(dml_trainer_context(trainer));
+        dml_ps_push_to(sync->ps, 1 + v - DML_OPTIMIZER_STATE, state, 0, n);
+    }
+    dml_ps_fence(sync->ps);
+    return dml_ps_wait(sync->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, sync->comm);
+}
 
 static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
 {
     dml__ps_sync *sync = (dml__ps_sync *)user;
     if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const dml_optimizer optimizer = dml_trainer_get_run(trainer).optimizer;
-    const dml_status status =
-        dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+    const dml_trainer_run run = dml_trainer_get_run(trainer);
+    /* Where each worker's push is an update by itself, there are as many of them in a step. */
+    const int updates = sync->options.consistency == DML_PS_SYNCHRONOUS ? 1 : sync->cluster.workers;
+    dml_status status = dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &run.optimizer,
+                                       run.steps * (uint64_t)updates, &sync->options);
+    if (status == DML_OK && sync->cluster.rank == 0) status = dml__ps_give_state(sync, trainer);
+    if (status != DML_OK) return status;
+    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer);
+    if (status == DML_OK)
+        status = dml__broadcast_vector(dml_ps_workers_comm(sync->ps), trainer, DML_PARAMETERS);
     sync->first = dml_trainer_steps(trainer);
-    return status;
+    return status == DML_OK ? dml__ps_leave_state(sync, trainer) : status;
 }
 
-/* A worker that the others didn't wait for goes on at their step; this one is counted by the caller. */
-static dml_status dml__ps_catch_up(const dml__ps_sync *sync, dml_trainer *trainer)
+/* A worker that the others didn't wait for goes on at their step, of which the caller counts the last ones.
+ */
+static dml_status dml__ps_catch_up(const dml__ps_sync *sync, dml_trainer *trainer, uint64_t counted_later)
 {
     dml_trainer_run run = dml_trainer_get_run(trainer);
-    run.steps = sync->first + dml_ps_clocks(sync->ps) - 1;
+    if (!sync->options.backup) return DML_OK;
+    run.steps = sync->first + dml_ps_clocks(sync->ps) - counted_later;
     return dml_trainer_set_run(trainer, &run);
 }
 
@@ -25526,6 +25674,8 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     const float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
     float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
     if (!g || !w) return dml_status_of(dml_trainer_context(trainer));
+    if (sync->gathered && dml__ps_leave_state(sync, trainer) != DML_OK)
+        return dml_status_of(dml_trainer_context(trainer));
     dml_ps_set_rate(sync->ps, (double)dml_trainer_lr(trainer));
     /* A push that is applied by itself is a mean already. */
     const double weight = sync->options.consistency == DML_PS_SYNCHRONOUS ? sync->samples : 1;
@@ -25535,7 +25685,25 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
         return dml__sync_failed(trainer, sync->comm);
     const dml_status status = dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
-    return status == DML_OK && sync->options.backup ? dml__ps_catch_up(sync, trainer) : status;
+    return status == DML_OK ? dml__ps_catch_up(sync, trainer, 1) : status;
+}
+
+/* What the servers have now: in synchrony, what they had when w came. */
+static dml_status dml__ps_sync_gather(void *user, dml_trainer *trainer)
+{
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = DML_OK;
+    for (int v = 0; v < dml_trainer_vectors(trainer); v++) {
+        float *to = v == DML_GRADIENTS ? NULL : dml_trainer_host(trainer, v, 0, n);
+        if (to) dml_ps_pull_from(sync->ps, v == DML_PARAMETERS ? 0 : 1 + v - DML_OPTIMIZER_STATE, to, 0, n);
+    }
+    if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
+        return dml__sync_failed(trainer, sync->comm);
+    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        if (v != DML_GRADIENTS) status = dml_trainer_put(trainer, v, 0, n);
+    sync->gathered = status == DML_OK;
+    return status == DML_OK ? dml__ps_catch_up(sync, trainer, 0) : status;
 }
 
 static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
@@ -25559,7 +25727,6 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
         state->comm = comm;
         state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
-        state->options.vectors = 0;
     }
     dml_sync sync;
     memset(&sync, 0, sizeof sync);
@@ -25567,6 +25734,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     sync.start = dml__ps_sync_start;
     sync.begin = dml__ps_sync_begin;
     sync.update = dml__ps_sync_update;
+    sync.gather = dml__ps_sync_gather;
     sync.destroy = dml__ps_sync_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;
@@ -25659,7 +25827,8 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
         dml__ps_fail(d->comm, DML_ERROR_MEMORY, "no memory for Downpour");
         return dml__sync_failed(trainer, d->comm);
     }
-    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, &options);
+    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, 0, &options);
+    if (status == DML_OK) status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer);
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
