@@ -13315,7 +13315,7 @@ static dml_request *dml__waited(const dml__comm_job *job)
 
 /* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
    operation that came first of those that aren't done. */
-static dml_request *dml__kept_by(const dml__comm_job *job)
+static dml_request *dml__awaited_request(const dml__comm_job *job)
 {
     dml_request *waited = dml__waited(job);
     return waited ? waited : job->active ? job->active : job->unmatched;
@@ -13324,7 +13324,7 @@ static dml_request *dml__kept_by(const dml__comm_job *job)
 /* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
 static bool dml__differ(const dml__comm_job *job)
 {
-    const int first = job->active || job->unmatched ? dml__waits_for(dml__kept_by(job)) : -1;
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
     for (int list = 0; list < 2; list++)
         for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (dml__waits_for(r) != first) return true;
@@ -13342,7 +13342,7 @@ static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *reque
 
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
 {
-    dml_request *request = dml__kept_by(job);
+    dml_request *request = dml__awaited_request(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
