@@ -1710,8 +1710,9 @@ typedef struct dml_program_options {
     bool training; /* also runs backward; the output must then be a scalar loss */
     /* The program runs on the thread that calls it, alone, with an arena, scratch and errors of its own: any
        number of such programs may run at once, each on one thread at a time, while nothing writes the graph's
-       parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
-       (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
+       parameters. Their results are bitwise those of any other program with as many rows. Only for
+       predicting, on the CPU (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses
+       the context. */
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
@@ -3510,6 +3511,11 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx);
 
 #ifdef DML_IMPLEMENTATION
 
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST) ||                        \
+    (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "dml.h: compile the file with DML_IMPLEMENTATION without -ffast-math or -Ofast: results would be wrong"
+#endif
+
 DML__DRIVERS_BEGIN
 
 /* ---- base/status.c ---- */
@@ -5082,7 +5088,8 @@ DML__LOCAL void dml__thread_pin(int index)
 #elif defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
-    int skip = index % CPU_COUNT(&set), processor = 0;
+    int skip = index % CPU_COUNT(&set);
+    size_t processor = 0;
     while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
     CPU_ZERO(&set);
     CPU_SET(processor, &set);
@@ -10756,7 +10763,7 @@ static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
    that factors need not be in the first one. */
 static inline bool dml__loads_lines(const dml__job *job)
 {
-    return job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many
@@ -21712,7 +21719,7 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
     }
     if (job->y == out || job->dy == out || (!job->backward && dml__formula_is_long(call->formula)))
         return false;
-    arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
+    arrays += (size_t)(job->y != NULL) + (size_t)(job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 

@@ -104,6 +104,11 @@
 
 #ifdef DML_IMPLEMENTATION
 
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(_M_FP_FAST) ||                        \
+    (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "dml.h: compile the file with DML_IMPLEMENTATION without -ffast-math or -Ofast: results would be wrong"
+#endif
+
 DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"

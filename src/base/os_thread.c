@@ -72,7 +72,8 @@ DML__LOCAL void dml__thread_pin(int index)
 #elif defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
-    int skip = index % CPU_COUNT(&set), processor = 0;
+    int skip = index % CPU_COUNT(&set);
+    size_t processor = 0;
     while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
     CPU_ZERO(&set);
     CPU_SET(processor, &set);

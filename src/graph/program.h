@@ -29,8 +29,9 @@ typedef struct dml_program_options {
     bool training; /* also runs backward; the output must then be a scalar loss */
     /* The program runs on the thread that calls it, alone, with an arena, scratch and errors of its own: any
        number of such programs may run at once, each on one thread at a time, while nothing writes the graph's
-       parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
-       (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
+       parameters. Their results are bitwise those of any other program with as many rows. Only for
+       predicting, on the CPU (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses
+       the context. */
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay

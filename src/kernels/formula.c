@@ -375,7 +375,7 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
     }
     if (job->y == out || job->dy == out || (!job->backward && dml__formula_is_long(call->formula)))
         return false;
-    arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
+    arrays += (size_t)(job->y != NULL) + (size_t)(job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 

@@ -490,7 +490,7 @@ static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
    that factors need not be in the first one. */
 static inline bool dml__loads_lines(const dml__job *job)
 {
-    return job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many

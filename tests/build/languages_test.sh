@@ -13,7 +13,7 @@ for pair in "$CC $CXX" "clang clang++"; do
         # In every order of inclusion where the language is another.
         case $language in
         *c11) # what isn't there before C11; the switches are C99's
-            check "implementation: $language" compile "$language" implement_both.c
+            check "implementation: $language" compile "$language -O1 -Wconversion" implement_both.c
             continue
             ;;
         *) check "implementation: $language" compile "$language" implement_*.c ;;
@@ -27,6 +27,12 @@ for pair in "$CC $CXX" "clang clang++"; do
             check "$switch: $language" compile "$language -D$switch" implement_both.c
         done
     done
+    if has "$cc"; then
+        # Sums and roundings that the compiler may order anew give wrong functions, without a word.
+        check "no -ffast-math: $cc" sh -c "! $cc -ffast-math -fsyntax-only -w implement_dml.c 2>said && grep -q 'without -ffast-math' said"
+        check "no -ffinite-math-only: $cc" sh -c "! $cc -ffinite-math-only -fsyntax-only -w implement_dml.c 2>said"
+        check "the user's own files may have it: $cc" compile "$cc -std=c99 -ffast-math" declare_both.c
+    fi
     if has "$cxx"; then
         check "declarations under every warning: $cxx" compile "$cxx -std=c++17 -xc++ -Wconversion -Wshadow \
             -Wold-style-cast" declare_*.c
