@@ -161,13 +161,15 @@ static int chosen_algorithm(const job *j, dml__comm_call *call)
 static void explain_price(const job *j, const dml__algorithm_info *info, const dml__collective *c)
 {
     const int steps = dml__most_steps(c->size);
-    const size_t bytes = dml__price_work_bytes(&j->comm->model, c->size, steps);
+    dml__price_model model = j->comm->model;
+    model.most_segments = 128 * (uint64_t)c->size; /* as where it is chosen */
+    const size_t bytes = dml__price_work_bytes(&model, c->size, steps);
     void *work = malloc(bytes);
     dml__price price;
     memset(&price, 0, sizeof price);
     if (!work) die("no memory", "");
     const dml_status status =
-        dml__price_collective(&j->comm->model, info, c, sizeof(float), steps, work, bytes, &price);
+        dml__price_collective(&model, info, c, sizeof(float), steps, work, bytes, &price);
     if (status == DML_OK)
         printf("# predicted_us=%.4g from %s links\n", price.seconds * 1e6,
                j->comm->measured ? "measured" : "assumed");

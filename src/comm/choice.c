@@ -198,6 +198,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 
 DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 {
+    if (!(comm->job->latency > 0)) dml__suppose_threads(&comm->model);
     return dml__price_choices(comm, &comm->choice);
 }
 

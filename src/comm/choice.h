@@ -17,7 +17,7 @@ DML__LOCAL void dml__first_choice(dml_comm *comm);
 DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm);
 DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent);
 
-/* The same without a message, by the usual model: ranks that one thread opens. False: no memory. */
+/* The same without a message, by a model of threads: ranks that one thread opens. False: no memory. */
 DML__LOCAL bool dml__choose_alone(dml_comm *comm);
 
 /* Elements of the largest part, where there are parts. */

@@ -54,6 +54,17 @@ DML__LOCAL dml__price_model dml__usual_model(void)
     return model;
 }
 
+/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+#define DML__CHANGE 1e-6
+
+DML__LOCAL void dml__suppose_threads(dml__price_model *model)
+{
+    model->inside = dml__copied_link_of(1e-6, 2.5e10);
+    model->reduce = 1e10;
+    model->processors = dml_cpu_count();
+    model->change = DML__CHANGE;
+}
+
 /* ---- the links ---- */
 
 /* By how much a line misses: the sum of |log(line / seconds)|, so that as far below is as bad as as far
@@ -245,9 +256,6 @@ typedef struct dml__survey {
 } dml__survey;
 
 #define DML__SURVEY_NUMBERS 4
-
-/* About what it takes a processor to leave a process for another, by who yields and looks again. */
-#define DML__CHANGE 1e-6
 
 /* One for all processes on one kernel, in whatever namespaces they are. */
 static int64_t dml__machine_number(void)

@@ -20,6 +20,9 @@ DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);
 
+/* Where ranks are threads of one process, which share its processors and read each other's memory. */
+DML__LOCAL void dml__suppose_threads(dml__price_model *model);
+
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
    and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares

@@ -2,6 +2,8 @@
    the same sums. */
 #include "ranks.h"
 
+#include <sched.h>
+
 #include "comm/choice.h"
 
 /* ---- what a communicator says of itself ---- */
@@ -98,7 +100,11 @@ static void given_links(void)
     dml__comm_call call;
     int count;
     const dml__algorithm_info *table = dml__algorithms(&count);
-    CHECK_INT(dml_comm_open_local(comms, 8, NULL), DML_OK);
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.link_latency_us = 2;
+    options.link_bandwidth_gbit = 32;
+    CHECK_INT(dml_comm_open_local(comms, 8, &options), DML_OK);
     memset(&call, 0, sizeof call);
     call.signature.operation = DML__CALL_ALL_REDUCE;
     call.signature.dtype = DML_F32;
@@ -111,6 +117,31 @@ static void given_links(void)
     }
     for (int r = 0; r < 8; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
     for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
+}
+
+/* Eight threads on one processor: few messages are cheap, not few steps. */
+static void threads_share_processors(void)
+{
+#if defined(__linux__)
+    dml_comm *comms[8];
+    dml__comm_call call;
+    cpu_set_t all, one;
+    int processor = 0, count;
+    sched_getaffinity(0, sizeof all, &all);
+    while (!CPU_ISSET(processor, &all)) processor++;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    CHECK_INT(dml_comm_open_local(comms, 8, NULL), DML_OK);
+    sched_setaffinity(0, sizeof all, &all);
+    memset(&call, 0, sizeof call);
+    call.signature.operation = DML__CALL_ALL_REDUCE;
+    call.signature.dtype = DML_F32;
+    call.signature.count = 1;
+    CHECK_STRING(dml__algorithms(&count)[dml__choose_algorithm(comms[0], &call)].name, "master_worker");
+    for (int r = 0; r < 8; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
+    for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
+#endif
 }
 
 static void bad_settings(void)
@@ -309,6 +340,7 @@ int main(void)
     RUN(whose_memory_is_read);
 #endif
     RUN(given_links);
+    RUN(threads_share_processors);
     RUN(groups);
     RUN(deterministic);
     return test_report("comm/choice");
