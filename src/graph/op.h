@@ -48,7 +48,8 @@ typedef struct dml__run {
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
 /* What backward reads of the inputs is not rounded in between: it makes again what forward has saved a sum
-   of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
+   of, or takes the side that forward took; or, with DML__COMPARES, nor is the output, which it looks for
+   among them. */
 #define DML__READS_EXACTLY 0x20000u
 #define DML__COMPARES 0x60000u
 /* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
