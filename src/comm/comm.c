@@ -14,7 +14,7 @@
 
 /* The calls. */
 
-/* ---- after a fork ---- */
+/* ---- after a fork, and after the end ---- */
 
 /* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
    that isn't there, and the connections are the parent's. Nothing may be touched. */
@@ -23,13 +23,27 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
     return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
 }
 
-static const char *dml__copy_text(dml__comm_job *job)
+DML__LOCAL bool dml__is_gone(const dml_comm *comm)
 {
-    snprintf(job->fork_error, sizeof job->fork_error,
-             "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
-             "one in each process",
-             job->rank, job->process, (long)getpid());
-    return job->fork_error;
+    return comm->closed || dml__is_copy(comm->job);
+}
+
+static const char *dml__gone_text(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    if (comm->closed)
+        snprintf(job->gone_error, sizeof job->gone_error,
+                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
+                 "trainer, or "
+                 "its context, first",
+                 job->rank);
+    else
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+            "one in each process",
+            job->rank, job->process, (long)getpid());
+    return job->gone_error;
 }
 
 /* ---- checking a call ---- */
@@ -265,7 +279,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 
 static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
 {
-    if (!comm || dml__is_copy(comm->job)) return NULL;
+    if (!comm || dml__is_gone(comm)) return NULL;
     dml__enter_job(comm->job);
     dml_request *request = dml__start_checked(comm, call, false);
     if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
@@ -277,7 +291,7 @@ static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_messag
 {
     if (!comm) return DML_ERROR_MEMORY;
     dml__comm_job *job = comm->job;
-    if (dml__is_copy(job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(job);
     dml_request *request = dml__start_checked(comm, call, true);
     dml_status status = job->error.status;
@@ -301,7 +315,7 @@ static bool dml__is_own_request(const dml__comm_job *job, const dml_request *req
 
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request)) return true;
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
     if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
         if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
@@ -328,7 +342,7 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
 
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message)
 {
-    if (!comm || !request || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || !request || dml__is_gone(comm)) return dml_comm_status(comm);
     dml__comm_job *job = comm->job;
     dml_status status;
     dml__enter_job(job);
@@ -368,7 +382,7 @@ static bool dml__any_done(dml__comm_job *job, void *user)
 
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
 {
-    if (!comm || !requests || dml__is_copy(comm->job)) return -1;
+    if (!comm || !requests || dml__is_gone(comm)) return -1;
     dml__comm_job *job = comm->job;
     dml__any any;
     any.requests = requests;
@@ -401,7 +415,7 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
 
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
     dml__wait_until(job, dml__none_active, NULL, -1);
@@ -413,8 +427,7 @@ DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 
 DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request))
-        return false;
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return false;
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
     const bool can = request->state == DML__REQUEST_ACTIVE && request->algorithm < 0 &&
@@ -451,7 +464,7 @@ static bool dml__probe_found(dml__comm_job *job, void *user)
 
 DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message)
 {
-    if (!comm || dml__is_copy(comm->job)) return false;
+    if (!comm || dml__is_gone(comm)) return false;
     dml__comm_job *job = comm->job;
     dml__probing probing;
     probing.comm = comm;
@@ -568,7 +581,7 @@ DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t c
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm->job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__mutex_lock(&comm->job->mutex);
     const dml_status status = comm->job->error.status;
     dml__mutex_unlock(&comm->job->mutex);
@@ -578,7 +591,7 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
-    if (dml__is_copy(comm->job)) return dml__copy_text(comm->job);
+    if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }
 
@@ -601,7 +614,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 {
     if (!stats) return;
     memset(stats, 0, sizeof *stats);
-    if (!comm || dml__is_copy(comm->job)) return;
+    if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     *stats = comm->job->stats;
     stats->strangers = comm->job->strangers;
@@ -610,7 +623,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 
 DML_API void dml_comm_outlive(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return;
+    if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
     dml__leave_job(comm->job);

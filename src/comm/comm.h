@@ -154,8 +154,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
    took part in has ended is none. NULL is fine. In a fork's child it only releases the
-   child's copy. Whatever uses the communicator ends before: a trainer with a strategy steps, and is destroyed
-   with its context, only as long as the communicators that were given to the strategy are open. */
+   child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
+   every step after it with DML_ERROR_STATE, and destroyed as ever; some memory stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:

@@ -132,7 +132,7 @@ DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
     words.bytes = text ? bytes : 0;
     words.used = 0;
     if (words.bytes) text[0] = 0;
-    if (!comm || dml__is_copy(comm->job)) return 0;
+    if (!comm || dml__is_gone(comm)) return 0;
     const dml__comm_job *job = comm->job;
     dml__say_ranks(&words, comm);
     if (!job->engine) dml__say_schedules(&words, comm); /* another's are its own affair */

@@ -201,6 +201,7 @@ struct dml_comm {
     bool measured;                        /* the model's links were */
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
+    bool closed;                          /* and only kept (dml__comm_keep) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -209,7 +210,9 @@ typedef struct dml__comm_job {
     dml__logger logger;
     long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
     const int *mark;      /* dml__mark_process; NULL: only the number is known */
-    char fork_error[192]; /* what the child is told */
+    char gone_error[192]; /* what the child is told, and who calls what is closed */
+    int kept;             /* by strategies, which may be used for longer than it is open */
+    bool closed;          /* all of its communicators */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;
@@ -280,6 +283,14 @@ typedef struct dml__comm_job {
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
+
+/* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
+DML__LOCAL bool dml__is_gone(const dml_comm *comm);
+
+/* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
+   sentence. NULL is fine. */
+DML__LOCAL void dml__comm_keep(dml_comm *comm);
+DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);

@@ -109,13 +109,19 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     return comm;
 }
 
+static void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
+{
+    if (comm->beneath) job->engine->leave(job, comm);
+    comm->beneath = NULL;
+    dml__nccl_leave(job, comm);
+}
+
 static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 {
     dml_comm **at = &job->comms;
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
-    if (comm->beneath) job->engine->leave(job, comm);
-    dml__nccl_leave(job, comm);
+    dml__leave_beneath(job, comm);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);
@@ -441,7 +447,7 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm->job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__start_helper(comm->job);
     dml__leave_job(comm->job);
@@ -609,6 +615,63 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
     }
 }
 
+static bool dml__is_last_open(const dml__comm_job *job, const dml_comm *comm)
+{
+    for (const dml_comm *other = job->comms; other; other = other->next)
+        if (other != comm && !other->closed) return false;
+    return true;
+}
+
+static bool dml__is_kept(const dml__comm_job *job)
+{
+    return __atomic_load_n(&job->kept, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* Of what is kept only the memory is left. */
+static void dml__shut_comm(dml__comm_job *job, dml_comm *comm)
+{
+    if (!dml__is_kept(job)) {
+        dml__free_comm(job, comm);
+        return;
+    }
+    dml__leave_beneath(job, comm);
+    comm->closed = true;
+}
+
+static void dml__shut_job(dml__comm_job *job, dml_comm *comm)
+{
+    if (!dml__is_kept(job)) {
+        dml__destroy_job(job);
+        return;
+    }
+    dml__shut_comm(job, comm);
+    dml__nccl_close(job);
+    job->transport = NULL;
+    job->local = NULL;
+    job->closed = true;
+}
+
+DML__LOCAL void dml__comm_keep(dml_comm *comm)
+{
+    if (comm) __atomic_fetch_add(&comm->job->kept, 1, __ATOMIC_RELAXED);
+}
+
+DML__LOCAL void dml__comm_let_go(dml_comm *comm)
+{
+    if (!comm || __atomic_sub_fetch(&comm->job->kept, 1, __ATOMIC_ACQ_REL) > 0) return;
+    dml__comm_job *job = comm->job;
+    if (job->closed) {
+        dml__destroy_job(job);
+    } else if (!dml__is_copy(job)) {
+        dml__enter_job(job);
+        for (dml_comm *each = job->comms, *next; each; each = next) {
+            next = each->next;
+            if (each->closed) dml__free_comm(job, each);
+        }
+        dml__leave_job(job);
+    }
+}
+
 DML_API dml_status dml_comm_close(dml_comm *comm)
 {
     return dml_comm_close_error(comm, NULL, 0);
@@ -619,16 +682,20 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;
-    const bool last = job->comms == comm && !comm->next;
+    if (comm->closed) {
+        if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
+        return DML_ERROR_STATE;
+    }
+    const bool last = dml__is_last_open(job, comm);
     if (dml__is_copy(job)) {
         if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
-        if (!last) {
-            dml__free_comm(job, comm);
-            return DML_ERROR_STATE;
-        }
-        if (job->transport) job->transport->calls->abandon(job->transport);
-        dml__release_job(job);
+        if (last && job->transport) job->transport->calls->abandon(job->transport);
+        if (last) job->transport = NULL;
+        if (last && !dml__is_kept(job))
+            dml__release_job(job);
+        else
+            dml__shut_comm(job, comm);
         return DML_ERROR_STATE;
     }
     dml__enter_job(job);
@@ -636,7 +703,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
         if (job->requests) dml__finish_comm(job, comm);
         const dml_status status = job->error.status;
         if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
-        dml__free_comm(job, comm);
+        dml__shut_comm(job, comm);
         dml__leave_job(job);
         return status;
     }
@@ -648,7 +715,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     dml__local_job *local = job->local;
-    dml__destroy_job(job);
+    dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
     return status;
 }

@@ -127,7 +127,7 @@ DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request,
 
 DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin, double end)
 {
-    if (!comm || !name || !comm->job->trace || dml__is_copy(comm->job)) return;
+    if (!comm || !name || !comm->job->trace || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     dml__new_event(comm->job->trace, DML__TRACE_SPAN, begin, end)->name = name;
     dml__leave_job(comm->job);
@@ -390,7 +390,7 @@ DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
 
 DML_API dml_status dml_comm_trace_write(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     if (!comm->job->trace) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__write_trace(comm->job);

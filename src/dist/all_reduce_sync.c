@@ -247,6 +247,7 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
     if (!state) return;
     dml__drain_requests(state);
     dml__compressor_close(&state->compressor);
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -259,6 +260,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
         if (options) state->across_steps = options->across_steps;

@@ -4,6 +4,7 @@
 #include "dist/downpour_sync.h"
 
 #include "base/memory.h"
+#include "comm/job.h"
 #include "dist/cluster_internal.h"
 #include "dist/parameter_server_internal.h"
 #include "dist/parameter_server_optimizer.h"
@@ -140,6 +141,7 @@ static void dml__downpour_destroy(void *user, dml_trainer *trainer)
     if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
     if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
     dml_ps_close(d->ps);
+    dml__comm_let_go(d->comm);
     dml__memory memory = d->memory;
     dml__release(&memory, d->sum);
     dml__release(&memory, d);
@@ -154,6 +156,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }

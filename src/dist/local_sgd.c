@@ -4,6 +4,7 @@
 #include "dist/local_sgd.h"
 
 #include "base/memory.h"
+#include "comm/job.h"
 #include "dist/replicas.h"
 #include "graph/node.h"
 #include "kernels/elementwise.h"
@@ -237,6 +238,7 @@ static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
     (void)trainer;
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     if (!state) return;
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
     dml__release(&memory, state->anchor);
@@ -253,6 +255,7 @@ static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *opti
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         if (options) state->options = *options;
         state->once = once;
     }

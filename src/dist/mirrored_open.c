@@ -222,6 +222,7 @@ static void dml__mirrored_destroy_owned(dml__owned *owned)
     if (all->replica) dml__end_replicas(all);
     for (int i = 0; all->replica && i < all->count; i++) dml_close(all->replica[i].context);
     if (all->outside_sums) dml_comm_close(all->outside_sums);
+    dml__comm_let_go(all->options.comm);
     if (all->locks) {
         dml__cond_destroy(&all->answered);
         dml__cond_destroy(&all->asked);
@@ -311,6 +312,7 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
     all->context = context;
     all->graph = loss->graph;
     all->options = *options;
+    dml__comm_keep(options->comm);
     all->count = count;
     all->shared_rows = -1;
     all->graph->programs++;

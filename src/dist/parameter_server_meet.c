@@ -15,7 +15,7 @@ DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char
 {
     char text[384];
     va_list arguments;
-    if (!comm || dml__is_copy(comm->job)) return status;
+    if (!comm || dml__is_gone(comm)) return status;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -4,6 +4,7 @@
 #include "dist/parameter_server_sync.h"
 
 #include "base/memory.h"
+#include "comm/job.h"
 #include "dist/cluster_internal.h"
 #include "dist/parameter_server_optimizer.h"
 #include "dist/replicas.h"
@@ -126,6 +127,7 @@ static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
     dml__ps_sync *sync = (dml__ps_sync *)user;
     if (!sync) return;
     dml_ps_close(sync->ps);
+    dml__comm_let_go(sync->comm);
     dml__memory memory = sync->memory;
     dml__release(&memory, sync);
 }
@@ -139,6 +141,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }

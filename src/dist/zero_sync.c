@@ -4,6 +4,7 @@
 #include "dist/zero_sync.h"
 
 #include "base/memory.h"
+#include "comm/job.h"
 #include "dist/replicas.h"
 #include "graph/weights.h"
 #include "train/trainer_internal.h"
@@ -406,6 +407,7 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
     if (!state) return;
     dml__zero_drain(state);
     dml__zero_drop_ahead(state, NULL);
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     dml__release(&memory, state->use);
     dml__release(&memory, state->border);
@@ -430,6 +432,7 @@ static dml__zero_state *dml__zero_create(dml_comm *comm, const dml_zero_options 
     if (state->border) {
         state->counts = state->border + each;
         state->offsets = state->counts + each;
+        dml__comm_keep(comm);
         return state;
     }
     dml__release(&memory, state);
