@@ -3,10 +3,10 @@
 # three ranks, or three devices in one process, beside one rank alone. Prints a row for each: the share of the test
 # images that is told right, in percent, what is gained or lost against one rank, and whether that is within 0.3.
 #   mnist     a perceptron, 10 epochs of MNIST's own digits (make data)
-#   cifar10   ResNet-20, 8 epochs of CIFAR-10's binary files in BUILD/data/cifar10, along one cycle of the learning
-#             rate. The first half is one rank's for all: its checkpoint is what the strategies begin with.
-# Rows are kept in BUILD/accuracy/SAMPLE.txt: a run that was stopped goes on behind the last of them. ROWS, a pattern
-# of grep's, takes the rows alone whose flags it finds.
+#   cifar10   ResNet-20, 8 epochs (EPOCHS) of CIFAR-10's binary files in BUILD/data/cifar10, along one cycle of the
+#             learning rate. The first half is one rank's for all: its checkpoint is what the strategies begin with.
+# Rows are kept in BUILD/accuracy/SAMPLE.txt, or SAMPLE-EPOCHS-FLAGS.txt: a run that was stopped goes on behind the last
+# of them. ROWS, a pattern of grep's, takes the rows alone whose flags it finds.
 build=${1:-build}
 sample=${2:-mnist}
 [ $# -eq 0 ] || shift
@@ -15,7 +15,7 @@ unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 data=$build/data/$sample
 case $sample in
 mnist) needed=train-images-idx3-ubyte common="--model mlp --epochs 10" ;;
-cifar10) needed=data_batch_1.bin common="--epochs 8 --one-cycle --lr 0.2 --weight-decay 5e-4 --timeout 600" ;;
+cifar10) needed=data_batch_1.bin common="--epochs ${EPOCHS:-8} --one-cycle --lr 0.2 --weight-decay 5e-4 --timeout 600" ;;
 *)
     echo "accuracy: $sample isn't mnist or cifar10" >&2
     exit 2
@@ -26,8 +26,9 @@ esac
     exit 1
 }
 common="--data $data --threads 1 $common $*"
-rows=$build/accuracy/$sample.txt
-half=$build/accuracy/$sample-half.dml
+kept=$build/accuracy/$sample$(echo "${EPOCHS:+-$EPOCHS}$*" | tr -d ' ')
+rows=$kept.txt
+half=$kept-half.dml
 mkdir -p "$build/accuracy" && touch "$rows" || exit 1
 
 percent() { # command...: of its last line about the test images
@@ -39,8 +40,8 @@ row() { # ranks, strategy, flags...
     shift 2
     key="name=accuracy sample=$sample strategy=$what ranks=$ranks flags=$(echo "$*" | tr ' ' ,)"
     echo "$key" | grep -q -e "${ROWS:-.}" || return 0
-    kept=$(grep -F "$key " "$rows") && {
-        echo "$kept"
+    old=$(grep -F "$key " "$rows") && {
+        echo "$old"
         return 0
     }
     begin=$(date +%s)
@@ -86,23 +87,26 @@ mnist_rows() {
 
 cifar10_rows() {
     [ -e "$half" ] || {
-        "$build/samples/$sample" $common --steps 1564 --save "$half.part" >/dev/null && mv "$half.part" "$half"
+        "$build/samples/$sample" $common --steps $((${EPOCHS:-8} * 391 / 2)) --save "$half.part" >/dev/null && mv "$half.part" "$half"
     } || exit 1
     load="--load $half"
     row 1 none $load || exit 1
-    row 3 local_sgd
-    row 3 parameter_server --asynchronous --lr 0.1
-    row 3 simu_parallel
-    row 3 local_sgd --outer-lr 0.7 --tau 50 --lr 0.05
+    row 3 all_reduce
+    row 3 parameter_server
     row 3 downpour --lr 0.01
     row 1 none $load --seed 1
-    row 3 all_reduce
     row 3 zero3
     row 1 mirrored --devices cpu,cpu,cpu
-    row 3 parameter_server
     row 3 all_reduce --compression topk
     row 3 all_reduce --compression powersgd
+    row 3 local_sgd
+    row 3 parameter_server --asynchronous --lr 0.1
+    row 1 none $load --seed 2
     row 3 zero1
     row 3 zero2
+    row 1 central_storage --devices cpu,cpu,cpu
+    row 1 data_parallel --devices cpu,cpu,cpu
+    row 3 simu_parallel
+    row 3 local_sgd --outer-lr 0.7 --tau 50 --lr 0.05
 }
 "${sample}_rows"
