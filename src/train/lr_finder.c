@@ -51,9 +51,11 @@ static dml_status dml__complete_finder(dml_lr_finder_options *o, dml__error *err
     if (o->smoothing == 0.0f) o->smoothing = 0.98f;
     if (o->diverges == 0.0f) o->diverges = 4.0f;
     if (!(o->first > 0.0f && o->first < o->last && o->last <= DML__MAX_LR))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a search for learning rates from %g to %g asked for: they must grow, above 0",
-                         (double)o->first, (double)o->last);
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "a search for learning rates from %g to %g asked for: they must grow, above 0, to %g "
+            "at most",
+            (double)o->first, (double)o->last, (double)DML__MAX_LR);
     if (o->steps < 2 || o->steps > DML__MOST_FINDER_STEPS)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a search for learning rates in %d steps asked for; it takes 2 to %d", o->steps,

@@ -12,7 +12,7 @@
 #endif
 
 typedef struct dml_lr_finder_options {
-    float first, last; /* the learning rate grows between these; 0: 1e-7 and 10 */
+    float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
     float diverges;    /* it ends when the average is above this times its smallest; 0: 4 */

@@ -190,6 +190,10 @@ static void refused(void)
         CHECK_CONTAINS(dml_error(context), "a search for learning rates");
         dml_clear_error(context);
     }
+    CHECK(!dml_lr_finder_begin(t, &(dml_lr_finder_options){ .first = 1e-3f, .last = 2e6f }));
+    CHECK_CONTAINS(dml_error(context),
+                   "from 0.001 to 2e+06 asked for: they must grow, above 0, to 1e+06 at most");
+    dml_clear_error(context);
     dml_lr_finder *first = dml_lr_finder_begin(t, NULL);
     CHECK(first && !dml_lr_finder_begin(t, NULL));
     CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
