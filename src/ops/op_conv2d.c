@@ -179,9 +179,10 @@ static dml_status dml__conv2d_infer(dml_node *node)
         if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d and dilation %d x %d",
+                "a kernel of %d x %d doesn't fit an input of %s with padding %lld x %lld and dilation "
+                "%d x %d",
                 options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                (int)dml__conv_padding(options, 0) / 2, (int)dml__conv_padding(options, 1) / 2,
+                (long long)dml__conv_padding(options, 0) / 2, (long long)dml__conv_padding(options, 1) / 2,
                 options->dilation[0], options->dilation[1]);
     }
     return DML_OK;

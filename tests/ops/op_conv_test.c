@@ -78,6 +78,7 @@ static void bad_convolutions(void)
     REFUSED(CONV2D(.same = true, .dilation = { 1, -1 }), DML_ERROR_ARGUMENT, "dilation -1");
     REFUSED(CONV2D(.same = true, .dilation = { 2147483647, 1 }), DML_ERROR_SHAPE, "doesn't fit");
     REFUSED(CONV2D(.padding_sides = { 2147483647, 2147483647 }), DML_ERROR_SHAPE, "conv2d");
+    REFUSED(CONV2D(.padding = { 2147483647, 1 }), DML_ERROR_SHAPE, "with padding 2147483647 x 1 ");
     REFUSED(dml_conv1d(x, &(dml_conv1d_options){ .filters = 3 }), DML_ERROR_SHAPE,
             "its input is f32 6 x 7 x 4; it takes f32 lines of length x channels");
     REFUSED(dml_conv1d(l, NULL), DML_ERROR_ARGUMENT, "conv1d: 0 filters");
