@@ -128,7 +128,8 @@ static bool take_word(const char **at, const char *word)
     return true;
 }
 
-/* Any value; a number's is stored, any other's is NAN. */
+/* Any value; a number's is stored, any other's is NAN: null, and what Python's json writes for numbers that
+   aren't finite, though JSON has no such words. */
 static bool take_value(const char **at, double *value, int depth)
 {
     const char *text;
@@ -137,6 +138,7 @@ static bool take_value(const char **at, double *value, int depth)
     skip_blanks(at);
     if (**at == '"') return take_string(at, &text, &length);
     if (take_word(at, "null") || take_word(at, "true") || take_word(at, "false")) return true;
+    if (take_word(at, "NaN") || take_word(at, "Infinity") || take_word(at, "-Infinity")) return true;
     if (**at != '{' && **at != '[') return take_number(at, value);
     const bool object = **at == '{';
     const char close = object ? '}' : ']';

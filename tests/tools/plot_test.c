@@ -101,7 +101,8 @@ static void odd_logs_are_drawn_too(void)
         { "--log-y", LINE("1", "0.5") LINE("2", "0") LINE("3", "0.6") },
         { "--log-y", LINE("1", "0.5") LINE("2", "0.5") },
         { "", LINE("1", "1") LINE("2", "null") LINE("3", "1") }, /* a gap */
-        { "", "{}\n\n" LINE("1", "1") "{\"step\": 2}" },         /* lines that say little; no last newline */
+        { "", LINE("1", "1") LINE("2", "NaN") LINE("3", "Infinity") LINE("4", "-Infinity") LINE("5", "1") },
+        { "", "{}\n\n" LINE("1", "1") "{\"step\": 2}" }, /* lines that say little; no last newline */
         { "", "{\"step\":1,\"loss\":1,\"more\":[{\"a\":[]},\"\\\"}\",true]}\r\n" },
         { "", "{\"loss\":-0.5e+0,\"step\":1E0}" },
         { "--smooth 50", LINE("9", "1") LINE("3", "2") }, /* steps that go back */
