@@ -158,6 +158,13 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
     if (!dml__is_utf8(name))
         return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
                          op->name);
+    char shown[DML__SHOWN_BYTES];
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return dml__fail(
+                error, DML_ERROR_ARGUMENT,
+                "%s '%s': a name with control characters, which tables and sentences could not show",
+                op->name, dml__shown(name, strlen(name), shown));
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",

@@ -28,7 +28,7 @@ DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
    The name is copied and must be the only one of its kind in the graph (NULL: "input_1", ...).
    DML_ERROR_SHAPE for a dimension below 1 or more than DML_MAX_DIMS of them; DML_ERROR_ARGUMENT for a name
-   that is taken. */
+   that is taken, isn't UTF-8, or has control characters such as a newline. */
 #define dml_input(graph, name, ...)                                                                          \
     dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);

@@ -248,7 +248,7 @@ static void dml__print_quoted(FILE *file, const char *text)
 {
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') fputc('\\', file);
-        fputc((unsigned char)*text < ' ' ? ' ' : *text, file);
+        fputc(*text, file);
     }
 }
 

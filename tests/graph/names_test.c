@@ -179,6 +179,20 @@ static void names_are_utf8(void)
     close_graph();
 }
 
+/* Tables, logs and sentences show names as they are. */
+static void names_fit_on_a_line(void)
+{
+    open_graph();
+    REFUSED(row("two\nlines"), DML_ERROR_ARGUMENT, "input 'two?lines': a name with control characters");
+    REFUSED(row("\t"), DML_ERROR_ARGUMENT, "control characters");
+    REFUSED(row("\x7f"), DML_ERROR_ARGUMENT, "control characters");
+    CHECK_INT(dml_push_scope(graph, "a\r"), DML_OK);
+    REFUSED(row("x"), DML_ERROR_ARGUMENT, "input 'a?.x'");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    check_name(row("caf\xc3\xa9 ~"), "caf\xc3\xa9 ~");
+    close_graph();
+}
+
 static void refused_layers_leave_nothing(void)
 {
     open_graph();
@@ -491,6 +505,7 @@ int main(void)
     RUN(names_with_dots);
     RUN(names_that_are_refused);
     RUN(names_are_utf8);
+    RUN(names_fit_on_a_line);
     RUN(refused_layers_leave_nothing);
     RUN(layers_with_long_names);
     RUN(scopes_nest);

