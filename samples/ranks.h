@@ -42,8 +42,8 @@ complain(complaint *c, const char *format, ...)
 
 /* Ends all ranks when one has a complaint: as a rule they all have the same, so the first of them speaks and
    the others are silent. It leaves when everyone knows that, for its going looks like a failure to a rank
-   that is still in the sum; and they wait until it has left, since dmlrun ends a job as soon as one of its
-   ranks has ended. How their waiting ends doesn't matter. */
+   that is still in the sum; and they wait until it has left, since dmlrun ends a job soon after one of its
+   ranks has. How their waiting ends doesn't matter. */
 RANKS_UNUSED static void settle(const complaint *c, dml_comm *comm)
 {
     const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);

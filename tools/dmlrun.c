@@ -41,13 +41,17 @@ enum {
     EXIT_SIGNAL = 128
 };
 
+/* The part of the grace period for which the others may end by themselves when a rank failed: 2 s of 5. */
+#define ALONE 0.4
+
 static const char USAGE[] =
     "usage: dmlrun -n RANKS [options] [--] program [arguments...]\n"
     "       dmlrun --workers N --ps P [options] [--] program [arguments...]\n"
     "\n"
     "Starts RANKS processes of a program on this machine, each with RANK, LOCAL_RANK, WORLD_SIZE,\n"
-    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. When one fails, the others are "
-    "ended.\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. When one fails, the others may end "
+    "by\n"
+    "themselves for a moment, so that they can say what they have seen of it, and are then ended.\n"
     "\n"
     "  -n, --ranks N          how many processes\n"
     "      --workers N --ps P N workers and behind them P parameter servers (DML_PS); a worker that fails\n"
@@ -55,18 +59,21 @@ static const char USAGE[] =
     "      --master-addr A    MASTER_ADDR, where rank 0 listens (default 127.0.0.1)\n"
     "      --master-port P    MASTER_PORT (default: a free port)\n"
     "      --cpus-per-rank C  DML_THREADS, the threads of each rank (default: its share of the processors)\n"
-    "      --grace S          seconds between asking a rank to end and killing it (default 5)\n"
+    "      --grace S          seconds between asking a rank to end and killing it (default 5); after a\n"
+    "                         failure 0.4 of them go by before the others are asked\n"
     "      --trace FILE       a timeline of all ranks' collectives in FILE, for ui.perfetto.dev (DML_TRACE)\n"
     "      --no-prefix        don't collect the output: the ranks write to ours themselves\n"
     "      --version          print the version\n"
     "  -h, --help             print this\n"
     "\n"
-    "Each line of output is prefixed with its rank, \"[0] \"; with one rank there is no prefix. Also set "
-    "for\n"
-    "the ranks, unless set already: DML_KEY, a fresh random key that the ranks of a job know each other by,\n"
-    "and DML_THREADS. DML_TERMINAL tells rank 0 which of its outputs (\"1\", \"2\") end on a terminal, "
-    "though it\n"
-    "writes to a pipe; COLUMNS then tells how wide.\n"
+    "Each line of output is prefixed with its rank, \"[0] \"; with one rank there is no prefix.\n"
+    "A rank writes to a pipe, for which C's stdio keeps lines back: setvbuf(stdout, NULL, _IOLBF, 0) shows "
+    "them.\n"
+    "Also set for the ranks, unless set already: DML_KEY, a fresh random key that the ranks of a job know "
+    "each\n"
+    "other by, and DML_THREADS. DML_TERMINAL tells rank 0 which of its outputs (\"1\", \"2\") end on a "
+    "terminal,\n"
+    "though it writes to a pipe; COLUMNS then tells how wide.\n"
     "\n"
     "SIGINT, SIGTERM and SIGHUP are passed on to every rank; ranks still there after the grace period, or "
     "at\n"
@@ -95,16 +102,19 @@ typedef struct rank {
     stream out, err;
 } rank;
 
+/* How a job ends: once a rank has failed the others may say what they have seen of it and end by themselves,
+   are then asked to end, and killed. */
+typedef enum stage { RUNNING, FAILED, ASKED, KILLED } stage;
+
 typedef struct job {
     options options;
     rank *ranks;
     int living;
     sink sinks[2];
     sink *out, *err; /* the same one when both are the same file */
-    bool ending;     /* the ranks have been asked to end */
-    bool killed;
+    stage stage;
+    double until;    /* FAILED, ASKED: when the next stage comes */
     bool silenced;   /* a signal came when only output was left */
-    double kill_at;  /* while ending: when to stop asking */
     int exit_status; /* of the first failure */
     int ended_by;    /* the signal that we were sent, or 0 */
 } job;
@@ -383,15 +393,22 @@ static void end_trace(job *j)
 
 static void kill_ranks(job *j)
 {
-    if (!j->killed) signal_ranks(j, SIGKILL);
-    j->killed = true;
+    if (j->stage != KILLED) signal_ranks(j, SIGKILL);
+    j->stage = KILLED;
+}
+
+/* Ranks that lose a connection have a sentence to say, which a signal at once would cut off. */
+static void let_end(job *j)
+{
+    j->stage = FAILED;
+    j->until = now() + ALONE * j->options.grace;
 }
 
 /* Asks every rank to end, and wakes the stopped ones to hear it. */
 static void begin_ending(job *j, int number)
 {
-    j->ending = true;
-    j->kill_at = now() + j->options.grace;
+    j->stage = ASKED;
+    j->until = now() + j->options.grace;
     signal_ranks(j, number);
     signal_ranks(j, SIGCONT);
 }
@@ -453,7 +470,7 @@ static void rank_failed(job *j, int r)
         snprintf(others, sizeof others, "; ending the other %d ranks", j->living);
     describe_stopped(j, stopped, sizeof stopped);
     say(j, "rank %d %s%s%s", r, how, stopped, others);
-    if (!spared) begin_ending(j, SIGTERM);
+    if (!spared) let_end(j);
 }
 
 static int rank_of(const job *j, pid_t pid)
@@ -491,13 +508,13 @@ static void reap(job *j)
 {
     int cause = bury(j, -1);
     if (cause < 0) return;
-    if (!j->ending && j->living > 0 && !WIFSIGNALED(j->ranks[cause].status)) {
+    if (j->stage == RUNNING && j->living > 0 && !WIFSIGNALED(j->ranks[cause].status)) {
         poll(NULL, 0, SETTLE_MS); /* a dying process closes its connections before it counts as dead */
         cause = bury(j, cause);
     }
     cause = gravest(j, cause);
     if (j->exit_status == 0) j->exit_status = exit_status_of(j->ranks[cause].status);
-    if (!j->ending) rank_failed(j, cause);
+    if (j->stage == RUNNING) rank_failed(j, cause);
 }
 
 /* ---- signals ---- */
@@ -544,7 +561,7 @@ static void take_signal(job *j, int number)
     } else if (is_passed_on(number)) {
         j->ended_by = number;
         j->silenced = j->living == 0;
-        if (j->ending || j->silenced) {
+        if (j->stage >= ASKED || j->silenced) {
             kill_ranks(j);
             return;
         }
@@ -575,8 +592,8 @@ static void output_failed(job *j, const sink *s)
     if (j->living == 1) snprintf(others, sizeof others, "; ending the rank");
     if (j->living > 1) snprintf(others, sizeof others, "; ending %d ranks", j->living);
     say(j, "can't write to the standard %s: %s%s", s == j->err && s != j->out ? "error" : "output",
-        strerror(s->failure), j->ending ? "" : others);
-    if (!j->ending) begin_ending(j, SIGTERM);
+        strerror(s->failure), j->stage >= ASKED ? "" : others);
+    if (j->stage < ASKED) begin_ending(j, SIGTERM);
 }
 
 static bool anything_to_write(const job *j)
@@ -586,8 +603,8 @@ static bool anything_to_write(const job *j)
 
 static int poll_timeout(const job *j)
 {
-    if (!j->ending || j->killed || j->living == 0) return -1;
-    const double left = j->kill_at - now();
+    if (j->stage == RUNNING || j->stage == KILLED || j->living == 0) return -1;
+    const double left = j->until - now();
     return left <= 0 ? 0 : left > 1e6 ? 1000000000 : (int)(left * 1000) + 1;
 }
 
@@ -620,7 +637,11 @@ static void run(job *j, struct pollfd *polls, stream **polled)
             if (polls[1 + i].revents && j->sinks[i].broken) output_failed(j, &j->sinks[i]);
         }
         if (polls[0].revents) take_signals(j);
-        if (poll_timeout(j) == 0) kill_ranks(j);
+        if (poll_timeout(j) != 0) continue;
+        if (j->stage == FAILED)
+            begin_ending(j, SIGTERM);
+        else
+            kill_ranks(j);
     }
 }
 

@@ -78,6 +78,11 @@ static int child(int argc, char **argv)
     } else if (strcmp(mode, "exit") == 0) { /* rank a exits with b, the others wait */
         if (my_rank() == a) return b;
         wait_forever();
+    } else if (strcmp(mode, "last_words") == 0) { /* rank a exits with b, the others see it a little later */
+        if (my_rank() == a) return b;
+        nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+        printf("rank %d died\n", a);
+        return 1;
     } else if (strcmp(mode, "exit_two") == 0) { /* ranks a and b exit at once, the others wait */
         if (my_rank() == a || my_rank() == b) return 7;
         wait_forever();

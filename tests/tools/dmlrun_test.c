@@ -69,15 +69,15 @@ static void a_worker_can_be_spared(void)
     CHECK_CONTAINS(r.out, "[0] went on");
     CHECK_CONTAINS(r.out, "[2] went on");
     forget(&r);
-    r = DMLRUN("--workers", "1", "--ps", "1", "@", "exit", "0", "7");
+    r = DMLRUN("--workers", "1", "--ps", "1", "--grace", "0.2", "@", "exit", "0", "7");
     CHECK_INT(r.status, 7);
     CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; ending the other rank\n");
     forget(&r);
-    r = DMLRUN("--workers", "2", "--ps", "1", "@", "exit", "2", "7");
+    r = DMLRUN("--workers", "2", "--ps", "1", "--grace", "0.2", "@", "exit", "2", "7");
     CHECK_INT(r.status, 7);
     CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 2 ranks\n");
     forget(&r);
-    r = DMLRUN("--workers", "3", "--ps", "1", "@", "exit_two", "0", "3");
+    r = DMLRUN("--workers", "3", "--ps", "1", "--grace", "0.2", "@", "exit_two", "0", "3");
     CHECK_INT(r.status, 7);
     CHECK_CONTAINS(r.err, "dmlrun: rank 3 exited with status 7; ending the other 2 ranks\n");
     forget(&r);
@@ -97,17 +97,28 @@ static void one_rank_is_not_prefixed(void)
 
 static void a_failing_rank_is_named(void)
 {
-    run r = DMLRUN("-n", "4", "@", "exit", "2", "7");
+    run r = DMLRUN("-n", "4", "--grace", "0.2", "@", "exit", "2", "7");
     CHECK_INT(r.status, 7);
     CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 3 ranks\n");
     forget(&r);
-    r = DMLRUN("-n", "2", "@", "kill", "1", "9");
+    r = DMLRUN("-n", "2", "--grace", "0.2", "@", "kill", "1", "9");
     CHECK_INT(r.status, 128 + 9);
     CHECK_STRING(r.err, "dmlrun: rank 1 was killed by signal 9 (Killed); ending the other rank\n");
     forget(&r);
     r = DMLRUN("-n", "1", "@", "exit", "0", "3");
     CHECK_INT(r.status, 3);
     CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 3\n");
+    forget(&r);
+}
+
+/* What a library sees of a lost peer is worth more than our own sentence. */
+static void the_others_have_last_words(void)
+{
+    run r = DMLRUN("-n", "3", "--grace", "25", "@", "last_words", "1", "7");
+    CHECK_INT(r.status, 7);
+    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; ending the other 2 ranks\n");
+    CHECK_CONTAINS(r.out, "[0] rank 1 died\n");
+    CHECK_CONTAINS(r.out, "[2] rank 1 died\n");
     forget(&r);
 }
 
@@ -127,7 +138,7 @@ static void wait_until_stopped(pid_t pid)
 
 static void a_stopped_rank_is_named_and_ended(void)
 {
-    run r = START("-n", "3", "--grace", "15", "@", "signals");
+    run r = START("-n", "3", "@", "signals");
     const pid_t failing = pid_of(&r, 0), stopped = pid_of(&r, 2);
     pid_of(&r, 1);
     if (stopped > 0) kill(stopped, SIGSTOP), wait_until_stopped(stopped);
@@ -281,6 +292,7 @@ static void all(void)
     RUN(a_worker_can_be_spared);
     RUN(one_rank_is_not_prefixed);
     RUN(a_failing_rank_is_named);
+    RUN(the_others_have_last_words);
     RUN(a_stopped_rank_is_named_and_ended);
     RUN(a_stubborn_rank_is_killed);
     RUN(signals_are_passed_on);
