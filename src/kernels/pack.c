@@ -11,7 +11,7 @@
 #endif
 
 /* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
+static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, ptrdiff_t width)
 {
 #if defined(__SSE__)
     __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
@@ -28,7 +28,7 @@ static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *
 }
 
 /* The same for 2 x kc. */
-static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width, float *to)
+static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, ptrdiff_t width, float *to)
 {
     int k = 0;
 #if defined(__SSE__)
@@ -48,7 +48,8 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
    all lanes are in it. */
 #define DML__PACK_STRIP 16
 
-static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)
+static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
+                            float *out)
 {
     int lane = 0;
     for (; lane + 4 <= lanes; lane += 4) {
@@ -66,7 +67,7 @@ static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int 
         for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
 }
 
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out)
 {
     for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width)
@@ -112,6 +113,41 @@ DML__AVX512 static void dml__pack_panels_avx512(const float *x, ptrdiff_t k_step
     }
 }
 
+/* 16 lanes of 4 k's. Each vector takes every fourth lane, so that only 4 x 4 are left to turn within quarters
+   of vectors. */
+DML__AVX512 DML__INLINE void dml__transpose_16x4(const float *x, ptrdiff_t lane_step, float *to,
+                                                 ptrdiff_t width)
+{
+    __m512 r[4];
+    DML__UNROLL
+    for (int i = 0; i < 4; i++, x += lane_step) {
+        r[i] = _mm512_castps128_ps512(_mm_loadu_ps(x));
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 4 * lane_step), 1);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 8 * lane_step), 2);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 12 * lane_step), 3);
+    }
+    const __m512 low = _mm512_unpacklo_ps(r[0], r[1]), low2 = _mm512_unpacklo_ps(r[2], r[3]);
+    const __m512 high = _mm512_unpackhi_ps(r[0], r[1]), high2 = _mm512_unpackhi_ps(r[2], r[3]);
+    _mm512_storeu_ps(to, _mm512_shuffle_ps(low, low2, 0x44));
+    _mm512_storeu_ps(to + width, _mm512_shuffle_ps(low, low2, 0xee));
+    _mm512_storeu_ps(to + 2 * width, _mm512_shuffle_ps(high, high2, 0x44));
+    _mm512_storeu_ps(to + 3 * width, _mm512_shuffle_ps(high, high2, 0xee));
+}
+
+/* Returns how many lanes that were. */
+DML__AVX512 static int dml__pack_transposed_avx512(const float *x, ptrdiff_t lane_step, int lanes, int kc,
+                                                   int width, float *out)
+{
+    int lane = 0;
+    for (; lane + 16 <= lanes; lane += 16, x += 16 * lane_step, out += 16) {
+        int k = 0;
+        for (; k + 4 <= kc; k += 4) dml__transpose_16x4(x + k, lane_step, out + k * width, width);
+        for (; k < kc; k++)
+            for (int l = 0; l < 16; l++) out[k * width + l] = x[l * lane_step + k];
+    }
+    return lane;
+}
+
 #endif
 
 DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
@@ -125,9 +161,11 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
 #endif
     for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
         float *to = out;
-        if (width == 16)
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
-                memcpy(to, x + panel * 16, 16 * sizeof *to);
+        if (width >= 8 && width <= 16) /* copies of a known size are a few instructions */
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width) {
+                memcpy(to, x + panel * width, 8 * sizeof *to);
+                memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
+            }
         else
             for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
                 memcpy(to, x + panel * width, (size_t)width * sizeof *to);
@@ -148,7 +186,11 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
         return;
     }
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
+    int packed = 0;
+#if defined(DML__HAS_AVX512)
+    if (width > 16) packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
+#endif
+    dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }
 
 #endif

@@ -36,17 +36,18 @@ typedef struct dml__matrix {
     ptrdiff_t lane_step, k_step;
 } dml__matrix;
 
+/* A panel wider than 16 is one of AVX-512, which the processor then has. */
 DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                  int width, float *out);
 
 /* Panels beside each other of lanes that lie side by side, line by line, since lines are best read from end
    to end: out[(panel * kc + k) * width + lane] = x[k * k_step + panel * width + lane]. A width of 32 is that
-   of two vectors of AVX-512, which the processor then has. */
+   of two vectors of AVX-512. */
 DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
                                  ptrdiff_t width, float *out);
 
 /* out[k * width + lane] = x[lane * lane_step + k], lane < lanes, k < kc: for packers. */
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out);
 
 #endif

@@ -26,9 +26,9 @@
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
-/* The same where loads may come from the second cache: for more columns than this, and where the lines take
-   little more than a first cache, for more than that. */
-#define DML__LINES_COLUMNS 128
+/* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
+   little more than a first cache, for fewer than that. */
+#define DML__LINES_COLUMNS 144
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
@@ -57,6 +57,12 @@ static inline bool dml__packs_panels(const dml__factor *factor)
     return factor->packers && factor->packers->pack_panels;
 }
 
+/* Whether (rows, columns) is more than so many floats; the sizes may be anything. */
+static bool dml__holds_more(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t floats)
+{
+    return columns > 0 && rows > floats / columns;
+}
+
 /* The share of a vector's lanes that `n` columns fill. */
 static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
 {
@@ -64,11 +70,17 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
 }
 
 /* Lanes that are masked, or beyond one vector of columns some that are computed twice, cost less than turning
-   an A whose lanes aren't side by side. */
+   an A whose lanes aren't side by side; unless masks leave many of them out, and A and its panels stay near.
+ */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
-    return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
-           (product->n < kernel->least_columns || dml__has_lanes(&product->a));
+    if (product->n >= product->m || dml__fills_lanes(product->n, kernel)) return false;
+    if (product->n < kernel->least_columns || dml__has_lanes(&product->a)) return true;
+    const ptrdiff_t full = (ptrdiff_t)kernel->lanes * kernel->vectors;
+    return kernel->least_columns == 1 && product->n < kernel->lanes &&
+           dml__round_up(product->m, full) - product->m <= product->m / 8 &&
+           product->a.pack == dml__pack_matrix && product->k <= DML__ACROSS_FLOATS / full &&
+           !dml__holds_more(product->m, product->k, 8 * DML__ACROSS_FLOATS);
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
@@ -76,6 +88,7 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     dml__job job;
     job.product = *product;
     job.isa = machine.isa;
+    job.l1 = (ptrdiff_t)machine.caches.l1;
     job.l2 = (ptrdiff_t)machine.caches.l2;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
     job.transposed = !product->panels && dml__is_better_transposed(product, job.kernel);
@@ -88,12 +101,6 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     job.rows = job.kernel->rows;
     job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;
-}
-
-/* Whether (rows, columns) is more than so many floats; the sizes may be anything. */
-static bool dml__holds_more(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t floats)
-{
-    return columns > 0 && rows > floats / columns;
 }
 
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
@@ -130,31 +137,52 @@ static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
     return dml__larger(columns, job->kernel->least_columns);
 }
 
+/* Where tiles lie across C, the bias goes along rows. */
+static void dml__add_bias_across(const dml__tile *tile, int width, float *side)
+{
+    for (int i = 0; i < tile->rows; i++)
+        for (int j = 0; j < tile->columns; j++) {
+            const float value = side[i * width + j] + tile->bias[i];
+            side[i * width + j] = tile->relu && value <= 0 ? 0 : value;
+        }
+}
+
+/* The sums are turned into C; and C before, where it is added to. */
+static void dml__compute_across(const dml__job *job, const dml__tile *tile, dml__tile *whole, int width,
+                                float *side, float *c)
+{
+    if (tile->beta != 0) {
+        memset(side, 0, (size_t)(tile->rows * width) * sizeof *side);
+        dml__pack_transposed(c, job->product.ldc, tile->columns, tile->rows, width, side);
+    }
+    whole->relu = tile->relu && !tile->bias;
+    job->kernel->run(whole);
+    if (tile->bias) dml__add_bias_across(tile, width, side);
+    dml__pack_transposed(side, width, tile->rows, tile->columns, job->product.ldc, c);
+}
+
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
-   `side` is (rows, width), `across` (columns, rows). */
+   `side` is (rows, width). */
 static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
-                               float *side, float *across)
+                               float *side)
 {
     const int width = (int)dml__panel_width(job, tile->columns);
+    float *c = dml__job_c(job, i0, j0);
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
     whole.columns = width;
-    whole.alpha = 1;
-    whole.beta = 0;
     whole.bias = NULL;
-    whole.relu = false;
-    job->kernel->run(&whole);
-    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
-    if (!job->transposed) {
-        for (int i = 0; i < tile->rows; i++)
-            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
-                             dml__job_c(job, i0 + i, j0));
+    if (job->transposed) {
+        dml__compute_across(job, tile, &whole, width, side, c);
         return;
     }
-    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
-    for (int j = 0; j < tile->columns; j++)
-        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
-                         dml__job_c(job, i0, j0 + j));
+    whole.beta = 0;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, 1, tile->beta, tile->bias, tile->relu };
+    for (int i = 0; i < tile->rows; i++)
+        dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                         c + i * job->product.ldc);
 }
 
 /* Stack frames that only who needs them pays for. */
@@ -162,8 +190,8 @@ static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdi
 DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
                                                ptrdiff_t j0)
 {
-    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    float side[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side);
 }
 
 DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
@@ -173,8 +201,8 @@ DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *t
         dml__small_side_tile(job, tile, i0, j0);
         return;
     }
-    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    float side[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side);
 }
 
 /* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
@@ -201,7 +229,8 @@ typedef struct dml__heights {
 } dml__heights;
 
 /* How many of a part's rows are in high tiles: one or two that would be left are too few for a tile. The rows
-   of a tile that are used in place must not meet in one set of the first cache. */
+   of a tile that are used in place must not meet in one set of a first cache of eight lines a set. */
+#define DML__EIGHT_WAYS 32768
 static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const ptrdiff_t rows = part->i1 - part->i0, left = rows % DML__HIGH_ROWS;
@@ -209,7 +238,8 @@ static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocki
     if (!job->kernel->tall_rows || rows < DML__HIGH_ROWS || part->j1 - part->j0 < job->full ||
         (part->k1 - part->k0) % 4 != 0)
         return 0;
-    if (!blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step)) return 0;
+    if (job->l1 <= DML__EIGHT_WAYS && !blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step))
+        return 0;
     return rows - left - (left == 1 || left == 2 ? DML__HIGH_ROWS : 0);
 }
 
@@ -306,7 +336,14 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
         dml__pack_lines_of_a(job, blocking, part);
         return;
     }
-    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+    ptrdiff_t i = part->i0;
+    if (dml__has_lanes(&job->product.a) && heights.high_until > i) {
+        const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+        dml__pack_panels(a->x + i + part->k0 * a->k_step, a->k_step,
+                         (heights.high_until - i) / DML__HIGH_ROWS, kc, DML__HIGH_ROWS, blocking->a);
+        i = heights.high_until;
+    }
+    for (ptrdiff_t rows; i < part->i1; i += rows) {
         rows = dml__height_at(job, &heights, i);
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
                             blocking->a + (i - part->i0) * kc);
@@ -495,9 +532,11 @@ static inline bool dml__loads_lines(const dml__job *job)
 
 /* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many
    columns. */
-static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
+static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t k_step, ptrdiff_t rows,
+                                                  ptrdiff_t kc)
 {
-    if (!dml__loads_lines(job)) return DML__PACKED_A_COLUMNS;
+    const bool apart = k_step * (ptrdiff_t)sizeof(float) > 2 * DML__ALIGNMENT;
+    if (!dml__loads_lines(job) || (apart && dml__collides(k_step))) return DML__PACKED_A_COLUMNS;
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
 
@@ -509,7 +548,7 @@ static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns,
 {
     if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, rows, kc);
+    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
     if (dml__loads_lines(job)) return false;
     return columns >= (dml__collides(a->lane_step) ? 96 : 192);
 }
@@ -553,13 +592,27 @@ static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
     return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * rows;
 }
 
+/* Whether a matrix B is packed a panel at a time, which then stays in the first cache: where A, used in
+   place, stays in the second while all panels go over it. Lines that lie side by side are best read from end
+   to end, unless a vector takes all of a cache's line. */
+static bool dml__packs_one_panel(const dml__job *job, const dml__blocking *blocking, ptrdiff_t rows)
+{
+    return !blocking->pack_a && job->product.b.pack == dml__pack_matrix &&
+           (dml__loads_lines(job) || !dml__has_lanes(&job->product.b)) &&
+           !dml__holds_more(rows, blocking->kc, job->l2 / 2 / (ptrdiff_t)sizeof(float));
+}
+
 /* Columns of B that are packed at once, at most. Where A is packed anew for each block of B, they are more
    for an A that comes from beyond the second cache: B then takes half of that. */
-static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__range *range, ptrdiff_t kc)
+static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__blocking *blocking,
+                                     const dml__range *range)
 {
-    if (!job->kernel->k_multiple) return DML__PACK_COLUMNS;
-    const bool far = dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, DML__PACK_FLOATS);
-    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, kc) / job->full * job->full;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    if (!job->kernel->k_multiple)
+        return columns >= 2 * job->full && dml__packs_one_panel(job, blocking, rows) ? job->full
+                                                                                     : DML__PACK_COLUMNS;
+    const bool far = dml__holds_more(rows, range->k1 - range->k0, DML__PACK_FLOATS);
+    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, blocking->kc) / job->full * job->full;
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -571,7 +624,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    const ptrdiff_t most = dml__packed_columns(job, range, blocking.kc);
+    const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
     if (blocking.pack_b && !job->product.panels && columns > most)
         blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||

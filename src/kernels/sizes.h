@@ -14,10 +14,10 @@ static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
     return a > b ? a : b;
 }
 
-/* a >= 0, b > 0 */
+/* a >= 0, b > 0. Small products ask for twenty of these, and a division takes as long as ten comparisons. */
 static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
-    return a / b + (a % b != 0);
+    return a <= b ? a > 0 : a / b + (a % b != 0);
 }
 
 static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)

@@ -329,6 +329,19 @@ EMULATED __m512 _mm512_unpackhi_ps(__m512 a, __m512 b)
     return value;
 }
 
+EMULATED __m512 _mm512_castps128_ps512(__m128 a)
+{
+    __m512 value = _mm512_setzero_ps();
+    memcpy(&value, &a, sizeof a);
+    return value;
+}
+
+EMULATED __m512 _mm512_insertf32x4(__m512 a, __m128 b, int quarter)
+{
+    for (int i = 0; i < 4; i++) a[quarter * 4 + i] = b[i];
+    return a;
+}
+
 /* In each quarter two of a's and two of b's. */
 EMULATED __m512 _mm512_shuffle_ps(__m512 a, __m512 b, int which)
 {
