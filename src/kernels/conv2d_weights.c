@@ -48,8 +48,7 @@ static int dml__wgrad_lines(const dml__wgrad_plan *plan, const dml__wgrad_strip 
     return count;
 }
 
-/* The same of the pixels of a line, where they are no multiple of 4, for which the micro-kernel is faster
-   than for fewer. */
+/* The same of the pixels of a line. */
 typedef struct dml__wgrad_pixels {
     ptrdiff_t begin, end;
 } dml__wgrad_pixels;
@@ -59,7 +58,7 @@ static dml__wgrad_pixels dml__wgrad_pixels_at(const dml__wgrad_plan *plan, const
 {
     const dml__wgrad *j = plan->job;
     dml__wgrad_pixels in = { 0, strip->w };
-    if (plan->lines_of_taps || strip->w % 4 == 0) return in;
+    if (plan->lines_of_taps) return in;
     const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->first / j->channels * j->dilation_w;
     if (x < 0) in.begin = dml__smaller(strip->w, dml__quotient_up(-x, j->stride_w));
     const ptrdiff_t end = x < j->in_w ? dml__quotient_up(j->in_w - x, j->stride_w) : 0;
@@ -107,7 +106,7 @@ static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgr
         tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
         const float *a = packed;
         tile.a_step = tile.rows;
-        tile.a_packed = packed != NULL;
+        tile.a_packed = true; /* or as good as that: filters lie side by side in dy too */
         if (packed)
             a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
         else

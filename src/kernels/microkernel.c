@@ -30,7 +30,7 @@ DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
 static void dml__run_avx512_high(const dml__tile *tile)
 {
     enum { HALF = DML__HIGH_ROWS / 2 };
-    if (tile->columns == 32 && tile->k % 4 == 0 && (tile->a_packed || tile->a_step == 1)) {
+    if (tile->columns == 32 && (tile->a_packed || (tile->a_step == 1 && tile->k % 4 == 0))) {
         const dml__tile_function run =
             tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
         for (int n = 0; n < tile->panels; n++) run(tile, n);

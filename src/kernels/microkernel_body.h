@@ -29,16 +29,49 @@
 #define DML__ASKING_K 32
 
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
-   panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
-   share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
-   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. So
-   has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
+   panel, of any k, which takes one pointer. Fewer instructions beside the multiply-adds count where two
+   threads share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than
+   there are registers for their pointers: there is a pointer for each five rows, and an index for each row of
+   five. So has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
 enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL, DML__HIGH };
 #define DML__WIDE_FORMS 3
 #define DML__ROWS_TOGETHER 5
 
+/* So many steps of k. */
+#define DML__STEPS(isa, vector, count, multiply_add)                                                         \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int s = 0; s < (count); s++) {                                                                  \
+            if (form == DML__A_PACKED) {                                                                     \
+                DML__IN_ORDER(packed)                                                                        \
+            } else {                                                                                         \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                      \
+            }                                                                                                \
+            DML__IN_ORDER(b)                                                                                 \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);                   \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < rows; i++) {                                                                 \
+                const vector value = dml__##isa##_splat(                                                     \
+                    form == DML__A_PACKED                                                                    \
+                        ? packed[i]                                                                          \
+                        : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);              \
+                DML__UNROLL                                                                                  \
+                for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(value, line[j], sum[i][j]);       \
+            }                                                                                                \
+            b += b_step;                                                                                     \
+            packed += a_step;                                                                                \
+            if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == (count))) {                          \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? (count) : a_step;            \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
 /* `keeps`: what the next block needs of the tile is in variables of their own, which gcc keeps nearer than
-   the tile's address; where it has registers for them. */
+   the tile's address; where it has registers for them. (It puts what is too much into vector registers, from
+   where it comes back behind the multiply-adds: 30 cycles between a block and the next.) */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
                                                const int vectors, const int form)                            \
@@ -64,7 +97,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
-        const bool keeps = vectors == 1 && form != DML__TALL;                                                \
+        const bool keeps = form == DML__A_PACKED || (vectors == 1 && form != DML__TALL);                     \
         const float *const first = tile->b + panel * tile->b_panel;                                          \
         const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
         const int blocks = tile->blocks, k = tile->k;                                                        \
@@ -75,32 +108,9 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             for (int i = 0; i < together; i++)                                                               \
                 at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
             const float *packed = a[0] + at[0];                                                              \
-            for (int p = keeps ? k : tile->k; p > 0; p -= steps) {                                           \
-                DML__UNROLL                                                                                  \
-                for (int s = 0; s < steps; s++) {                                                            \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                  \
-                    DML__IN_ORDER(b)                                                                         \
-                    DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value = dml__##isa##_splat(                                             \
-                            form == DML__A_PACKED                                                            \
-                                ? packed[i]                                                                  \
-                                : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);      \
-                        DML__UNROLL                                                                          \
-                        for (int j = 0; j < vectors; j++)                                                    \
-                            sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
-                    }                                                                                        \
-                    b += b_step;                                                                             \
-                    packed += a_step;                                                                        \
-                    if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == steps)) {                    \
-                        DML__UNROLL                                                                          \
-                        for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? steps : a_step;      \
-                    }                                                                                        \
-                }                                                                                            \
-            }                                                                                                \
+            int p = keeps ? k : tile->k;                                                                     \
+            for (; p >= steps; p -= steps) DML__STEPS(isa, vector, steps, multiply_add)                      \
+            for (; form == DML__A_PACKED && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)             \
         }                                                                                                    \
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
@@ -149,8 +159,10 @@ typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    const bool by_fours = tile->columns == 2 * lanes && tile->k % 4 == 0;
-    const int form = !by_fours ? DML__ANY_TILE : tile->a_packed ? DML__A_PACKED : DML__BY_FOURS;
+    const int form = tile->columns < 2 * lanes ? DML__ANY_TILE
+                     : tile->a_packed          ? DML__A_PACKED
+                     : tile->k % 4 == 0        ? DML__BY_FOURS
+                                               : DML__ANY_TILE;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
