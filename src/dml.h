@@ -146,6 +146,7 @@ DML__DRIVERS_END
 #include "kernels/conv2d_pass.c"
 #include "kernels/conv2d_planes.c"
 #include "kernels/conv2d_weights_plan.c"
+#include "kernels/conv2d_weights_lanes.c"
 #include "kernels/conv2d_weights.c"
 #include "kernels/conv2d_depthwise_line.c"
 #include "kernels/conv2d_depthwise.c"

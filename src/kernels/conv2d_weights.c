@@ -5,6 +5,7 @@
 
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_tall.h"
+#include "kernels/conv2d_weights_lanes.h"
 #include "kernels/conv2d_weights_plan.h"
 #include "kernels/finish.h"
 #include "kernels/pack.h"
@@ -483,6 +484,10 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
 
 DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
+    if (dml__wgrad_lanes_fits(pool, job)) {
+        dml__wgrad_lanes_run(pool, job);
+        return;
+    }
     dml__wgrad_plan plan = dml__wgrad_plan_of(pool, job, dml_pool_threads(pool));
     if (job->batch < 1) {
         for (ptrdiff_t i = 0; i < job->filters * plan.patch; i++)

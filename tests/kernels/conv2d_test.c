@@ -195,7 +195,12 @@ static void larger_shapes(void)
         { 4, 9, 31, 7, 13, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* of less than a vector */
         { 4, 20, 9, 16, 16, 3, 3, 1, 2, 1, 1, 0, 0, 0, 0, 0 }, /* along columns */
         { 5, 19, 10, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 },  /* lines of dy that end with the last filter */
-        { 1, 5, 6, 33, 10, 3, 3, 1, 1, 4, 4, 4, 4, 0, 0, 0 },  /* dw of taps that few lines and pixels meet */
+        { 2, 70, 91, 1, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0,
+          0 }, /* dw of one channel, by several pieces an image */
+        { 19, 9, 32, 1, 5, 2, 5, 2, 1, 1, 3, 3, 2, 0, 0, 0 }, /* of whole vectors; more images than chunks */
+        { 3, 12, 17, 1, 1, 7, 9, 1, 1, 9, 4, 0, 0, 0, 0, 0 }, /* of a kernel that reaches beyond the image */
+        { 2, 9, 20, 1, 3, 3, 3, 1, 1, 1, 3, 0, 0, 0, 5, 13 }, /* of an output that ends before the image */
+        { 1, 5, 6, 33, 10, 3, 3, 1, 1, 4, 4, 4, 4, 0, 0, 0 }, /* dw of taps that few lines and pixels meet */
         { 2, 9, 13, 40, 9, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0, 0 },
         { 1, 3, 301, 33, 9, 5, 3, 1, 1, 2, 1, 0, 0, 0, 0, 0 }, /* and of such that no line of a strip meets */
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },    /* an empty batch: dw is beta dw */
@@ -322,6 +327,29 @@ static void depthwise_any_kernel(void)
         if (i % 7 == 0) s.out_h = 1 + i % 9, s.out_w = 1 + i % 11;
         check(s, kernel_pools, 3, &state);
     }
+}
+
+/* An infinite pixel at the end of a line goes into the taps that meet it, and no others. */
+static void infinities_stay_with_their_taps(void)
+{
+    const dml_conv2d_shape s = { 2, 9, 28, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 };
+    unsigned state = 9;
+    arrays r = make(s, &state);
+    const size_t count = result_count(&r, BACKWARD_WEIGHTS);
+    const end bare = { false, false, 0 };
+    float *dw = new_floats(count);
+    for (int y = 0; y < s.batch * s.height; y++) r.x[y * s.width + s.width - 1] = INFINITY;
+    call(kernel_pools[1], &r, BACKWARD_WEIGHTS, bare, dw);
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) wrong += (i % 5 < 2) != (isfinite(dw[i]) != 0);
+    CHECK_MESSAGE(wrong == 0, "%zu of %zu taps", wrong, count);
+    free(dw);
+    discard(&r);
+}
+
+static void infinities_stay_with_their_taps_on_each_isa(void)
+{
+    kernel_each_isa(infinities_stay_with_their_taps);
 }
 
 /* What one channel holds the others never see. */
@@ -564,6 +592,7 @@ int main(void)
     RUN(larger_shapes_on_each_isa);
     RUN(random_shapes_on_each_isa);
     RUN(depthwise_on_each_isa);
+    RUN(infinities_stay_with_their_taps_on_each_isa);
     RUN(depthwise_channels_are_apart_on_each_isa);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
