@@ -1536,7 +1536,7 @@ DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
    The name is copied and must be the only one of its kind in the graph (NULL: "input_1", ...).
    DML_ERROR_SHAPE for a dimension below 1 or more than DML_MAX_DIMS of them; DML_ERROR_ARGUMENT for a name
-   that is taken. */
+   that is taken, isn't UTF-8, or has control characters such as a newline. */
 #define dml_input(graph, name, ...)                                                                          \
     dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);
@@ -3191,7 +3191,7 @@ DML_API dml_status dml_check_gradients(dml_node *loss, int rows, const void *con
 #endif
 
 typedef struct dml_lr_finder_options {
-    float first, last; /* the learning rate grows between these; 0: 1e-7 and 10 */
+    float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
     float diverges;    /* it ends when the average is above this times its smallest; 0: 4 */
@@ -8429,16 +8429,49 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 #define DML__ASKING_K 32
 
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
-   panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
-   share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
-   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. So
-   has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
+   panel, of any k, which takes one pointer. Fewer instructions beside the multiply-adds count where two
+   threads share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than
+   there are registers for their pointers: there is a pointer for each five rows, and an index for each row of
+   five. So has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
 enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL, DML__HIGH };
 #define DML__WIDE_FORMS 3
 #define DML__ROWS_TOGETHER 5
 
+/* So many steps of k. */
+#define DML__STEPS(isa, vector, count, multiply_add)                                                         \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int s = 0; s < (count); s++) {                                                                  \
+            if (form == DML__A_PACKED) {                                                                     \
+                DML__IN_ORDER(packed)                                                                        \
+            } else {                                                                                         \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                      \
+            }                                                                                                \
+            DML__IN_ORDER(b)                                                                                 \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);                   \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < rows; i++) {                                                                 \
+                const vector value = dml__##isa##_splat(                                                     \
+                    form == DML__A_PACKED                                                                    \
+                        ? packed[i]                                                                          \
+                        : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);              \
+                DML__UNROLL                                                                                  \
+                for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(value, line[j], sum[i][j]);       \
+            }                                                                                                \
+            b += b_step;                                                                                     \
+            packed += a_step;                                                                                \
+            if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == (count))) {                          \
+                DML__UNROLL                                                                                  \
+                for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? (count) : a_step;            \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
 /* `keeps`: what the next block needs of the tile is in variables of their own, which gcc keeps nearer than
-   the tile's address; where it has registers for them. */
+   the tile's address; where it has registers for them. (It puts what is too much into vector registers, from
+   where it comes back behind the multiply-adds: 30 cycles between a block and the next.) */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
                                                const int vectors, const int form)                            \
@@ -8464,7 +8497,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
-        const bool keeps = vectors == 1 && form != DML__TALL;                                                \
+        const bool keeps = form == DML__A_PACKED || (vectors == 1 && form != DML__TALL);                     \
         const float *const first = tile->b + panel * tile->b_panel;                                          \
         const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
         const int blocks = tile->blocks, k = tile->k;                                                        \
@@ -8475,32 +8508,9 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             for (int i = 0; i < together; i++)                                                               \
                 at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
             const float *packed = a[0] + at[0];                                                              \
-            for (int p = keeps ? k : tile->k; p > 0; p -= steps) {                                           \
-                DML__UNROLL                                                                                  \
-                for (int s = 0; s < steps; s++) {                                                            \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                  \
-                    DML__IN_ORDER(b)                                                                         \
-                    DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value = dml__##isa##_splat(                                             \
-                            form == DML__A_PACKED                                                            \
-                                ? packed[i]                                                                  \
-                                : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);      \
-                        DML__UNROLL                                                                          \
-                        for (int j = 0; j < vectors; j++)                                                    \
-                            sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
-                    }                                                                                        \
-                    b += b_step;                                                                             \
-                    packed += a_step;                                                                        \
-                    if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == steps)) {                    \
-                        DML__UNROLL                                                                          \
-                        for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? steps : a_step;      \
-                    }                                                                                        \
-                }                                                                                            \
-            }                                                                                                \
+            int p = keeps ? k : tile->k;                                                                     \
+            for (; p >= steps; p -= steps) DML__STEPS(isa, vector, steps, multiply_add)                      \
+            for (; form == DML__A_PACKED && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)             \
         }                                                                                                    \
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
@@ -8549,8 +8559,10 @@ typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    const bool by_fours = tile->columns == 2 * lanes && tile->k % 4 == 0;
-    const int form = !by_fours ? DML__ANY_TILE : tile->a_packed ? DML__A_PACKED : DML__BY_FOURS;
+    const int form = tile->columns < 2 * lanes ? DML__ANY_TILE
+                     : tile->a_packed          ? DML__A_PACKED
+                     : tile->k % 4 == 0        ? DML__BY_FOURS
+                                               : DML__ANY_TILE;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
@@ -8620,7 +8632,7 @@ DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
 static void dml__run_avx512_high(const dml__tile *tile)
 {
     enum { HALF = DML__HIGH_ROWS / 2 };
-    if (tile->columns == 32 && tile->k % 4 == 0 && (tile->a_packed || tile->a_step == 1)) {
+    if (tile->columns == 32 && (tile->a_packed || (tile->a_step == 1 && tile->k % 4 == 0))) {
         const dml__tile_function run =
             tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
         for (int n = 0; n < tile->panels; n++) run(tile, n);
@@ -8883,17 +8895,18 @@ typedef struct dml__matrix {
     ptrdiff_t lane_step, k_step;
 } dml__matrix;
 
+/* A panel wider than 16 is one of AVX-512, which the processor then has. */
 DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
                                  int width, float *out);
 
 /* Panels beside each other of lanes that lie side by side, line by line, since lines are best read from end
    to end: out[(panel * kc + k) * width + lane] = x[k * k_step + panel * width + lane]. A width of 32 is that
-   of two vectors of AVX-512, which the processor then has. */
+   of two vectors of AVX-512. */
 DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
                                  ptrdiff_t width, float *out);
 
 /* out[k * width + lane] = x[lane * lane_step + k], lane < lanes, k < kc: for packers. */
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out);
 
 #endif
@@ -8904,7 +8917,7 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
 #endif
 
 /* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
+static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, ptrdiff_t width)
 {
 #if defined(__SSE__)
     __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
@@ -8921,7 +8934,7 @@ static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *
 }
 
 /* The same for 2 x kc. */
-static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width, float *to)
+static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, ptrdiff_t width, float *to)
 {
     int k = 0;
 #if defined(__SSE__)
@@ -8941,7 +8954,8 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
    all lanes are in it. */
 #define DML__PACK_STRIP 16
 
-static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)
+static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
+                            float *out)
 {
     int lane = 0;
     for (; lane + 4 <= lanes; lane += 4) {
@@ -8959,7 +8973,7 @@ static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int 
         for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
 }
 
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out)
 {
     for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width)
@@ -9005,6 +9019,41 @@ DML__AVX512 static void dml__pack_panels_avx512(const float *x, ptrdiff_t k_step
     }
 }
 
+/* 16 lanes of 4 k's. Each vector takes every fourth lane, so that only 4 x 4 are left to turn within quarters
+   of vectors. */
+DML__AVX512 DML__INLINE void dml__transpose_16x4(const float *x, ptrdiff_t lane_step, float *to,
+                                                 ptrdiff_t width)
+{
+    __m512 r[4];
+    DML__UNROLL
+    for (int i = 0; i < 4; i++, x += lane_step) {
+        r[i] = _mm512_castps128_ps512(_mm_loadu_ps(x));
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 4 * lane_step), 1);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 8 * lane_step), 2);
+        r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + 12 * lane_step), 3);
+    }
+    const __m512 low = _mm512_unpacklo_ps(r[0], r[1]), low2 = _mm512_unpacklo_ps(r[2], r[3]);
+    const __m512 high = _mm512_unpackhi_ps(r[0], r[1]), high2 = _mm512_unpackhi_ps(r[2], r[3]);
+    _mm512_storeu_ps(to, _mm512_shuffle_ps(low, low2, 0x44));
+    _mm512_storeu_ps(to + width, _mm512_shuffle_ps(low, low2, 0xee));
+    _mm512_storeu_ps(to + 2 * width, _mm512_shuffle_ps(high, high2, 0x44));
+    _mm512_storeu_ps(to + 3 * width, _mm512_shuffle_ps(high, high2, 0xee));
+}
+
+/* Returns how many lanes that were. */
+DML__AVX512 static int dml__pack_transposed_avx512(const float *x, ptrdiff_t lane_step, int lanes, int kc,
+                                                   int width, float *out)
+{
+    int lane = 0;
+    for (; lane + 16 <= lanes; lane += 16, x += 16 * lane_step, out += 16) {
+        int k = 0;
+        for (; k + 4 <= kc; k += 4) dml__transpose_16x4(x + k, lane_step, out + k * width, width);
+        for (; k < kc; k++)
+            for (int l = 0; l < 16; l++) out[k * width + l] = x[l * lane_step + k];
+    }
+    return lane;
+}
+
 #endif
 
 DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t panels, ptrdiff_t kc,
@@ -9018,9 +9067,11 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
 #endif
     for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
         float *to = out;
-        if (width == 16)
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
-                memcpy(to, x + panel * 16, 16 * sizeof *to);
+        if (width >= 8 && width <= 16) /* copies of a known size are a few instructions */
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width) {
+                memcpy(to, x + panel * width, 8 * sizeof *to);
+                memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
+            }
         else
             for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
                 memcpy(to, x + panel * width, (size_t)width * sizeof *to);
@@ -9041,7 +9092,11 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
         return;
     }
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
+    int packed = 0;
+#if defined(DML__HAS_AVX512)
+    if (width > 16) packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
+#endif
+    dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }
 
 #endif
@@ -9756,10 +9811,10 @@ static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
     return a > b ? a : b;
 }
 
-/* a >= 0, b > 0 */
+/* a >= 0, b > 0. Small products ask for twenty of these, and a division takes as long as ten comparisons. */
 static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
-    return a / b + (a % b != 0);
+    return a <= b ? a > 0 : a / b + (a % b != 0);
 }
 
 static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
@@ -10242,8 +10297,8 @@ typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
     dml_isa isa;
-    ptrdiff_t l2;    /* bytes of the second cache */
-    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    ptrdiff_t l1, l2; /* bytes of the first and second cache */
+    bool transposed;  /* product.c is then the transpose of the caller's C, and the bias goes along rows */
     ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
 
@@ -10299,9 +10354,9 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
-/* The same where loads may come from the second cache: for more columns than this, and where the lines take
-   little more than a first cache, for more than that. */
-#define DML__LINES_COLUMNS 128
+/* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
+   little more than a first cache, for fewer than that. */
+#define DML__LINES_COLUMNS 144
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
@@ -10330,6 +10385,12 @@ static inline bool dml__packs_panels(const dml__factor *factor)
     return factor->packers && factor->packers->pack_panels;
 }
 
+/* Whether (rows, columns) is more than so many floats; the sizes may be anything. */
+static bool dml__holds_more(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t floats)
+{
+    return columns > 0 && rows > floats / columns;
+}
+
 /* The share of a vector's lanes that `n` columns fill. */
 static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
 {
@@ -10337,11 +10398,17 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
 }
 
 /* Lanes that are masked, or beyond one vector of columns some that are computed twice, cost less than turning
-   an A whose lanes aren't side by side. */
+   an A whose lanes aren't side by side; unless masks leave many of them out, and A and its panels stay near.
+ */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
-    return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
-           (product->n < kernel->least_columns || dml__has_lanes(&product->a));
+    if (product->n >= product->m || dml__fills_lanes(product->n, kernel)) return false;
+    if (product->n < kernel->least_columns || dml__has_lanes(&product->a)) return true;
+    const ptrdiff_t full = (ptrdiff_t)kernel->lanes * kernel->vectors;
+    return kernel->least_columns == 1 && product->n < kernel->lanes &&
+           dml__round_up(product->m, full) - product->m <= product->m / 8 &&
+           product->a.pack == dml__pack_matrix && product->k <= DML__ACROSS_FLOATS / full &&
+           !dml__holds_more(product->m, product->k, 8 * DML__ACROSS_FLOATS);
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
@@ -10349,6 +10416,7 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     dml__job job;
     job.product = *product;
     job.isa = machine.isa;
+    job.l1 = (ptrdiff_t)machine.caches.l1;
     job.l2 = (ptrdiff_t)machine.caches.l2;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
     job.transposed = !product->panels && dml__is_better_transposed(product, job.kernel);
@@ -10361,12 +10429,6 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     job.rows = job.kernel->rows;
     job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;
-}
-
-/* Whether (rows, columns) is more than so many floats; the sizes may be anything. */
-static bool dml__holds_more(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t floats)
-{
-    return columns > 0 && rows > floats / columns;
 }
 
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
@@ -10403,31 +10465,52 @@ static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
     return dml__larger(columns, job->kernel->least_columns);
 }
 
+/* Where tiles lie across C, the bias goes along rows. */
+static void dml__add_bias_across(const dml__tile *tile, int width, float *side)
+{
+    for (int i = 0; i < tile->rows; i++)
+        for (int j = 0; j < tile->columns; j++) {
+            const float value = side[i * width + j] + tile->bias[i];
+            side[i * width + j] = tile->relu && value <= 0 ? 0 : value;
+        }
+}
+
+/* The sums are turned into C; and C before, where it is added to. */
+static void dml__compute_across(const dml__job *job, const dml__tile *tile, dml__tile *whole, int width,
+                                float *side, float *c)
+{
+    if (tile->beta != 0) {
+        memset(side, 0, (size_t)(tile->rows * width) * sizeof *side);
+        dml__pack_transposed(c, job->product.ldc, tile->columns, tile->rows, width, side);
+    }
+    whole->relu = tile->relu && !tile->bias;
+    job->kernel->run(whole);
+    if (tile->bias) dml__add_bias_across(tile, width, side);
+    dml__pack_transposed(side, width, tile->rows, tile->columns, job->product.ldc, c);
+}
+
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
-   `side` is (rows, width), `across` (columns, rows). */
+   `side` is (rows, width). */
 static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
-                               float *side, float *across)
+                               float *side)
 {
     const int width = (int)dml__panel_width(job, tile->columns);
+    float *c = dml__job_c(job, i0, j0);
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
     whole.columns = width;
-    whole.alpha = 1;
-    whole.beta = 0;
     whole.bias = NULL;
-    whole.relu = false;
-    job->kernel->run(&whole);
-    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
-    if (!job->transposed) {
-        for (int i = 0; i < tile->rows; i++)
-            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
-                             dml__job_c(job, i0 + i, j0));
+    if (job->transposed) {
+        dml__compute_across(job, tile, &whole, width, side, c);
         return;
     }
-    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
-    for (int j = 0; j < tile->columns; j++)
-        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
-                         dml__job_c(job, i0, j0 + j));
+    whole.beta = 0;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, 1, tile->beta, tile->bias, tile->relu };
+    for (int i = 0; i < tile->rows; i++)
+        dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                         c + i * job->product.ldc);
 }
 
 /* Stack frames that only who needs them pays for. */
@@ -10435,8 +10518,8 @@ static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdi
 DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
                                                ptrdiff_t j0)
 {
-    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    float side[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side);
 }
 
 DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
@@ -10446,8 +10529,8 @@ DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *t
         dml__small_side_tile(job, tile, i0, j0);
         return;
     }
-    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    float side[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side);
 }
 
 /* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
@@ -10474,7 +10557,8 @@ typedef struct dml__heights {
 } dml__heights;
 
 /* How many of a part's rows are in high tiles: one or two that would be left are too few for a tile. The rows
-   of a tile that are used in place must not meet in one set of the first cache. */
+   of a tile that are used in place must not meet in one set of a first cache of eight lines a set. */
+#define DML__EIGHT_WAYS 32768
 static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const ptrdiff_t rows = part->i1 - part->i0, left = rows % DML__HIGH_ROWS;
@@ -10482,7 +10566,8 @@ static ptrdiff_t dml__high_rows(const dml__job *job, const dml__blocking *blocki
     if (!job->kernel->tall_rows || rows < DML__HIGH_ROWS || part->j1 - part->j0 < job->full ||
         (part->k1 - part->k0) % 4 != 0)
         return 0;
-    if (!blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step)) return 0;
+    if (job->l1 <= DML__EIGHT_WAYS && !blocking->pack_a && a->k_step == 1 && dml__collides(a->lane_step))
+        return 0;
     return rows - left - (left == 1 || left == 2 ? DML__HIGH_ROWS : 0);
 }
 
@@ -10579,7 +10664,14 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
         dml__pack_lines_of_a(job, blocking, part);
         return;
     }
-    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+    ptrdiff_t i = part->i0;
+    if (dml__has_lanes(&job->product.a) && heights.high_until > i) {
+        const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+        dml__pack_panels(a->x + i + part->k0 * a->k_step, a->k_step,
+                         (heights.high_until - i) / DML__HIGH_ROWS, kc, DML__HIGH_ROWS, blocking->a);
+        i = heights.high_until;
+    }
+    for (ptrdiff_t rows; i < part->i1; i += rows) {
         rows = dml__height_at(job, &heights, i);
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
                             blocking->a + (i - part->i0) * kc);
@@ -10768,9 +10860,11 @@ static inline bool dml__loads_lines(const dml__job *job)
 
 /* Lines of A, whose rows are side by side, are read by every tile, and packing them takes as long as so many
    columns. */
-static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
+static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t k_step, ptrdiff_t rows,
+                                                  ptrdiff_t kc)
 {
-    if (!dml__loads_lines(job)) return DML__PACKED_A_COLUMNS;
+    const bool apart = k_step * (ptrdiff_t)sizeof(float) > 2 * DML__ALIGNMENT;
+    if (!dml__loads_lines(job) || (apart && dml__collides(k_step))) return DML__PACKED_A_COLUMNS;
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
 
@@ -10782,7 +10876,7 @@ static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns,
 {
     if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, rows, kc);
+    if (a->k_step != 1) return columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
     if (dml__loads_lines(job)) return false;
     return columns >= (dml__collides(a->lane_step) ? 96 : 192);
 }
@@ -10826,13 +10920,27 @@ static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
     return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * rows;
 }
 
+/* Whether a matrix B is packed a panel at a time, which then stays in the first cache: where A, used in
+   place, stays in the second while all panels go over it. Lines that lie side by side are best read from end
+   to end, unless a vector takes all of a cache's line. */
+static bool dml__packs_one_panel(const dml__job *job, const dml__blocking *blocking, ptrdiff_t rows)
+{
+    return !blocking->pack_a && job->product.b.pack == dml__pack_matrix &&
+           (dml__loads_lines(job) || !dml__has_lanes(&job->product.b)) &&
+           !dml__holds_more(rows, blocking->kc, job->l2 / 2 / (ptrdiff_t)sizeof(float));
+}
+
 /* Columns of B that are packed at once, at most. Where A is packed anew for each block of B, they are more
    for an A that comes from beyond the second cache: B then takes half of that. */
-static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__range *range, ptrdiff_t kc)
+static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__blocking *blocking,
+                                     const dml__range *range)
 {
-    if (!job->kernel->k_multiple) return DML__PACK_COLUMNS;
-    const bool far = dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, DML__PACK_FLOATS);
-    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, kc) / job->full * job->full;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    if (!job->kernel->k_multiple)
+        return columns >= 2 * job->full && dml__packs_one_panel(job, blocking, rows) ? job->full
+                                                                                     : DML__PACK_COLUMNS;
+    const bool far = dml__holds_more(rows, range->k1 - range->k0, DML__PACK_FLOATS);
+    return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, blocking->kc) / job->full * job->full;
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -10844,7 +10952,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    const ptrdiff_t most = dml__packed_columns(job, range, blocking.kc);
+    const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
     if (blocking.pack_b && !job->product.panels && columns > most)
         blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
@@ -13379,6 +13487,220 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
 
 #endif
 
+/* ---- kernels/conv2d_weights_lanes.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_LANES_C
+#define DML_KERNELS_CONV2D_WEIGHTS_LANES_C
+
+/* ---- kernels/conv2d_weights_lanes.h ---- */
+
+/* conv2d_weights_lanes.h: the weight gradient of a first layer: of one channel under few filters. */
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_LANES_H
+#define DML_KERNELS_CONV2D_WEIGHTS_LANES_H
+
+/* Whether such a gradient has its vectors along pixels; that depends on its shape and the processor. */
+DML__LOCAL bool dml__wgrad_lanes_fits(dml_pool *pool, const dml__wgrad *job);
+
+/* As dml__wgrad_run; uses no scratch. */
+DML__LOCAL void dml__wgrad_lanes_run(dml_pool *pool, const dml__wgrad *job);
+
+#endif
+
+/* Six filters fill six of sixteen lanes; pixels of a line fill them all. So lanes are pixels, and a tile is
+   the products of a few filters and a few taps, each a vector of sums whose lanes are added up at the end of
+   a piece: lines of an image that are copied, x with the padding's zeros, dy as a plane for each filter.
+   Pieces are shared out in chunks, whose sums are added up in order; they depend on the shape alone. */
+#if defined(DML__HAS_AVX512)
+
+#define DML__LANES_FILTERS 6
+#define DML__LANES_TAPS 4
+#define DML__LANES_DY 6144 /* floats of a piece of dy, and of x: together they stay in a first cache */
+#define DML__LANES_X 3072
+#define DML__LANES_CHUNKS 16
+#define DML__LANES_SUMS 384 /* of a chunk */
+
+typedef struct dml__wgrad_lanes {
+    const dml__wgrad *job;
+    ptrdiff_t x_w, dy_w;           /* floats of a line that is copied */
+    ptrdiff_t lines, of_image;     /* of dy in a piece, pieces of an image */
+    ptrdiff_t pieces, chunks, all; /* all: elements of dw */
+    float *sums;                   /* (chunks, filters, taps) */
+} dml__wgrad_lanes;
+
+static ptrdiff_t dml__lanes_x_lines(const dml__wgrad *j, ptrdiff_t lines)
+{
+    return (lines - 1) * j->stride_h + (j->taps_h - 1) * j->dilation_h + 1;
+}
+
+static dml__wgrad_lanes dml__wgrad_lanes_of(const dml__wgrad *j)
+{
+    dml__wgrad_lanes plan;
+    plan.job = j;
+    plan.x_w = j->out_w + (j->taps_w - 1) * j->dilation_w;
+    plan.dy_w = dml__round_up(j->out_w, 16);
+    plan.lines = dml__smaller(j->out_h, DML__LANES_DY / (DML__LANES_FILTERS * plan.dy_w));
+    while (plan.lines > 0 && dml__lanes_x_lines(j, plan.lines) > DML__LANES_X / plan.x_w) plan.lines--;
+    plan.of_image = plan.lines ? dml__quotient_up(j->out_h, plan.lines) : 0;
+    plan.pieces = j->batch * plan.of_image;
+    plan.chunks = dml__smaller(DML__LANES_CHUNKS, plan.pieces);
+    plan.all = j->filters * j->taps_h * j->taps_w;
+    return plan;
+}
+
+/* A piece of x and dy, as it is copied. */
+typedef struct dml__lanes_piece {
+    ptrdiff_t lines;
+    float *dy, *x; /* (DML__LANES_FILTERS, plan's lines, dy_w), at a cache line, and (lines of x, x_w) */
+    float room[DML__LANES_DY + DML__LANES_X + 16];
+} dml__lanes_piece;
+
+static void dml__lanes_copy(const dml__wgrad_lanes *plan, ptrdiff_t index, dml__lanes_piece *piece)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t n = index / plan->of_image, line0 = index % plan->of_image * plan->lines;
+    const ptrdiff_t plane = plan->lines * plan->dy_w, before = dml__smaller(j->pad_w, plan->x_w);
+    const ptrdiff_t inside = dml__larger(0, dml__smaller(j->in_w, plan->x_w - before));
+    piece->lines = dml__smaller(plan->lines, j->out_h - line0);
+    const ptrdiff_t lines = dml__lanes_x_lines(j, piece->lines), y0 = line0 * j->stride_h - j->pad_h;
+    for (ptrdiff_t l = 0; l < lines; l++) {
+        float *to = piece->x + l * plan->x_w;
+        const ptrdiff_t y = y0 + l, there = y >= 0 && y < j->in_h ? inside : 0;
+        dml__conv_zero(to, plan->x_w);
+        dml__conv_copy(to + before, j->x + (n * j->in_h + (there ? y : 0)) * j->in_w, there);
+    }
+    const float *dy = j->dy + (n * j->out_h + line0) * j->out_w * j->dy_pixel;
+    const ptrdiff_t above =
+        j->filters > 4 ? j->filters - 4 : 0; /* four are turned at once: two fours, then */
+    for (ptrdiff_t l = 0; l < piece->lines; l++, dy += j->out_w * j->dy_pixel) {
+        float *to = piece->dy + l * plan->dy_w;
+        dml__pack_transposed(dy, j->dy_pixel, (int)j->out_w, (int)dml__smaller(4, j->filters), (int)plane,
+                             to);
+        if (above)
+            dml__pack_transposed(dy + above, j->dy_pixel, (int)j->out_w, 4, (int)plane, to + above * plane);
+    }
+}
+
+/* The products of 16 pixels, of which those of the mask count: zeros behind the others' dy would not do for
+   an infinite x. */
+#define DML__LANES_STEP(mask)                                                                                \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int t = 0; t < count; t++) line[t] = dml__avx512_load_some(x[t], mask), x[t] += 16;             \
+        DML__UNROLL                                                                                          \
+        for (int f = 0; f < DML__LANES_FILTERS; f++) {                                                       \
+            const __m512 some = dml__avx512_load((f < 3 ? dy : below) + f % 3 * plane);                      \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < count; t++) sum[f][t] = dml__avx512_fma(some, line[t], sum[f][t]);           \
+        }                                                                                                    \
+        dy += 16, below += 16;                                                                               \
+    }
+
+/* Adds all filters' products with so many taps to sums (filters, taps). */
+DML__AVX512 DML__INLINE void dml__lanes_tile(const dml__wgrad_lanes *plan, const dml__lanes_piece *piece,
+                                             const ptrdiff_t *taps, const int count, float *sums)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t plane = plan->lines * plan->dy_w, whole = j->out_w / 16;
+    const ptrdiff_t next = j->stride_h * plan->x_w - plan->dy_w; /* from behind a line of x to the next */
+    const uint32_t rest = (1u << j->out_w % 16) - 1;
+    const float *dy = piece->dy, *below = dy + 3 * plane, *x[DML__LANES_TAPS];
+    __m512 sum[DML__LANES_FILTERS][DML__LANES_TAPS], line[DML__LANES_TAPS];
+    DML__UNROLL
+    for (int t = 0; t < count; t++) x[t] = piece->x + taps[t];
+    DML__UNROLL
+    for (int f = 0; f < DML__LANES_FILTERS; f++) {
+        DML__UNROLL
+        for (int t = 0; t < DML__LANES_TAPS; t++) sum[f][t] = dml__avx512_splat(0);
+    }
+    for (ptrdiff_t l = piece->lines; l > 0; l--) {
+        for (ptrdiff_t v = whole; v > 0; v--) DML__LANES_STEP(0xFFFF)
+        if (rest) DML__LANES_STEP(rest)
+        DML__UNROLL
+        for (int t = 0; t < count; t++) x[t] += next;
+    }
+    const ptrdiff_t all = j->taps_h * j->taps_w;
+    DML__UNROLL
+    for (int f = 0; f < DML__LANES_FILTERS; f++) {
+        float across[4];
+        dml__avx512_sums(sum[f][0], sum[f][1], sum[f][2], sum[f][3], across);
+        for (int t = 0; t < count && f < j->filters; t++) sums[f * all + t] += across[t];
+    }
+}
+
+DML__AVX512 static void dml__lanes_tile_4(const dml__wgrad_lanes *plan, const dml__lanes_piece *piece,
+                                          const ptrdiff_t *taps, float *sums)
+{
+    dml__lanes_tile(plan, piece, taps, DML__LANES_TAPS, sums);
+}
+
+DML__AVX512 static void dml__lanes_tile_1(const dml__wgrad_lanes *plan, const dml__lanes_piece *piece,
+                                          const ptrdiff_t *taps, float *sums)
+{
+    dml__lanes_tile(plan, piece, taps, 1, sums);
+}
+
+static void dml__lanes_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_lanes *plan = (const dml__wgrad_lanes *)argument;
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t end = (task + 1) * plan->pieces / plan->chunks, count = j->taps_h * j->taps_w;
+    float *sums = plan->sums + task * plan->all;
+    ptrdiff_t taps[DML__LANES_SUMS];
+    dml__lanes_piece piece;
+    (void)worker;
+    dml__conv_zero(sums, plan->all);
+    piece.dy = (float *)dml__align_up((size_t)piece.room);
+    piece.x = piece.dy + DML__LANES_DY;
+    dml__conv_zero(piece.dy, DML__LANES_DY); /* the filters that there aren't */
+    for (ptrdiff_t t = 0; t < count; t++)
+        taps[t] = t / j->taps_w * j->dilation_h * plan->x_w + t % j->taps_w * j->dilation_w;
+    for (ptrdiff_t p = task * plan->pieces / plan->chunks; p < end; p++) {
+        ptrdiff_t t = 0;
+        dml__lanes_copy(plan, p, &piece);
+        for (; t + DML__LANES_TAPS <= count; t += DML__LANES_TAPS)
+            dml__lanes_tile_4(plan, &piece, taps + t, sums + t);
+        for (; t < count; t++) dml__lanes_tile_1(plan, &piece, taps + t, sums + t);
+    }
+}
+
+DML__LOCAL bool dml__wgrad_lanes_fits(dml_pool *pool, const dml__wgrad *job)
+{
+    if (dml__pool_machine(pool).isa != DML_ISA_AVX512 || job->batch < 1) return false;
+    if (job->channels > 1 || job->x_pixel > 1 || job->stride_w > 1 || job->filters > DML__LANES_FILTERS ||
+        job->taps_h * job->taps_w > DML__LANES_SUMS / job->filters || job->out_w > DML__LANES_DY)
+        return false;
+    return dml__wgrad_lanes_of(job).lines > 0;
+}
+
+DML__LOCAL void dml__wgrad_lanes_run(dml_pool *pool, const dml__wgrad *job)
+{
+    dml__wgrad_lanes plan = dml__wgrad_lanes_of(job);
+    float sums[DML__LANES_CHUNKS * DML__LANES_SUMS];
+    const double work = (double)job->batch * (double)(job->out_h * job->out_w) * (double)plan.all;
+    plan.sums = sums;
+    dml_pool_run(work < DML__CONV_SERIAL_WORK ? NULL : pool, (int)plan.chunks, dml__lanes_task, &plan);
+    for (ptrdiff_t i = 0; i < plan.all; i++) {
+        float sum = 0;
+        for (ptrdiff_t c = 0; c < plan.chunks; c++) sum += sums[c * plan.all + i];
+        job->dw[i] = job->beta == 0 ? sum : job->beta * job->dw[i] + sum;
+    }
+}
+
+#else
+
+DML__LOCAL bool dml__wgrad_lanes_fits(dml_pool *pool, const dml__wgrad *job)
+{
+    return (void)pool, (void)job, false;
+}
+
+DML__LOCAL void dml__wgrad_lanes_run(dml_pool *pool, const dml__wgrad *job)
+{
+    (void)pool, (void)job;
+}
+
+#endif
+#endif
+
 /* ---- kernels/conv2d_weights.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_WEIGHTS_C
@@ -13422,8 +13744,7 @@ static int dml__wgrad_lines(const dml__wgrad_plan *plan, const dml__wgrad_strip 
     return count;
 }
 
-/* The same of the pixels of a line, where they are no multiple of 4, for which the micro-kernel is faster
-   than for fewer. */
+/* The same of the pixels of a line. */
 typedef struct dml__wgrad_pixels {
     ptrdiff_t begin, end;
 } dml__wgrad_pixels;
@@ -13433,7 +13754,7 @@ static dml__wgrad_pixels dml__wgrad_pixels_at(const dml__wgrad_plan *plan, const
 {
     const dml__wgrad *j = plan->job;
     dml__wgrad_pixels in = { 0, strip->w };
-    if (plan->lines_of_taps || strip->w % 4 == 0) return in;
+    if (plan->lines_of_taps) return in;
     const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->first / j->channels * j->dilation_w;
     if (x < 0) in.begin = dml__smaller(strip->w, dml__quotient_up(-x, j->stride_w));
     const ptrdiff_t end = x < j->in_w ? dml__quotient_up(j->in_w - x, j->stride_w) : 0;
@@ -13481,7 +13802,7 @@ static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgr
         tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
         const float *a = packed;
         tile.a_step = tile.rows;
-        tile.a_packed = packed != NULL;
+        tile.a_packed = true; /* or as good as that: filters lie side by side in dy too */
         if (packed)
             a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
         else
@@ -13858,6 +14179,10 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
 
 DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
+    if (dml__wgrad_lanes_fits(pool, job)) {
+        dml__wgrad_lanes_run(pool, job);
+        return;
+    }
     dml__wgrad_plan plan = dml__wgrad_plan_of(pool, job, dml_pool_threads(pool));
     if (job->batch < 1) {
         for (ptrdiff_t i = 0; i < job->filters * plan.patch; i++)
@@ -25441,7 +25766,8 @@ typedef struct dml__run {
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
 /* What backward reads of the inputs is not rounded in between: it makes again what forward has saved a sum
-   of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
+   of, or takes the side that forward took; or, with DML__COMPARES, nor is the output, which it looks for
+   among them. */
 #define DML__READS_EXACTLY 0x20000u
 #define DML__COMPARES 0x60000u
 /* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
@@ -25687,6 +26013,13 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
     if (!dml__is_utf8(name))
         return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
                          op->name);
+    char shown[DML__SHOWN_BYTES];
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return dml__fail(
+                error, DML_ERROR_ARGUMENT,
+                "%s '%s': a name with control characters, which tables and sentences could not show",
+                op->name, dml__shown(name, strlen(name), shown));
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
@@ -28803,7 +29136,7 @@ static void dml__print_quoted(FILE *file, const char *text)
 {
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') fputc('\\', file);
-        fputc((unsigned char)*text < ' ' ? ' ' : *text, file);
+        fputc(*text, file);
     }
 }
 
@@ -29394,9 +29727,14 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       dml__formula_describe,                                                                                 \
       NULL,                                                                                                  \
       dml__formula_op_scratch },
-/* What is more in the word: the relu and the sum are known to the compiler of graphs. */
+/* What is more in the word: the relu and the sum are known to the compiler of graphs, and what gives the
+   whole gradient to one side or the other must find in backward what forward found. */
+#define DML__FORMULA_CHOOSES(formula)                                                                        \
+    ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
+     (formula) == DML__FORMULA_clamp)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
+     (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
      ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
 #define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
     DML__FORMULA_OP(name, needs, dml__formula_op_backward, DML__FORMULA_MORE(DML__FORMULA_##name, 0))
@@ -29413,6 +29751,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 
 #undef DML__FORMULA_OP
 #undef DML__FORMULA_MORE
+#undef DML__FORMULA_CHOOSES
 #undef DML__FORMULA_OP_1
 #undef DML__FORMULA_OP_2
 #undef DML__FORMULA_OP_FLAT
@@ -30255,9 +30594,10 @@ static dml_status dml__conv2d_infer(dml_node *node)
         if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d and dilation %d x %d",
+                "a kernel of %d x %d doesn't fit an input of %s with padding %lld x %lld and dilation "
+                "%d x %d",
                 options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                (int)dml__conv_padding(options, 0) / 2, (int)dml__conv_padding(options, 1) / 2,
+                (long long)dml__conv_padding(options, 0) / 2, (long long)dml__conv_padding(options, 1) / 2,
                 options->dilation[0], options->dilation[1]);
     }
     return DML_OK;
@@ -40022,9 +40362,11 @@ static dml_status dml__complete_finder(dml_lr_finder_options *o, dml__error *err
     if (o->smoothing == 0.0f) o->smoothing = 0.98f;
     if (o->diverges == 0.0f) o->diverges = 4.0f;
     if (!(o->first > 0.0f && o->first < o->last && o->last <= DML__MAX_LR))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a search for learning rates from %g to %g asked for: they must grow, above 0",
-                         (double)o->first, (double)o->last);
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "a search for learning rates from %g to %g asked for: they must grow, above 0, to %g "
+            "at most",
+            (double)o->first, (double)o->last, (double)DML__MAX_LR);
     if (o->steps < 2 || o->steps > DML__MOST_FINDER_STEPS)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a search for learning rates in %d steps asked for; it takes 2 to %d", o->steps,

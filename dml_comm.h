@@ -435,8 +435,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
    took part in has ended is none. NULL is fine. In a fork's child it only releases the
-   child's copy. Whatever uses the communicator ends before: a trainer with a strategy steps, and is destroyed
-   with its context, only as long as the communicators that were given to the strategy are open. */
+   child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
+   every step after it with DML_ERROR_STATE, and destroyed as ever; some memory stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
@@ -10861,6 +10861,9 @@ DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);
 
+/* Where ranks are threads of one process, which share its processors and read each other's memory. */
+DML__LOCAL void dml__suppose_threads(dml__price_model *model);
+
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
    and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
@@ -11230,6 +11233,7 @@ struct dml_comm {
     bool measured;                        /* the model's links were */
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
+    bool closed;                          /* and only kept (dml__comm_keep) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -11238,7 +11242,9 @@ typedef struct dml__comm_job {
     dml__logger logger;
     long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
     const int *mark;      /* dml__mark_process; NULL: only the number is known */
-    char fork_error[192]; /* what the child is told */
+    char gone_error[192]; /* what the child is told, and who calls what is closed */
+    int kept;             /* by strategies, which may be used for longer than it is open */
+    bool closed;          /* all of its communicators */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;
@@ -11309,6 +11315,14 @@ typedef struct dml__comm_job {
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
+
+/* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
+DML__LOCAL bool dml__is_gone(const dml_comm *comm);
+
+/* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
+   sentence. NULL is fine. */
+DML__LOCAL void dml__comm_keep(dml_comm *comm);
+DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
@@ -11552,6 +11566,17 @@ DML__LOCAL dml__price_model dml__usual_model(void)
     return model;
 }
 
+/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+#define DML__CHANGE 1e-6
+
+DML__LOCAL void dml__suppose_threads(dml__price_model *model)
+{
+    model->inside = dml__copied_link_of(1e-6, 2.5e10);
+    model->reduce = 1e10;
+    model->processors = dml_cpu_count();
+    model->change = DML__CHANGE;
+}
+
 /* ---- the links ---- */
 
 /* By how much a line misses: the sum of |log(line / seconds)|, so that as far below is as bad as as far
@@ -11744,9 +11769,6 @@ typedef struct dml__survey {
 
 #define DML__SURVEY_NUMBERS 4
 
-/* About what it takes a processor to leave a process for another, by who yields and looks again. */
-#define DML__CHANGE 1e-6
-
 /* One for all processes on one kernel, in whatever namespaces they are. */
 static int64_t dml__machine_number(void)
 {
@@ -11926,7 +11948,7 @@ DML__LOCAL void dml__first_choice(dml_comm *comm);
 DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm);
 DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent);
 
-/* The same without a message, by the usual model: ranks that one thread opens. False: no memory. */
+/* The same without a message, by a model of threads: ranks that one thread opens. False: no memory. */
 DML__LOCAL bool dml__choose_alone(dml_comm *comm);
 
 /* Elements of the largest part, where there are parts. */
@@ -12131,6 +12153,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 
 DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 {
+    if (!(comm->job->latency > 0)) dml__suppose_threads(&comm->model);
     return dml__price_choices(comm, &comm->choice);
 }
 
@@ -13848,7 +13871,7 @@ DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request,
 
 DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin, double end)
 {
-    if (!comm || !name || !comm->job->trace || dml__is_copy(comm->job)) return;
+    if (!comm || !name || !comm->job->trace || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     dml__new_event(comm->job->trace, DML__TRACE_SPAN, begin, end)->name = name;
     dml__leave_job(comm->job);
@@ -14111,7 +14134,7 @@ DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
 
 DML_API dml_status dml_comm_trace_write(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     if (!comm->job->trace) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__write_trace(comm->job);
@@ -17855,13 +17878,19 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     return comm;
 }
 
+static void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
+{
+    if (comm->beneath) job->engine->leave(job, comm);
+    comm->beneath = NULL;
+    dml__nccl_leave(job, comm);
+}
+
 static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 {
     dml_comm **at = &job->comms;
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
-    if (comm->beneath) job->engine->leave(job, comm);
-    dml__nccl_leave(job, comm);
+    dml__leave_beneath(job, comm);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);
@@ -18187,7 +18216,7 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm->job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__start_helper(comm->job);
     dml__leave_job(comm->job);
@@ -18355,6 +18384,63 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
     }
 }
 
+static bool dml__is_last_open(const dml__comm_job *job, const dml_comm *comm)
+{
+    for (const dml_comm *other = job->comms; other; other = other->next)
+        if (other != comm && !other->closed) return false;
+    return true;
+}
+
+static bool dml__is_kept(const dml__comm_job *job)
+{
+    return __atomic_load_n(&job->kept, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* Of what is kept only the memory is left. */
+static void dml__shut_comm(dml__comm_job *job, dml_comm *comm)
+{
+    if (!dml__is_kept(job)) {
+        dml__free_comm(job, comm);
+        return;
+    }
+    dml__leave_beneath(job, comm);
+    comm->closed = true;
+}
+
+static void dml__shut_job(dml__comm_job *job, dml_comm *comm)
+{
+    if (!dml__is_kept(job)) {
+        dml__destroy_job(job);
+        return;
+    }
+    dml__shut_comm(job, comm);
+    dml__nccl_close(job);
+    job->transport = NULL;
+    job->local = NULL;
+    job->closed = true;
+}
+
+DML__LOCAL void dml__comm_keep(dml_comm *comm)
+{
+    if (comm) __atomic_fetch_add(&comm->job->kept, 1, __ATOMIC_RELAXED);
+}
+
+DML__LOCAL void dml__comm_let_go(dml_comm *comm)
+{
+    if (!comm || __atomic_sub_fetch(&comm->job->kept, 1, __ATOMIC_ACQ_REL) > 0) return;
+    dml__comm_job *job = comm->job;
+    if (job->closed) {
+        dml__destroy_job(job);
+    } else if (!dml__is_copy(job)) {
+        dml__enter_job(job);
+        for (dml_comm *each = job->comms, *next; each; each = next) {
+            next = each->next;
+            if (each->closed) dml__free_comm(job, each);
+        }
+        dml__leave_job(job);
+    }
+}
+
 DML_API dml_status dml_comm_close(dml_comm *comm)
 {
     return dml_comm_close_error(comm, NULL, 0);
@@ -18365,16 +18451,20 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;
-    const bool last = job->comms == comm && !comm->next;
+    if (comm->closed) {
+        if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
+        return DML_ERROR_STATE;
+    }
+    const bool last = dml__is_last_open(job, comm);
     if (dml__is_copy(job)) {
         if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
-        if (!last) {
-            dml__free_comm(job, comm);
-            return DML_ERROR_STATE;
-        }
-        if (job->transport) job->transport->calls->abandon(job->transport);
-        dml__release_job(job);
+        if (last && job->transport) job->transport->calls->abandon(job->transport);
+        if (last) job->transport = NULL;
+        if (last && !dml__is_kept(job))
+            dml__release_job(job);
+        else
+            dml__shut_comm(job, comm);
         return DML_ERROR_STATE;
     }
     dml__enter_job(job);
@@ -18382,7 +18472,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
         if (job->requests) dml__finish_comm(job, comm);
         const dml_status status = job->error.status;
         if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
-        dml__free_comm(job, comm);
+        dml__shut_comm(job, comm);
         dml__leave_job(job);
         return status;
     }
@@ -18394,7 +18484,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     dml__local_job *local = job->local;
-    dml__destroy_job(job);
+    dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
     return status;
 }
@@ -18412,7 +18502,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
 
 /* The calls. */
 
-/* ---- after a fork ---- */
+/* ---- after a fork, and after the end ---- */
 
 /* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
    that isn't there, and the connections are the parent's. Nothing may be touched. */
@@ -18421,13 +18511,27 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
     return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
 }
 
-static const char *dml__copy_text(dml__comm_job *job)
+DML__LOCAL bool dml__is_gone(const dml_comm *comm)
 {
-    snprintf(job->fork_error, sizeof job->fork_error,
-             "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
-             "one in each process",
-             job->rank, job->process, (long)getpid());
-    return job->fork_error;
+    return comm->closed || dml__is_copy(comm->job);
+}
+
+static const char *dml__gone_text(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    if (comm->closed)
+        snprintf(job->gone_error, sizeof job->gone_error,
+                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
+                 "trainer, or "
+                 "its context, first",
+                 job->rank);
+    else
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+            "one in each process",
+            job->rank, job->process, (long)getpid());
+    return job->gone_error;
 }
 
 /* ---- checking a call ---- */
@@ -18663,7 +18767,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 
 static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
 {
-    if (!comm || dml__is_copy(comm->job)) return NULL;
+    if (!comm || dml__is_gone(comm)) return NULL;
     dml__enter_job(comm->job);
     dml_request *request = dml__start_checked(comm, call, false);
     if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
@@ -18675,7 +18779,7 @@ static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_messag
 {
     if (!comm) return DML_ERROR_MEMORY;
     dml__comm_job *job = comm->job;
-    if (dml__is_copy(job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(job);
     dml_request *request = dml__start_checked(comm, call, true);
     dml_status status = job->error.status;
@@ -18699,7 +18803,7 @@ static bool dml__is_own_request(const dml__comm_job *job, const dml_request *req
 
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request)) return true;
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
     if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
         if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
@@ -18726,7 +18830,7 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
 
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message)
 {
-    if (!comm || !request || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || !request || dml__is_gone(comm)) return dml_comm_status(comm);
     dml__comm_job *job = comm->job;
     dml_status status;
     dml__enter_job(job);
@@ -18766,7 +18870,7 @@ static bool dml__any_done(dml__comm_job *job, void *user)
 
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
 {
-    if (!comm || !requests || dml__is_copy(comm->job)) return -1;
+    if (!comm || !requests || dml__is_gone(comm)) return -1;
     dml__comm_job *job = comm->job;
     dml__any any;
     any.requests = requests;
@@ -18799,7 +18903,7 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
 
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
     dml__wait_until(job, dml__none_active, NULL, -1);
@@ -18811,8 +18915,7 @@ DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 
 DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request))
-        return false;
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return false;
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
     const bool can = request->state == DML__REQUEST_ACTIVE && request->algorithm < 0 &&
@@ -18849,7 +18952,7 @@ static bool dml__probe_found(dml__comm_job *job, void *user)
 
 DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message)
 {
-    if (!comm || dml__is_copy(comm->job)) return false;
+    if (!comm || dml__is_gone(comm)) return false;
     dml__comm_job *job = comm->job;
     dml__probing probing;
     probing.comm = comm;
@@ -18966,7 +19069,7 @@ DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t c
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm->job)) return DML_ERROR_STATE;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__mutex_lock(&comm->job->mutex);
     const dml_status status = comm->job->error.status;
     dml__mutex_unlock(&comm->job->mutex);
@@ -18976,7 +19079,7 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
-    if (dml__is_copy(comm->job)) return dml__copy_text(comm->job);
+    if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }
 
@@ -18999,7 +19102,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 {
     if (!stats) return;
     memset(stats, 0, sizeof *stats);
-    if (!comm || dml__is_copy(comm->job)) return;
+    if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     *stats = comm->job->stats;
     stats->strangers = comm->job->strangers;
@@ -19008,7 +19111,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 
 DML_API void dml_comm_outlive(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm->job)) return;
+    if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
     dml__leave_job(comm->job);
@@ -19162,7 +19265,7 @@ DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
     words.bytes = text ? bytes : 0;
     words.used = 0;
     if (words.bytes) text[0] = 0;
-    if (!comm || dml__is_copy(comm->job)) return 0;
+    if (!comm || dml__is_gone(comm)) return 0;
     const dml__comm_job *job = comm->job;
     dml__say_ranks(&words, comm);
     if (!job->engine) dml__say_schedules(&words, comm); /* another's are its own affair */
@@ -20175,7 +20278,7 @@ DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char
 {
     char text[384];
     va_list arguments;
-    if (!comm || dml__is_copy(comm->job)) return status;
+    if (!comm || dml__is_gone(comm)) return status;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
@@ -22089,6 +22192,7 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
     if (!state) return;
     dml__drain_requests(state);
     dml__compressor_close(&state->compressor);
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -22101,6 +22205,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
         if (options) state->across_steps = options->across_steps;
@@ -22526,6 +22631,7 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
     if (!state) return;
     dml__zero_drain(state);
     dml__zero_drop_ahead(state, NULL);
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     dml__release(&memory, state->use);
     dml__release(&memory, state->border);
@@ -22550,6 +22656,7 @@ static dml__zero_state *dml__zero_create(dml_comm *comm, const dml_zero_options 
     if (state->border) {
         state->counts = state->border + each;
         state->offsets = state->counts + each;
+        dml__comm_keep(comm);
         return state;
     }
     dml__release(&memory, state);
@@ -22997,6 +23104,7 @@ static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
     (void)trainer;
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     if (!state) return;
+    dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
     for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
     dml__release(&memory, state->anchor);
@@ -23013,6 +23121,7 @@ static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *opti
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         if (options) state->options = *options;
         state->once = once;
     }
@@ -24407,6 +24516,7 @@ static void dml__mirrored_destroy_owned(dml__owned *owned)
     if (all->replica) dml__end_replicas(all);
     for (int i = 0; all->replica && i < all->count; i++) dml_close(all->replica[i].context);
     if (all->outside_sums) dml_comm_close(all->outside_sums);
+    dml__comm_let_go(all->options.comm);
     if (all->locks) {
         dml__cond_destroy(&all->answered);
         dml__cond_destroy(&all->asked);
@@ -24496,6 +24606,7 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
     all->context = context;
     all->graph = loss->graph;
     all->options = *options;
+    dml__comm_keep(options->comm);
     all->count = count;
     all->shared_rows = -1;
     all->graph->programs++;
@@ -25713,6 +25824,7 @@ static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
     dml__ps_sync *sync = (dml__ps_sync *)user;
     if (!sync) return;
     dml_ps_close(sync->ps);
+    dml__comm_let_go(sync->comm);
     dml__memory memory = sync->memory;
     dml__release(&memory, sync);
 }
@@ -25726,6 +25838,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }
@@ -25880,6 +25993,7 @@ static void dml__downpour_destroy(void *user, dml_trainer *trainer)
     if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
     if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
     dml_ps_close(d->ps);
+    dml__comm_let_go(d->comm);
     dml__memory memory = d->memory;
     dml__release(&memory, d->sum);
     dml__release(&memory, d);
@@ -25894,6 +26008,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     if (state) {
         state->memory = memory;
         state->comm = comm;
+        dml__comm_keep(comm);
         state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }
