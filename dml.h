@@ -8266,10 +8266,10 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DML__ALIGNED_LOOPS __attribute__((optimize("align-loops=64")))
-#define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory");
+#define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory")
 #else
 #define DML__ALIGNED_LOOPS
-#define DML__IN_ORDER(index)
+#define DML__IN_ORDER(index) (void)0
 #endif
 /* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
 #if defined(DML__HAS_AVX2)
@@ -8443,12 +8443,12 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         DML__UNROLL                                                                                          \
         for (int s = 0; s < (count); s++) {                                                                  \
             if (form == DML__A_PACKED) {                                                                     \
-                DML__IN_ORDER(packed)                                                                        \
+                DML__IN_ORDER(packed);                                                                       \
             } else {                                                                                         \
                 DML__UNROLL                                                                                  \
-                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                      \
+                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i]);                                     \
             }                                                                                                \
-            DML__IN_ORDER(b)                                                                                 \
+            DML__IN_ORDER(b);                                                                                \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);                   \
             DML__UNROLL                                                                                      \
@@ -15073,13 +15073,13 @@ static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdi
     for (ptrdiff_t i = 0; i < row->runs[taps - 1].count; i++) {                                              \
         const float *from = row->runs[taps - 1].run[i].source + source;                                      \
         float *at = row->runs[taps - 1].run[i].weights + weights;                                            \
-        DML__IN_ORDER(from)                                                                                  \
-        DML__IN_ORDER(at)                                                                                    \
+        DML__IN_ORDER(from);                                                                                 \
+        DML__IN_ORDER(at);                                                                                   \
         DML__UNROLL                                                                                          \
         for (int v = 0; v < vectors; v++, from += lanes, at += lanes) {                                      \
             DML__UNROLL                                                                                      \
             for (int t = 0; t < taps; t++) {                                                                 \
-                DML__IN_ORDER(at)                                                                            \
+                DML__IN_ORDER(at);                                                                           \
                 vector weight = dml__##isa##_load(at + t * DML__CONV2D_RING_UNIT);                           \
                 DML__UNROLL                                                                                  \
                 for (int p = 0; p < pixels; p++) {                                                           \
@@ -15700,11 +15700,11 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         for (int p = tile->k; p > 0; p--, b += b_step) {
             DML__UNROLL
             for (int s = 0; s < 5; s++) {
-                DML__IN_ORDER(step[s])
+                DML__IN_ORDER(step[s]);
             }
             DML__UNROLL
             for (int g = 0; g < groups; g++) {
-                DML__IN_ORDER(a[g])
+                DML__IN_ORDER(a[g]);
             }
             const __m512 line = narrow ? dml__avx512_load_some(b, mask) : dml__avx512_load(b);
             DML__UNROLL

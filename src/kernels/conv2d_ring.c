@@ -81,13 +81,13 @@ static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdi
     for (ptrdiff_t i = 0; i < row->runs[taps - 1].count; i++) {                                              \
         const float *from = row->runs[taps - 1].run[i].source + source;                                      \
         float *at = row->runs[taps - 1].run[i].weights + weights;                                            \
-        DML__IN_ORDER(from)                                                                                  \
-        DML__IN_ORDER(at)                                                                                    \
+        DML__IN_ORDER(from);                                                                                 \
+        DML__IN_ORDER(at);                                                                                   \
         DML__UNROLL                                                                                          \
         for (int v = 0; v < vectors; v++, from += lanes, at += lanes) {                                      \
             DML__UNROLL                                                                                      \
             for (int t = 0; t < taps; t++) {                                                                 \
-                DML__IN_ORDER(at)                                                                            \
+                DML__IN_ORDER(at);                                                                           \
                 vector weight = dml__##isa##_load(at + t * DML__CONV2D_RING_UNIT);                           \
                 DML__UNROLL                                                                                  \
                 for (int p = 0; p < pixels; p++) {                                                           \

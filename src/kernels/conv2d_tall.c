@@ -49,11 +49,11 @@ DML__AVX512 DML__INLINE void dml__tall_compute(const dml__tall_tile *tile, const
         for (int p = tile->k; p > 0; p--, b += b_step) {
             DML__UNROLL
             for (int s = 0; s < 5; s++) {
-                DML__IN_ORDER(step[s])
+                DML__IN_ORDER(step[s]);
             }
             DML__UNROLL
             for (int g = 0; g < groups; g++) {
-                DML__IN_ORDER(a[g])
+                DML__IN_ORDER(a[g]);
             }
             const __m512 line = narrow ? dml__avx512_load_some(b, mask) : dml__avx512_load(b);
             DML__UNROLL

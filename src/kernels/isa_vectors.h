@@ -27,10 +27,10 @@
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DML__ALIGNED_LOOPS __attribute__((optimize("align-loops=64")))
-#define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory");
+#define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory")
 #else
 #define DML__ALIGNED_LOOPS
-#define DML__IN_ORDER(index)
+#define DML__IN_ORDER(index) (void)0
 #endif
 /* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
 #if defined(DML__HAS_AVX2)

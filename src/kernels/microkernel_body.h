@@ -43,12 +43,12 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         DML__UNROLL                                                                                          \
         for (int s = 0; s < (count); s++) {                                                                  \
             if (form == DML__A_PACKED) {                                                                     \
-                DML__IN_ORDER(packed)                                                                        \
+                DML__IN_ORDER(packed);                                                                       \
             } else {                                                                                         \
                 DML__UNROLL                                                                                  \
-                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                      \
+                for (int i = 0; i < together; i++) DML__IN_ORDER(at[i]);                                     \
             }                                                                                                \
-            DML__IN_ORDER(b)                                                                                 \
+            DML__IN_ORDER(b);                                                                                \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);                   \
             DML__UNROLL                                                                                      \
