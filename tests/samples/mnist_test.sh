@@ -210,6 +210,11 @@ check "one rank of such batches" mlp --steps 20 --batch 2 --log one
 check "they train as one does" same_losses one three 1e-3 20
 check "ranks that load" said "$dmlrun" -n 2 "$mnist" --model mlp --steps 100 --load checkpoint --log two
 check "they go on as one does" same_losses whole two 1e-3 50
+check "workers that load" said "$dmlrun" -n 3 "$mnist" --model mlp --steps 75 --load checkpoint --log served --save servers \
+    --strategy parameter_server
+check "their servers go on as one does" same_losses whole served 1e-3 25
+check "one rank that loads what servers had" mlp --steps 100 --load servers --log after
+check "it goes on as one does" same_losses whole after 1e-3 25
 
 # reaches NAME flags...: three ranks that train by that strategy read more than 90 % of the digits right.
 reaches() {
