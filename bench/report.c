@@ -69,7 +69,9 @@ static const struct {
       "Ours is the most that a context has of the host's memory at once, the limit the size of the model's "
       "weights, `by limit` how many times those: the less the better",
       NULL },
-    { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes", NULL },
+    { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",
+      "the speed of the best of Open MPI and Gloo, over TCP 1.25 times it at 4 bytes and 1.3 from 64 MiB on, "
+      "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB" },
 };
 
 static verdict judge(const report *all, const row *r)
@@ -108,6 +110,13 @@ static verdict judge(const report *all, const row *r)
             if (is(r, "what", steps[i].model))
                 v.asked = true,
                 v.bar = steps[i].bar2 > 0 && is(r, "threads", "2") ? steps[i].bar2 : steps[i].bar;
+        v.reached = number(r, "ratio_peer");
+    }
+    if (is(r, "name", "all_reduce") && is(r, "chosen", "1")) {
+        const bool tcp = is(r, "transport", "tcp");
+        const double bytes = number(r, "bytes"), large = tcp ? 67108864 : 1048576;
+        v.asked = tcp ? bytes == 4 || bytes >= 262144 : is(r, "transport", "shm");
+        v.bar = bytes >= large ? (tcp ? 1.3 : 1.5) : tcp && bytes == 4 ? 1.25 : 1;
         v.reached = number(r, "ratio_peer");
     }
     v.judged = v.asked && v.reached > 0 && !is(r, "disturbed", "1");

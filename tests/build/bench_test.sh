@@ -207,6 +207,14 @@ check "nor are there 0 of 0" sh -c "! grep -q '^0 of 0' '$WORK/report.md'"
 check "one row is one" grep -q '^During 1 row something else had the processors: it counts for nothing.$' "$WORK/report.md"
 check "words of a few rows share a column" grep -q '^| sgemm | random | 1 | m=1 k=1 ta=0 tb=0 isa=[a-z0-9]* | 1 ' "$WORK/report.md"
 check "what is asked of training" grep -q '1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for' "$WORK/report.md"
+row='threads=1 ours=2 best_peer=2 peer=openmpi limit=4 ratio_peer=1.2 ratio_limit=0.5 unit=MB/s openmpi=2'
+for words in 'tcp ranks=2 bytes=4' 'tcp ranks=2 bytes=64' 'tcp ranks=2 bytes=262144' 'tcp ranks=2 bytes=67108864' 'shm ranks=2 bytes=4' \
+    'shm ranks=2 bytes=1048576' 'local ranks=2 bytes=4'; do
+    echo "name=all_reduce transport=$words algo=ring chosen=1 $row"
+done >"$WORK/collectives"
+check "collectives" report_of "$WORK/collectives"
+check "their bars" test "$(sed -n 's/.*| \(tcp\|shm\|local\) | \([0-9]*\) |.* 0.5 | \(.*\) |$/\1 \2 \3/p' "$WORK/report.md" | tr -d '*' | tr '\n' ';')" = \
+    'tcp 4 1.20 of 1.25: no;tcp 64 ;tcp 262144 1.20 of 1.00;tcp 67108864 1.20 of 1.30: no;shm 4 1.20 of 1.00;shm 1048576 1.20 of 1.50: no;local 4 ;'
 cat >"$WORK/reasons" <<'END'
 # A comment.
 name=optimizer | of another kind
