@@ -16,7 +16,8 @@
 #define DML__PACK_FLOATS 262144
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
-   k's than this, writing C takes longer than reading them. */
+   k's than this, writing C takes longer than reading them. (Rows of C are best written from end to end, so
+   that where loads may come from the second cache it is enough that the panels take half of that.) */
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
@@ -619,6 +620,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
 {
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t near = job->l2 / 2 / (ptrdiff_t)sizeof(float);
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
@@ -628,7 +630,8 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     if (blocking.pack_b && !job->product.panels && columns > most)
         blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
-                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS ||
+                      (dml__loads_lines(job) && !dml__holds_more(blocking.kc, blocking.nc, near));
     blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
     blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
