@@ -1229,8 +1229,9 @@ DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, 
    LARS      v = momentum v + f d, f = trust |w| / (|g| + weight_decay |w| + epsilon);  w -= lr v
    LAMB      m and v as Adam's, of g;  r = Adam's step with lr 1, + weight_decay w;  w -= lr |w| / |r| r
 
-   with the Euclidean norms of a parameter as a whole. dml_optimizer_update (train/optimizer.h) does one of
-   the others on any arrays. */
+   with the Euclidean norms of a parameter as a whole. On x86 numbers below 1.2e-38 count as 0: a state that
+   fades away would else make every later update fifty times as slow. dml_optimizer_update (train/optimizer.h)
+   does one of the others on any arrays. */
 
 /* SGD, over n elements. v may be NULL when momentum is 0. Source: Sutskever et al., "On the importance of
    initialization and momentum in deep learning", ICML 2013, section 2, in the form without dampening that
@@ -10344,7 +10345,8 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__PACK_FLOATS 262144
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
-   k's than this, writing C takes longer than reading them. */
+   k's than this, writing C takes longer than reading them. (Rows of C are best written from end to end, so
+   that where loads may come from the second cache it is enough that the panels take half of that.) */
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
@@ -10947,6 +10949,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
 {
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t near = job->l2 / 2 / (ptrdiff_t)sizeof(float);
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
@@ -10956,7 +10959,8 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     if (blocking.pack_b && !job->product.panels && columns > most)
         blocking.nc = dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, most)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
-                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS ||
+                      (dml__loads_lines(job) && !dml__holds_more(blocking.kc, blocking.nc, near));
     blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
     blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
@@ -24660,12 +24664,48 @@ DML__BODY void dml__lamb_map_each(bool whole, size_t n, const dml__map_operands 
 }
 DML__ROOT_MAP(dml__lamb_map)
 
+/* Numbers below 1.2e-38 count as 0 in updates on x86, as far as it goes by SSE's modes. A velocity that no
+   gradient feeds any more would else end in them for good, since 0.9 of the smallest rounds to itself, and
+   an instruction that meets one takes a hundred times as long (a whole update of 87,381 parameters 50). */
+static unsigned dml__leave_denormals_out(void)
+{
+#if defined(DML__HAS_AVX2) && defined(__SSE__)
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void dml__let_denormals_in(unsigned before)
+{
+#if defined(DML__HAS_AVX2) && defined(__SSE__)
+    _mm_setcsr(before);
+#else
+    (void)before;
+#endif
+}
+
+#define DML__UPDATE_MAP(name)                                                                                \
+    static void name##_normal(dml_isa isa, size_t n, const dml__map_operands *at)                            \
+    {                                                                                                        \
+        const unsigned before = dml__leave_denormals_out();                                                  \
+        name(isa, n, at);                                                                                    \
+        dml__let_denormals_in(before);                                                                       \
+    }
+DML__UPDATE_MAP(dml__sgd_map)
+DML__UPDATE_MAP(dml__adam_map)
+DML__UPDATE_MAP(dml__rmsprop_map)
+DML__UPDATE_MAP(dml__adagrad_map)
+DML__UPDATE_MAP(dml__lamb_map)
+
 DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
                                     const float number[DML__UPDATE_NUMBERS])
 {
     dml__map_operands operands = { { w, g, m, v }, { g, m, v }, { 0 }, false };
     for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
-    dml__map(pool, n, dml__lamb_map, &operands);
+    dml__map(pool, n, dml__lamb_map_normal, &operands);
 }
 
 /* Comparisons with a NaN are false, so it stays. Number: the most. */
@@ -24695,8 +24735,8 @@ DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, 
                                float *const state[DML__UPDATE_STATES],
                                const float number[DML__UPDATE_NUMBERS])
 {
-    static const dml__map_kernel kernels[] = { dml__sgd_map, dml__adam_map, dml__rmsprop_map,
-                                               dml__adagrad_map };
+    static const dml__map_kernel kernels[] = { dml__sgd_map_normal, dml__adam_map_normal,
+                                               dml__rmsprop_map_normal, dml__adagrad_map_normal };
     dml__map_operands operands = { { w, g, state[0], state[1] }, { w, state[0], state[1] }, { 0 }, false };
     for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
     dml__map(pool, n, kernels[rule], &operands);

@@ -17,8 +17,9 @@
    LARS      v = momentum v + f d, f = trust |w| / (|g| + weight_decay |w| + epsilon);  w -= lr v
    LAMB      m and v as Adam's, of g;  r = Adam's step with lr 1, + weight_decay w;  w -= lr |w| / |r| r
 
-   with the Euclidean norms of a parameter as a whole. dml_optimizer_update (train/optimizer.h) does one of
-   the others on any arrays. */
+   with the Euclidean norms of a parameter as a whole. On x86 numbers below 1.2e-38 count as 0: a state that
+   fades away would else make every later update fifty times as slow. dml_optimizer_update (train/optimizer.h)
+   does one of the others on any arrays. */
 
 /* SGD, over n elements. v may be NULL when momentum is 0. Source: Sutskever et al., "On the importance of
    initialization and momentum in deep learning", ICML 2013, section 2, in the form without dampening that
