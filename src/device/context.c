@@ -196,12 +196,20 @@ DML_API void dml_close(dml_context *context)
     dml__release(&memory, context);
 }
 
+/* Whether this thread is the refused one. What it is told can't lie in the context's error, at which the
+   other thread is. */
+static bool dml__was_refused(const dml_context *context)
+{
+    return __atomic_load_n(&context->refused, __ATOMIC_RELAXED) == dml__thread_self();
+}
+
 static dml__entry dml__take_context(dml_context *context)
 {
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
     if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
                                     __ATOMIC_RELAXED)) {
+        if (dml__was_refused(context)) __atomic_store_n(&context->refused, 0, __ATOMIC_RELAXED);
         if (dml__lost_by_fork(context))
             dml__fail(&context->error, DML_ERROR_STATE,
                       "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
@@ -211,7 +219,10 @@ static dml__entry dml__take_context(dml_context *context)
         return DML__ENTERED;
     }
     if (inside == self) return DML__ENTERED_AGAIN;
-    if (context->process == dml__process_id()) return DML__REFUSED;
+    if (context->process == dml__process_id()) {
+        __atomic_store_n(&context->refused, self, __ATOMIC_RELAXED);
+        return DML__REFUSED;
+    }
     /* The other thread is the parent's, and stayed there. */
     __atomic_store_n(&context->inside, self, __ATOMIC_RELAXED);
     dml__fail(&context->error, DML_ERROR_STATE,
@@ -245,17 +256,26 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
 
 DML_API const char *dml_error(const dml_context *context)
 {
-    return context ? context->error.text : "no memory left to open a context";
+    if (!context) return "no memory left to open a context";
+    if (dml__was_refused(context))
+        return "another thread is in a call of this context, which one thread at a time may be in; open a "
+               "context for each, or predict with programs that have a thread of their own (own_thread)";
+    return context->error.text;
 }
 
 DML_API dml_status dml_status_of(const dml_context *context)
 {
-    return context ? context->error.status : DML_ERROR_MEMORY;
+    if (!context) return DML_ERROR_MEMORY;
+    return dml__was_refused(context) ? DML_ERROR_STATE : context->error.status;
 }
 
 DML_API void dml_clear_error(dml_context *context)
 {
     if (!context || !context->device_open) return;
+    if (dml__was_refused(context)) {
+        __atomic_store_n(&context->refused, 0, __ATOMIC_RELAXED);
+        return;
+    }
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
 }

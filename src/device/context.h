@@ -37,7 +37,9 @@ DML_API void dml_close(dml_context *context);
 
 /* The first error since opening or since dml_clear_error: its sentence ("" when there is none) and its
    status. NULL, which dml_open returns when memory is short, reads as that. An error of dml_open itself can't
-   be cleared: there is no device to go on with. */
+   be cleared: there is no device to go on with. A thread whose call was refused (DML_ERROR_STATE, or NULL)
+   because another one was in a call of the context reads, and clears, that, until a later call gets in; of
+   several such threads only the last is sure to. */
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);

@@ -31,13 +31,15 @@ struct dml_context {
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    uintptr_t refused; /* the thread that found another there last, and hasn't been in since; 0: none */
     long process;      /* that opened it */
     dml__late late;    /* whoever enters next settles it first */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
    those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even
-   the context's error. Whatever else came of it is given to dml__leave. */
+   the context's error: dml_error has a sentence for the refused thread. Whatever else came of it is given to
+   dml__leave. */
 typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
 DML__LOCAL dml__entry dml__enter(dml_context *context);
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);

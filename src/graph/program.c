@@ -285,7 +285,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     return dml__explain_run(&run, status);
 }
 
-/* Whoever is refused by another's presence leaves no sentence: there is no place of his own for it. */
+/* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
@@ -375,13 +375,13 @@ DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml
 DML_API const char *dml_program_error(const dml_program *program)
 {
     if (!program) return "no program";
-    return program->own_thread ? program->error.text : program->graph->context->error.text;
+    return program->own_thread ? program->error.text : dml_error(program->graph->context);
 }
 
 DML_API dml_status dml_program_status(const dml_program *program)
 {
     if (!program) return DML_ERROR_ARGUMENT;
-    return program->own_thread ? program->error.status : program->graph->context->error.status;
+    return program->own_thread ? program->error.status : dml_status_of(program->graph->context);
 }
 
 DML_API void dml_program_clear_error(dml_program *program)

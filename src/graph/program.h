@@ -86,8 +86,8 @@ struct dml__input_list {
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 
-/* The first error of a program with a thread of its own, since compiling or clearing it; of any other
-   program, its context's. */
+/* The first error of a program with a thread of its own, since compiling or clearing it, but for another
+   thread's being in the program; of any other program, its context's (dml_error). */
 DML_API const char *dml_program_error(const dml_program *program);
 DML_API dml_status dml_program_status(const dml_program *program);
 DML_API void dml_program_clear_error(dml_program *program);
