@@ -64,13 +64,28 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
     return DML_OK;
 }
 
+/* Of what all ranks need alike, else they would send other buckets. */
+static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
+{
+    const dml_compression *c = &state->compression;
+    const double how[] = { (double)state->bucket_elements,
+                           (double)c->kind,
+                           (double)c->bits,
+                           (double)c->fraction,
+                           (double)c->momentum,
+                           (double)c->warm_up,
+                           (double)c->rank };
+    return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    dml_status status = dml__start_replicas(state->comm, trainer);
+    dml_status status =
+        dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", dml__all_reduce_mark(state));
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);

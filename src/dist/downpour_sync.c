@@ -90,7 +90,8 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
         return dml__sync_failed(trainer, d->comm);
     }
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, 0, &options);
-    if (status == DML_OK) status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer);
+    if (status == DML_OK)
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);

@@ -77,7 +77,7 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
     dml_optimizer outer = state->options.outer;
     const float *number;
-    const double how[] = { (double)state->once, state->once ? 0.0 : (double)state->options.tau,
+    const double how[] = { state->once ? 0.0 : (double)state->options.tau,
                            (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
     uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
     for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
@@ -104,8 +104,9 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
     if (status == DML_OK)
-        status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
-    if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
+        status = dml__start_replicas(state->comm, trainer,
+                                     state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
+                                     dml__local_sgd_mark(state));
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml_trainer_steps(trainer);

@@ -96,10 +96,10 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const dml_status status = dml__start_replicas(state->place.outside, trainer);
+        const dml_status status = dml__start_replicas(state->place.outside, trainer, "dml_mirrored", 0);
         if (status != DML_OK) return status;
     }
-    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer);
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);
     const dml_status status = dml__follow_run(state, trainer);
     return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
 }

@@ -62,76 +62,128 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
     return mark;
 }
 
-static uint32_t dml__mark_parameter(uint32_t mark, const dml_node *p)
+/* What all ranks need alike. */
+enum {
+    DML__ALIKE_STRATEGY,
+    DML__ALIKE_OPTIONS,
+    DML__ALIKE_COUNT,
+    DML__ALIKE_SHAPES,
+    DML__ALIKE_TRAINED,
+    DML__ALIKE_CLIP,
+    DML__ALIKE_SCALED,
+    DML__ALIKE_SCHEDULE,
+    DML__ALIKE
+};
+static const char *const dml__alike_names[DML__ALIKE] = {
+    "the strategy",
+    "the strategy's options",
+    "the number of parameters",
+    "the parameters' names or shapes",
+    "which parameters are frozen or used, or their scales",
+    "how the gradient is clipped",
+    "whether the loss is scaled, as for f16",
+    "the learning rate's schedule",
+};
+
+static uint32_t dml__mark_shapes(const dml_program *program)
 {
-    const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                             (double)p->decay_scale };
-    mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
-    for (int i = 0; i < p->shape.ndim; i++) {
-        const double size = p->shape.dims[i];
-        mark = dml__mark_numbers(mark, &size, 1);
+    uint32_t mark = 0;
+    for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
+        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
+        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+        for (int i = 0; i < p->shape.ndim; i++) {
+            const double size = p->shape.dims[i];
+            mark = dml__mark_numbers(mark, &size, 1);
+        }
     }
-    return dml__mark_numbers(mark, more, 4);
+    return mark;
 }
 
-static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
+static uint32_t dml__mark_trained(const dml_program *program)
+{
+    uint32_t mark = 0;
+    for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
+        const double how[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                                (double)p->decay_scale };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
+    }
+    return mark;
+}
+
+static uint32_t dml__mark_schedule(const dml_schedule *s)
 {
     const double numbers[] = { (double)s->kind,    (double)s->lr,          (double)s->steps,
                                (double)s->factor,  (double)s->minimum,     (double)s->power,
                                (double)s->rise,    (double)s->start,       (double)s->end,
                                (double)s->warm_up, (double)s->warm_up_from };
-    return dml__mark_numbers(mark, numbers, (int)(sizeof numbers / sizeof numbers[0]));
+    return dml__mark_numbers(0, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
-/* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
-   a trainer does to its gradient, and by which schedule. */
-static uint32_t dml__model_mark(dml_trainer *trainer)
+/* Tells the lowest rank that has anything else than rank 0: all ranks come here, as all have the same sums.
+ */
+static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                      const double mine[DML__ALIKE])
 {
-    const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
-                            trainer->loss_scale > 0.0f ? 1.0 : 0.0 };
-    uint32_t mark = 0;
-    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
-    return dml__mark_schedule(dml__mark_numbers(mark, how, 3), &trainer->schedule);
-}
-
-/* Ranks with different models would exchange gradients of other parameters. */
-static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
-{
-    const double count = (double)dml_trainer_count(trainer, DML_PARAMETERS), mark = dml__model_mark(trainer);
-    double most[4] = { count, -count, mark, -mark };
-    if (dml_comm_all_reduce(comm, most, 4, DML_F64, DML_MAX) != DML_OK)
+    double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
+    char what[320] = "";
+    memcpy(first, mine, sizeof first);
+    memcpy(other, mine, sizeof other);
+    if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
-    if (most[0] == -most[1] && most[2] == -most[3]) return DML_OK;
-    return dml_trainer_fail(
-        trainer, DML_ERROR_MISMATCH,
-        "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same, what is frozen, their scales, and how trainers clip, scale the loss "
-        "and "
-        "schedule the learning rate",
-        count, -most[1], most[0]);
-}
-
-DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
-                                           const char *of)
-{
-    double most[2] = { (double)mark, -(double)mark };
-    if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
+    if (memcmp(first, mine, sizeof first) != 0) rank = dml_comm_rank(comm);
+    if (dml_comm_all_reduce(comm, &rank, 1, DML_F64, DML_MIN) != DML_OK ||
+        dml_comm_broadcast(comm, other, DML__ALIKE, DML_F64, (int)rank) != DML_OK)
         return dml__sync_failed(trainer, comm);
-    if (most[0] == -most[1]) return DML_OK;
+    for (int i = 0; i < DML__ALIKE; i++) {
+        const size_t used = strlen(what);
+        const bool follows = i == DML__ALIKE_OPTIONS || i == DML__ALIKE_TRAINED; /* from what is before it */
+        if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
+        snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
+    }
     return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
-                            "ranks were given different options of %s; all need the same", of);
+                            "rank %d differs from rank 0 in %s; all ranks need the same. This one has %s and "
+                            "%.0f parameters",
+                            (int)rank, what, strategy, mine[DML__ALIKE_COUNT]);
 }
 
-DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
+/* Ranks with other models would exchange gradients of other parameters, and with other strategies they would
+   make other calls. */
+static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options)
 {
-    const dml_status status = dml__compare_models(comm, trainer);
+    const dml_program *program = dml_trainer_program(trainer);
+    const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
+    double mine[DML__ALIKE], most[2 * DML__ALIKE];
+    bool alike = true;
+    mine[DML__ALIKE_STRATEGY] = dml__crc32c(0, strategy, strlen(strategy));
+    mine[DML__ALIKE_OPTIONS] = options;
+    mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
+    mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
+    mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
+    mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
+    mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
+    mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
+    for (int i = 0; i < DML__ALIKE; i++) {
+        most[i] = mine[i];
+        most[DML__ALIKE + i] = -mine[i];
+    }
+    if (dml_comm_all_reduce(comm, most, 2 * DML__ALIKE, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
+    return alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+}
+
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options)
+{
+    const dml_status status = dml__compare_ranks(comm, trainer, strategy, options);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 
-DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer)
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                          uint32_t options)
 {
-    dml_status status = dml__start_run(comm, trainer);
+    dml_status status = dml__start_run(comm, trainer, strategy, options);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(comm, trainer, v);
     return status;

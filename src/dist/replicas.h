@@ -16,16 +16,15 @@ DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer
 /* A checksum goes on over numbers, the same on every processor. It begins as 0. */
 DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
 
-/* Collective: DML_ERROR_MISMATCH where marks, of a strategy's options, differ. */
-DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
-                                           const char *of);
-
-/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
-   numbers, seed and step number. */
-DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
+/* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
+   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
+   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. */
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options);
 
 /* The same, and all have rank 0's parameters and optimizer's state. */
-DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                          uint32_t options);
 
 /* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
    It begins as zeros. */

@@ -201,7 +201,8 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    status = dml__start_run(state->comm, trainer);
+    const double how[2] = { (double)state->stage, (double)state->bucket_elements };
+    status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);

@@ -5,6 +5,7 @@
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
 #include "dist/compress_sum.h"
+#include "dist/zero_sync.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
@@ -40,7 +41,8 @@ typedef struct rank_job {
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
     int other_model; /* of the last rank, all else the same: 1 a parameter's name, 2 which of two is frozen, 3
-                        a scale, 4 clipping */
+                        a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets, 8 clipping and
+                        ZeRO */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     stray stray;     /* what the last rank does once too often, before step 2 */
@@ -87,7 +89,8 @@ static dml_node *build_loss(dml_context *context, const rank_job *job)
     }
     dml_node *first = h;
     for (int i = 0; i < job->more_layers; i++) h = dml_add(h, dml_tanh(dml_dense(first, 4)));
-    if (!job->more_layers) h = dml_relu(dml_dense(h, 16));
+    const bool wide = job->other_model == 6 && job->rank == job->world - 1;
+    if (!job->more_layers) h = dml_relu(dml_dense(h, wide ? 17 : 16));
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
     if (job->frozen) CHECK_INT(dml_parameter_train(dml_graph_find(graph, "dense_1.weight"), false), DML_OK);
     return loss;
@@ -283,15 +286,18 @@ static void train(rank_job *job, dml_comm *comm)
         dml_node *d = dml_parameter(dml_node_graph(loss), "d", dml_init_constant(1), 2);
         if (job->other_model == 2) dml_parameter_train(other ? c : d, false);
         if (other == 3) dml_parameter_set_lr_scale(d, 0.5f);
-        if (other == 4) trainer_options.clip_norm = 3;
+        if (other == 4 || other == 8) trainer_options.clip_norm = 3;
+        if (other == 5) trainer_options.schedule = dml_schedule_cosine(job->lr, 20, 0);
     }
     dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
     train_before(job, trainer);
     if (comm) {
         dml_all_reduce_sync_options options;
         memset(&options, 0, sizeof options);
-        options.bucket_bytes = job->bucket_bytes;
-        job->status = dml_trainer_sync(trainer, with_sabotage(&s, dml_all_reduce_sync(comm, &options)));
+        const int other = job->rank == job->world - 1 ? job->other_model : 0;
+        options.bucket_bytes = job->bucket_bytes + (other == 7);
+        const dml_sync sync = other == 8 ? dml_zero_sync(comm, NULL) : dml_all_reduce_sync(comm, &options);
+        job->status = dml_trainer_sync(trainer, with_sabotage(&s, sync));
     }
     for (int step = 0; step < job->steps && step != job->leaves_at && job->status == DML_OK; step++) {
         if (comm) one_step_that_fails(job, trainer, step, &s);
@@ -694,14 +700,27 @@ static void ranks_at_other_steps_are_told(void)
 /* Whose numbers would else be exchanged with those of other parameters. */
 static void other_models_are_refused(void)
 {
-    for (int other = 1; other <= 4; other++) {
+    static const char *const differs[] = {
+        "",
+        "the parameters' names or shapes;",
+        "which parameters are frozen or used, or their scales;",
+        "which parameters are frozen or used, or their scales;",
+        "how the gradient is clipped;",
+        "the learning rate's schedule;",
+        "the number of parameters, the parameters' names or shapes;",
+        "the strategy's options;",
+        "the strategy, how the gradient is clipped;",
+    };
+    for (int other = 1; other <= 8; other++) {
+        char want[128];
         const int ranks = 2 + other % 2;
         rank_job like = usual(ranks);
         like.other_model = other;
         run_world(world, &like);
         for (int r = 0; r < ranks; r++) {
             CHECK_INT(world[r].status, DML_ERROR_MISMATCH);
-            CHECK_CONTAINS(world[r].error, "ranks have different models");
+            snprintf(want, sizeof want, "rank %d differs from rank 0 in %s", ranks - 1, differs[other]);
+            CHECK_CONTAINS(world[r].error, want);
         }
     }
 }

@@ -600,8 +600,10 @@ static void unlike_ranks_are_refused(void)
     run_world(&like);
     check_no_errors(&like);
     for (like.unlike = 1; like.unlike < 5; like.unlike++)
-        refused(&like, DML_ERROR_MISMATCH, "different options of local SGD");
-    refused(&like, DML_ERROR_MISMATCH, "schedule the learning rate");
+        refused(&like, DML_ERROR_MISMATCH,
+                "rank 1 differs from rank 0 in the strategy's options; all ranks need the same. This one has "
+                "dml_local_sgd_sync");
+    refused(&like, DML_ERROR_MISMATCH, "rank 1 differs from rank 0 in the learning rate's schedule;");
 }
 
 static void other_trainers_have_no_average(void)

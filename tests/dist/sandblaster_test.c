@@ -150,7 +150,7 @@ static void die_in_a_push(worker *w, dml_comm *comm, const dml_cluster *cluster,
     options.vectors = 4 + 2 * 10;
     dml_ps *ps =
         dml_ps_open(comm, cluster, COUNT, dml_trainer_get(trainer, DML_PARAMETERS, 0, COUNT), &options);
-    dml__start_replicas(dml_ps_workers_comm(ps), trainer);
+    dml__start_replicas(dml_ps_workers_comm(ps), trainer, "dml_sandblaster", 0);
     for (;;) {
         dml_comm_send(dml_ps_workers_comm(ps), words, WORDS, DML_F64, 0, REPORT);
         if (w->p->how == IDLE) raise(SIGKILL);
