@@ -184,7 +184,8 @@ static float learning_rate(const options *o, uint64_t step, uint64_t steps)
 static void train(const options *o, strategy *s, const dataset *set, report *r)
 {
     const uint64_t epoch_steps = (uint64_t)((set->count - 1) / o->batch + 1);
-    const uint64_t all_steps = epoch_steps * (uint64_t)o->epochs, first = dml_trainer_steps(s->trainer);
+    const uint64_t all_steps = epoch_steps * (uint64_t)o->epochs;
+    const uint64_t first = dml_trainer_steps(s->trainer) + dml_trainer_skipped(s->trainer);
     const uint64_t last = o->steps && (uint64_t)o->steps < all_steps ? (uint64_t)o->steps : all_steps;
     int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
     float *images = allocate((size_t)(o->batch / s->ranks + 1), PIXELS * sizeof *images);

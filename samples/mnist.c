@@ -266,8 +266,8 @@ static void train_whole(const options *o, strategy *s, const dataset *set, repor
     free_batch(&f.b);
 }
 
-/* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
-   had never stopped. */
+/* Where a run stands is the number of steps, with those skipped for the loss scale, and nothing else, so it
+   goes on from a checkpoint as if it had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
 {
     const int rank = s->rank, ranks = s->ranks;
@@ -277,7 +277,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
     int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
     batch b = allocate_batch(o->batch / ranks + 1);
 
-    const uint64_t first = dml_trainer_steps(s->trainer);
+    const uint64_t first = dml_trainer_steps(s->trainer) + dml_trainer_skipped(s->trainer);
     if (first >= last && rank == 0)
         printf("nothing to train: the checkpoint is of step %llu, and the run ends at %llu\n",
                (unsigned long long)first, (unsigned long long)last);

@@ -92,7 +92,7 @@ static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_tra
 {
     if (state->runs == trainer->runs) return;
     state->runs = trainer->runs;
-    state->steps = dml_trainer_steps(trainer);
+    state->steps = dml__trainer_tried(trainer);
     state->averaged = UINT64_MAX;
     state->samples = 0;
 }
@@ -109,7 +109,7 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
                                      dml__local_sgd_mark(state));
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
-    state->steps = state->averaged = dml_trainer_steps(trainer);
+    state->steps = state->averaged = dml__trainer_tried(trainer);
     if (!state->anchor) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);

@@ -74,13 +74,15 @@ DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *traine
 static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
 {
     dml_trainer_run run = dml_trainer_get_run(trainer);
-    int64_t whole[3] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps };
-    if (dml_comm_broadcast(state->place.inside, whole, 3, DML_I64, 0) != DML_OK ||
+    int64_t whole[4] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps,
+                         (int64_t)run.skipped };
+    if (dml_comm_broadcast(state->place.inside, whole, 4, DML_I64, 0) != DML_OK ||
         dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     run.seed = (uint64_t)whole[0];
     run.steps = (uint64_t)whole[1];
     run.scaled_steps = (uint64_t)whole[2];
+    run.skipped = (uint64_t)whole[3];
     return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
 }
 

@@ -30,8 +30,9 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
 {
     dml_trainer_run run = dml_trainer_get_run(trainer);
     dml_optimizer *o = &run.optimizer;
-    int64_t whole[5] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps,
-                         (int64_t)run.scaled_steps };
+    int64_t whole[6] = { (int64_t)o->kind,          o->nesterov,
+                         (int64_t)run.seed,         (int64_t)run.steps,
+                         (int64_t)run.scaled_steps, (int64_t)run.skipped };
     float real[32] = { 0 };
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
@@ -39,7 +40,7 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
-    if (dml_comm_broadcast(comm, whole, 5, DML_I64, 0) != DML_OK ||
+    if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
         dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
@@ -48,6 +49,7 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     run.seed = (uint64_t)whole[2];
     run.steps = (uint64_t)whole[3];
     run.scaled_steps = (uint64_t)whole[4];
+    run.skipped = (uint64_t)whole[5];
     run.loss_scale = real[numbers];
     return dml_trainer_set_run(trainer, &run);
 }

@@ -339,7 +339,7 @@ static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
 /* A pass that failed has left off anywhere. */
 static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
 {
-    const uint64_t pass = (trainer->steps << 32) + trainer->passes;
+    const uint64_t pass = (dml__trainer_tried(trainer) << 32) + trainer->passes;
     const dml__zero_use *use = &state->use[state->next];
     if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
         return DML_OK;

@@ -66,7 +66,7 @@ static bool dml__read_real(const char *text, float *value)
 
 /* ---- writing ---- */
 
-/* The optimizer's name, seed, step, nesterov and its numbers. */
+/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped. */
 enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
 
 typedef struct dml__run_texts {
@@ -115,6 +115,8 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
     snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->context->seed);
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
+    snprintf(dml__add_run_text(texts, "skipped"), DML__NUMBER_BYTES, "%llu",
+             (unsigned long long)trainer->skipped);
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
@@ -226,6 +228,9 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         lacking = "nesterov";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    const char *skipped =
+        dml__safetensors_text(file, "dml.skipped"); /* files of before they counted have none */
+    if (skipped && !dml__read_whole(skipped, &run->skipped)) lacking = "skipped";
     /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
     const char *scale = dml__safetensors_text(file, "dml.loss_scale");
     if (scale && trainer->loss_scale > 0.0f) {
@@ -313,6 +318,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
+    trainer->passes = 0;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }
 

@@ -10,10 +10,10 @@
 
 /* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
    state for each trained parameter ("dml.velocity.dense_1.weight"), its moving average ("dml.average...") if
-   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed and the steps
-   taken. So dml_graph_load, and other tools, read the model from it. Written aside, synced, then renamed: a
-   crash leaves the old file or the new one. What g has accumulated isn't written. DML_ERROR_IO with a
-   sentence when it can't be written. */
+   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
+   and the steps taken and skipped. So dml_graph_load, and other tools, read the model from it. Written aside,
+   synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
+   DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it

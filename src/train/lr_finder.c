@@ -23,8 +23,7 @@ struct dml_lr_finder {
     float smallest; /* of the smoothed ones */
     /* What the trainer was. */
     float *vector[DML__MAX_VECTORS]; /* but for g */
-    dml_optimizer optimizer;
-    uint64_t steps;
+    dml_trainer_run run;
     uint32_t passes;
 };
 
@@ -89,8 +88,7 @@ static dml_status dml__keep_trainer(dml_lr_finder *finder)
         if (!from) return context->error.status;
         memcpy(finder->vector[v], from, n * sizeof(float));
     }
-    finder->optimizer = trainer->optimizer;
-    finder->steps = trainer->steps;
+    finder->run = dml_trainer_get_run(trainer);
     finder->passes = trainer->passes;
     return DML_OK;
 }
@@ -220,9 +218,12 @@ static dml_status dml__bring_back(dml_lr_finder *finder)
         memcpy(dml_trainer_host(trainer, v, 0, n), finder->vector[v], n * sizeof(float));
         status = dml_trainer_put(trainer, v, 0, n);
     }
-    trainer->optimizer = finder->optimizer;
+    trainer->optimizer = finder->run.optimizer;
     trainer->runs++;
-    trainer->steps = finder->steps;
+    trainer->steps = finder->run.steps;
+    trainer->loss_scale = finder->run.loss_scale;
+    trainer->scaled_steps = finder->run.scaled_steps;
+    trainer->skipped = finder->run.skipped;
     trainer->passes = finder->passes;
     trainer->held = 0;
     trainer->pending = trainer->clipped = trainer->swapped = false;

@@ -251,7 +251,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
     const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
-    const dml__training training = { (uint32_t)trainer->steps,
+    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
@@ -333,9 +333,9 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     if (status != DML_OK) return status;
     if (dml__step_counts(trainer)) {
         trainer->steps++;
-        trainer->passes = 0;
         dml__follow_schedule(trainer);
     }
+    trainer->passes = 0;
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated && !trainer->late.take ? sync->updated(sync->state, trainer) : DML_OK;
@@ -533,6 +533,7 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
     run.steps = trainer->steps;
     run.loss_scale = trainer->loss_scale;
     run.scaled_steps = trainer->scaled_steps;
+    run.skipped = trainer->skipped;
     return run;
 }
 
@@ -562,8 +563,9 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
-    trainer->runs += run->steps != trainer->steps;
+    trainer->runs += run->steps != trainer->steps || run->skipped != trainer->skipped;
     trainer->steps = run->steps;
+    trainer->skipped = run->skipped;
     dml__follow_schedule(trainer);
     return DML_OK;
 }

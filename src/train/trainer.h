@@ -108,8 +108,9 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
-/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped since the
-   trainer was made. */
+/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped for it,
+   those before a checkpoint included: dml_trainer_steps and they together are what the run has had of its
+   data. */
 DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
 
@@ -228,6 +229,7 @@ typedef struct dml_trainer_run {
     uint64_t seed, steps;  /* the context's; taken */
     float loss_scale;      /* of a trainer that scales, else 0; */
     uint64_t scaled_steps; /* steps with it since it changed or one was skipped */
+    uint64_t skipped;      /* steps, for it */
 } dml_trainer_run;
 
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);

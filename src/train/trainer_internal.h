@@ -38,7 +38,7 @@ struct dml_trainer {
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
-    uint32_t passes; /* of backward, since the last step */
+    uint32_t passes; /* of backward, since the last step, or the last that was skipped */
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
@@ -74,6 +74,12 @@ static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, s
 {
     const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
     return ref;
+}
+
+/* Steps taken and skipped: what of the data, and of random numbers, the run has had. */
+static inline uint64_t dml__trainer_tried(const dml_trainer *trainer)
+{
+    return trainer->steps + trainer->skipped;
 }
 
 /* "velocity", "average": what a vector after w and g is called in files. */

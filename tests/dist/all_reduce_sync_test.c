@@ -56,7 +56,7 @@ typedef struct rank_job {
     int rows;
     size_t parameters, trained;
     float w[MAX_PARAMETERS], velocity[MAX_PARAMETERS];
-    uint64_t steps_taken, seed;
+    uint64_t steps_taken, skipped, seed;
     dml_status status;
     char error[512];
 } rank_job;
@@ -237,6 +237,7 @@ static void keep_results(rank_job *job, dml_trainer *trainer)
     memcpy(job->velocity, dml_trainer_get(trainer, DML_OPTIMIZER_STATE, 0, job->trained),
            job->trained * sizeof(float));
     job->steps_taken = dml_trainer_steps(trainer);
+    job->skipped = dml_trainer_skipped(trainer);
     job->seed = dml_trainer_get_run(trainer).seed;
 }
 
@@ -291,6 +292,11 @@ static void train(rank_job *job, dml_comm *comm)
     }
     dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
     train_before(job, trainer);
+    if (job->differ) {
+        dml_trainer_run run = dml_trainer_get_run(trainer);
+        run.skipped = 3 + (uint64_t)job->rank;
+        CHECK_INT(dml_trainer_set_run(trainer, &run), DML_OK);
+    }
     if (comm) {
         dml_all_reduce_sync_options options;
         memset(&options, 0, sizeof options);
@@ -405,6 +411,7 @@ static void compare_with_one(const rank_job *like, double tolerance)
         CHECK_INT(world[r].parameters, alone.parameters);
         CHECK_INT(world[r].trained, alone.trained);
         CHECK_INT(world[r].steps_taken, alone.steps_taken);
+        CHECK_INT(world[r].skipped, alone.skipped);
         CHECK_INT(world[r].seed, alone.seed);
         CHECK_MESSAGE(memcmp(world[r].w, world[0].w, sizeof world[0].w) == 0,
                       "rank %d of %d has other parameters", r, like->world);

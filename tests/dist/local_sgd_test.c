@@ -32,10 +32,11 @@ typedef struct rank_job {
     bool pieces;      /* each step's gradient comes in two pieces */
     bool at_the_end;  /* dml_local_sgd_average after the last step, twice */
     int own_steps;    /* that rank 0 took before the strategy was attached */
-    bool loads;       /* the own steps come from a checkpoint, under the strategy and after a step with it */
-    int stray;        /* steps more on the last rank */
-    bool skips;       /* the last rank skips its second step for its loss scale */
-    int unlike;       /* what the last rank has of its own (unlike_ranks_are_refused); 0: nothing */
+    uint64_t own_skipped; /* and that it skipped */
+    bool loads; /* the own steps come from a checkpoint, under the strategy and after a step with it */
+    int stray;  /* steps more on the last rank */
+    bool skips; /* the last rank skips its second step for its loss scale */
+    int unlike; /* what the last rank has of its own (unlike_ranks_are_refused); 0: nothing */
     /* results */
     size_t parameters, trained;
     int vectors;
@@ -146,6 +147,9 @@ static void train_before(const rank_job *job, dml_trainer *trainer)
     one.skips = false;
     for (int step = 0; step < job->own_steps; step++)
         CHECK_INT(step_of(&one, trainer, 100 + step, true), DML_OK);
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    run.skipped += job->own_skipped;
+    CHECK_INT(dml_trainer_set_run(trainer, &run), DML_OK);
 }
 
 static char checkpoint_path[300]; /* which ranks that are threads only read */
@@ -538,6 +542,20 @@ static void steps_that_are_skipped_count(void)
     CHECK(ranks_have_the_same());
     CHECK_INT(world[0].steps_taken, 12);
     CHECK_INT(world[2].steps_taken, 11);
+    for (int loads = 0; loads < 2;
+         loads++) { /* those before it was attached, or that a checkpoint has, too */
+        like = usual(2, 3);
+        like.own_steps = 1; /* and one skipped, so that one step more brings an average */
+        like.own_skipped = 1;
+        like.steps = 1;
+        like.loads = loads > 0;
+        if (loads) save_what_was_trained_before(&like);
+        run_world(&like);
+        check_no_errors(&like);
+        CHECK(ranks_have_the_same());
+        CHECK_INT(world[0].steps_taken, 2);
+    }
+    remove(checkpoint_path);
 }
 
 /* All ranks say so, whether they meet in a step or at the end. */

@@ -655,6 +655,9 @@ static void what_the_first_has_is_spread(void)
         float *w = dml_trainer_get(first, DML_PARAMETERS, 0, n);
         for (size_t i = 0; i < n; i++) w[i] = 0.01f * (float)i;
         dml_trainer_put(first, DML_PARAMETERS, 0, n);
+        dml_trainer_run run = dml_trainer_get_run(first);
+        run.skipped = 6;
+        CHECK_INT(dml_trainer_set_run(first, &run), DML_OK);
         CHECK_INT(dml_mirrored_spread(s.m), DML_OK);
         CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
         int rows = 0;
@@ -662,6 +665,7 @@ static void what_the_first_has_is_spread(void)
             const float *mine = dml_trainer_get(dml_mirrored_trainer(s.m, i), DML_PARAMETERS, 0, n);
             const dml_replica_report report = dml_mirrored_report(s.m, i);
             for (size_t k = 0; k < n; k++) CHECK(mine[k] == 0.01f * (float)k);
+            CHECK_INT(dml_trainer_skipped(dml_mirrored_trainer(s.m, i)), 6);
             CHECK_STRING(report.device, "cpu");
             CHECK_INT(report.threads, 1);
             CHECK(report.seconds > 0);

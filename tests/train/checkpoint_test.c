@@ -365,21 +365,21 @@ static model two_by_six(void)
     return m;
 }
 
-/* A checkpoint for two_by_six but for one of its texts, `key`, which is `value`; NULL: it has none. */
+/* A checkpoint for two_by_six, as before skipped steps were counted, but for one of its texts, `key`, which
+   is `value`; NULL: it has none. */
 static void write_run(model m, const dml__tensor *tensors, int count, const char *key, const char *value)
 {
     static const dml__metadata usual[] = { { "dml.optimizer", "sgd" }, { "dml.lr", "0.5" },
                                            { "dml.momentum", "0.25" }, { "dml.weight_decay", "1e-05" },
                                            { "dml.nesterov", "1" },    { "dml.seed", "17" },
                                            { "dml.step", "29" } };
-    dml__metadata pairs[7];
+    dml__metadata pairs[8];
     int n = 0;
-    for (int i = 0; i < 7; i++) {
-        const bool this_one = key && strcmp(usual[i].key, key) == 0;
-        if (this_one && !value) continue;
-        pairs[n] = usual[i];
-        if (this_one) pairs[n].value = value;
-        n++;
+    for (int i = 0; i < 7; i++)
+        if (!key || strcmp(usual[i].key, key) != 0) pairs[n++] = usual[i];
+    if (value) {
+        pairs[n].key = key;
+        pairs[n++].value = value;
     }
     unsigned char bytes[2048]; /* not dml__safetensors_save, which waits for the disk */
     size_t size;
@@ -415,8 +415,12 @@ static void refuses_other_shapes(void)
         write_run(m, tensors + 1 - i, 1, NULL, NULL);
         refuses(m, i ? "it has no 'dml.velocity.p'" : "it has no 'p'");
     }
+    write_run(m, tensors, 2, "dml.skipped", "4");
+    CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_skipped(m.trainer), 4);
     write_run(m, tensors, 2, NULL, NULL);
     CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_skipped(m.trainer), 0);
     CHECK(m.context->seed == 17 && dml_trainer_steps(m.trainer) == 29 && m.trainer->optimizer.nesterov);
     CHECK(m.trainer->optimizer.lr == 0.5f && m.trainer->optimizer.weight_decay == 1e-5f);
     for (int v = 0; v < 3; v += 2)
@@ -463,6 +467,8 @@ static void refuses_numbers_that_are_none(void)
         { "dml.step", "99999999999999999999", "lacks" },
         { "dml.step", "5 ", "lacks" },
         { "dml.step", "", "lacks" },
+        { "dml.skipped", "", "lacks one of the numbers of a run, dml.skipped" },
+        { "dml.skipped", "-1", "lacks" },
     };
     static const struct {
         const char *text;

@@ -1,5 +1,7 @@
 /* Mixed precision in training: the loss scale, steps that are skipped, and what comes of 16 bits. */
 #include "train/checkpoint.h"
+
+#include "ops/op_dropout.h"
 #include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
@@ -187,7 +189,18 @@ static void the_scale_doubles(void)
 }
 EACH_BACKEND(the_scale_doubles)
 
-/* A checkpoint has it; one of a trainer that doesn't scale loads into one that does, and the other way. */
+static void skip_one(dml_trainer *t)
+{
+    const uint64_t skipped = dml_trainer_skipped(t);
+    CHECK_INT(dml_trainer_backward(t, BATCH, inputs, 2, DML_OVERWRITE, NULL), DML_OK);
+    dml_trainer_get(t, DML_GRADIENTS, 0, 1)[0] = NAN;
+    CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 0, 1), DML_OK);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    CHECK_INT(dml_trainer_skipped(t), skipped + 1);
+}
+
+/* A checkpoint has it, and how many steps were skipped; one of a trainer that doesn't scale loads into one
+ * that does, and the other way. */
 static void checkpoints_have_it(void)
 {
     char path[256];
@@ -195,7 +208,8 @@ static void checkpoints_have_it(void)
     snprintf(path, sizeof path, "%s/dml_loss_scale_test.%ld", folder ? folder : "/tmp", (long)getpid());
     static const float from[] = { 0, 64, 64 }, to[] = { 32, 0, 32 }, want[] = { 32, 1, 64 };
     for (int i = 0; i < 3; i++) {
-        dml_trainer *t = trainer_with(DML_F32, from[i], 0);
+        dml_trainer *t = trainer_with(DML_F32, 2 * from[i], 0);
+        if (from[i] > 0) skip_one(t);
         CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
         CHECK_MESSAGE(dml_trainer_save(t, path) == DML_OK, "%s", dml_error(context));
         dml_close(context);
@@ -204,8 +218,41 @@ static void checkpoints_have_it(void)
         CHECK(dml_trainer_loss_scale(t) == want[i]);
         CHECK_INT(t->scaled_steps, i == 2 ? 1 : 0);
         CHECK_INT(dml_trainer_steps(t), 1);
+        CHECK_INT(dml_trainer_skipped(t), from[i] > 0);
         dml_close(context);
     }
+    remove(path);
+}
+
+/* As if it had never stopped, right after a step that was skipped, also by what dropout leaves out. */
+static void a_run_goes_on_after_a_skipped_step(void)
+{
+    char path[256];
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/dml_loss_scale_test.%ld", folder ? folder : "/tmp", (long)getpid());
+    dml_context *of[2];
+    dml_trainer *t[2];
+    float loss[2];
+    for (int i = 0; i < 2; i++) {
+        context = of[i] = open_here(NULL);
+        dml_node *x = dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 2), WIDTH);
+        dml_node *label = dml_input(dml_node_graph(x), "label", DML_I32);
+        t[i] = dml_trainer_create(dml_softmax_cross_entropy(dml_dense(dml_dropout(x, 0.5f), 3), label),
+                                  &(dml_trainer_options){ .batch = BATCH, .loss_scale = 64 });
+        CHECK_MESSAGE(t[i], "%s", dml_error(context));
+    }
+    context = of[0];
+    CHECK_INT(dml_trainer_step(t[0], BATCH, inputs, 2, NULL), DML_OK);
+    skip_one(t[0]);
+    CHECK_INT(dml_trainer_save(t[0], path), DML_OK);
+    CHECK_INT(dml_trainer_backward(t[1], BATCH, inputs, 2, DML_OVERWRITE, NULL), DML_OK);
+    CHECK_INT(dml_trainer_load(t[1], path), DML_OK);
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < 2; i++) CHECK_INT(dml_trainer_step(t[i], BATCH, inputs, 2, &loss[i]), DML_OK);
+        CHECK_MESSAGE(loss[0] == loss[1], "step %d: %.9g, not %.9g", step, (double)loss[1], (double)loss[0]);
+    }
+    dml_close(of[0]);
+    dml_close(of[1]);
     remove(path);
 }
 
@@ -235,6 +282,7 @@ int main(void)
     RUN_EACH(the_scale_doubles);
     backend_here = find_backend("cpu");
     RUN(checkpoints_have_it);
+    RUN(a_run_goes_on_after_a_skipped_step);
     RUN_EACH(learns_as_in_f32);
     return test_report("train/loss_scale");
 }

@@ -14,7 +14,8 @@ static dml_trainer *rich_trainer(void)
     dml_node *h = dml_tanh(dml_batch_norm(dml_dense(dml_input(g, "x", DML_F32, 2), WIDTH), NULL));
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(h, 3), dml_input(g, "label", DML_I32));
     dml_trainer *t = dml_trainer_create(
-        loss, &(dml_trainer_options){ .batch = BATCH, .optimizer = dml_adam(0.02f), .average = 0.9f });
+        loss, &(dml_trainer_options){
+                  .batch = BATCH, .optimizer = dml_adam(0.02f), .average = 0.9f, .loss_scale = 1024 });
     CHECK_MESSAGE(t, "%s", dml_error(context));
     return t;
 }
@@ -41,8 +42,16 @@ static void all_comes_back(void)
         if (with) {
             dml_lr_finder *finder = dml_lr_finder_begin(t, &options);
             CHECK_MESSAGE(finder, "%s", dml_error(context));
+            CHECK_INT(dml_trainer_backward(t, BATCH, inputs, 2, DML_OVERWRITE, NULL), DML_OK);
+            dml_trainer_get(t, DML_GRADIENTS, 0, 1)[0] = NAN;
+            CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 0, 1), DML_OK);
+            CHECK_INT(dml_trainer_update(t), DML_OK);
+            CHECK_INT(dml_trainer_skipped(t), 1);
             CHECK(search(t, finder) > 2);
             CHECK_INT(dml_lr_finder_end(finder), DML_OK);
+            CHECK_INT(dml_trainer_skipped(t), 0);
+            CHECK(dml_trainer_loss_scale(t) == 1024);
+            CHECK_INT(dml_trainer_get_run(t).scaled_steps, 3);
             CHECK(dml_trainer_lr(t) == 0.02f);
             CHECK_INT(dml_trainer_steps(t), 3);
             CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE); /* by what gradient? */

@@ -533,26 +533,28 @@ static void runs_are_taken_on(void)
         3,
         UINT64_MAX,
         0,
-        0
+        0,
+        7
     };
     CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
     const dml_trainer_run first = dml_trainer_get_run(t);
     const dml_optimizer *o = &first.optimizer;
     CHECK(o->kind == DML_SGD && o->lr == 0.25f && o->momentum == 0.5f && o->weight_decay == 0.125f &&
-          o->nesterov && first.seed == 3 && first.steps == UINT64_MAX && context->seed == 3);
+          o->nesterov && first.seed == 3 && first.steps == UINT64_MAX && first.skipped == 7 &&
+          context->seed == 3);
     const dml_optimizer bad[] = { { .kind = DML_SGD, .lr = 0.1f },
                                   { .kind = DML_SGD, .lr = -1, .momentum = 0.5f },
                                   { .kind = (dml_optimizer_kind)7, .lr = 0.1f, .momentum = 0.5f } };
     const char *parts[] = { "with momentum 0 can't go on by sgd with momentum 0.5", "lr -1", "kind 7" };
     for (int i = 0; i < 3; i++) {
         run.optimizer = bad[i];
-        run.seed = run.steps = 9;
+        run.seed = run.steps = run.skipped = 9;
         CHECK_INT(dml_trainer_set_run(t, &run), DML_ERROR_ARGUMENT);
         CHECK_CONTAINS(dml_error(context), parts[i]);
         dml_clear_error(context);
         const dml_trainer_run now = dml_trainer_get_run(t);
         CHECK(now.optimizer.lr == 0.25f && now.optimizer.momentum == 0.5f && now.seed == 3 &&
-              now.steps == UINT64_MAX);
+              now.steps == UINT64_MAX && now.skipped == 7);
     }
     CHECK_INT(dml_trainer_set_run(t, NULL), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_trainer_set_run(NULL, &run), DML_ERROR_ARGUMENT);
