@@ -33,6 +33,7 @@ struct dml_node {
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool loaded;       /* the last file had it */
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */

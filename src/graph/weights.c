@@ -215,6 +215,11 @@ DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse)
     return DML_OK;
 }
 
+DML_API bool dml_parameter_loaded(const dml_node *parameter)
+{
+    return parameter && parameter->loaded;
+}
+
 /* ---- values ---- */
 
 static dml_status dml__reach_parameter(dml_node *parameter, size_t count)

@@ -74,4 +74,15 @@ DML_API dml_status dml_graph_load(dml_graph *graph, const char *path);
 #endif
 DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size);
 
+/* Reads what of the file fits, as for a pretrained body under another head: a parameter of whose name and
+   shape the file has a tensor takes it on, every other stays as it is, and so does what the file has besides.
+   dml_parameter_loaded says which were taken: whether the last file that was loaded into the graph, by
+   whatever call, had the parameter. Errors are those of dml_graph_load for damage, and for a tensor that fits
+   but isn't F32; DML_ERROR_FORMAT too when no parameter is there; DML_ERROR_STATE where other ranks have
+   parts of w (dml_trainer_gather). w is then unchanged. */
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path);
+#endif
+DML_API bool dml_parameter_loaded(const dml_node *parameter);
+
 #endif

@@ -103,20 +103,27 @@ static const char *dml__entry_shape(const dml__safetensors_entry *entry, char te
     return dml_shape_format(&shape, text);
 }
 
+#ifdef DML_NO_STDIO
+#define DML__WAY_OUT ""
+#else
+#define DML__WAY_OUT "; dml_graph_load_matching takes what fits"
+#endif
+
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error)
 {
     char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
     *found = dml__safetensors_find(file, name);
     if (*found < 0)
-        return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: it has no '%s', which this model has as %s", path, name,
-                         dml_shape_format(shape, want));
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%s\" holds another model: it has no '%s', which this model has as %s" DML__WAY_OUT, path, name,
+            dml_shape_format(shape, want));
     const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
     if (!dml__entry_has_shape(entry, shape))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: its '%s' is %s, this model's is %s", path, name,
-                         dml__entry_shape(entry, got), dml_shape_format(shape, want));
+                         "\"%s\" holds another model: its '%s' is %s, this model's is %s" DML__WAY_OUT, path,
+                         name, dml__entry_shape(entry, got), dml_shape_format(shape, want));
     if (entry->dtype != DML_F32)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" has '%s' as %.16s; convert it to F32 before loading", path, name,
@@ -133,13 +140,14 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
         const dml_node *node = dml__graph_find(graph, name);
         if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: its '%s' is no parameter of this one", path,
-                         dml__shown(name, strlen(name), shown));
+                         "\"%s\" holds another model: its '%s' is no parameter of this one" DML__WAY_OUT,
+                         path, dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
 }
 
-DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path)
+DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
+                                           const char *path)
 {
     dml_status status = DML_OK;
     int found;
@@ -148,24 +156,64 @@ DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetens
     return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
 }
 
+/* Which tensor of the file has the parameter's name and shape; -1: none. */
+static int dml__find_fitting(const dml__safetensors *file, const dml_node *p)
+{
+    const int found = dml__safetensors_find(file, p->name);
+    return found >= 0 && dml__entry_has_shape(dml__safetensors_at(file, found), &p->shape) ? found : -1;
+}
+
+#ifndef DML_NO_STDIO
+/* Whether some of the file's tensors fit, and can be read. */
+static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    dml__error *error = &graph->context->error;
+    const dml_node *first = graph->first_parameter;
+    char shown[DML__SHOWN_BYTES], want[DML_SHAPE_TEXT];
+    dml_status status = dml__check_gathered(graph, error);
+    bool any = first == NULL;
+    for (const dml_node *p = first; p && status == DML_OK; p = p->next_parameter) {
+        int found = dml__find_fitting(file, p);
+        if (found < 0) continue;
+        any = true;
+        status = dml__file_has(file, path, p->name, &p->shape, &found, error);
+    }
+    if (any || status != DML_OK) return status;
+    const char *name = dml__safetensors_count(file) ? dml__safetensors_at(file, 0)->name : "";
+    return dml__fail(
+        error, DML_ERROR_FORMAT,
+        "\"%s\" has none of this model's parameters by name and shape: its first tensor is '%s', "
+        "this model's first parameter '%s' of %s",
+        path, dml__shown(name, strlen(name), shown), first->name, dml_shape_format(&first->shape, want));
+}
+#endif
+
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
 {
     float *w = dml__graph_host(graph);
     if (!w) return graph->context->error.status;
     dml_status status = DML_OK;
+    for (dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const int found = dml__find_fitting(file, p);
+        p->loaded = found >= 0;
+        if (found >= 0) status = dml__safetensors_read(file, found, w + p->offset, &graph->context->error);
+    }
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
-        status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
-                                       &graph->context->error);
-    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+        if (p->loaded) status = dml_graph_put(graph, p->offset, p->offset + dml_shape_count(&p->shape));
     if (status == DML_OK) graph->spread = false;
     return status;
 }
 
+/* Whether a file can be taken, all of it or what fits. */
+typedef dml_status (*dml__file_check)(const dml_graph *graph, const dml__safetensors *file, const char *path);
+
 /* The open file into the graph; closes it. */
-static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path)
+static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path,
+                                       dml__file_check check)
 {
     dml_status status = dml__graph_lay_out(graph);
-    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK) status = check(graph, file, path);
     if (status == DML_OK && (status = dml__graph_claim_writing(graph)) == DML_OK) {
         status = dml__graph_read_file(graph, file);
         dml__graph_release(graph, false);
@@ -175,19 +223,30 @@ static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file,
 }
 
 #ifndef DML_NO_STDIO
-DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+static dml_status dml__graph_load_path(dml_graph *graph, const char *path, const char *call,
+                                       dml__file_check check)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
-    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_load", "path");
+    if (!path) return dml__fail_null(&graph->context->error, call, "path");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     dml__safetensors *file = NULL;
     dml_status status = context->error.status;
     if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, path);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, path, check);
     dml__leave(context, entry);
     return status;
+}
+
+DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+{
+    return dml__graph_load_path(graph, path, "dml_graph_load", dml__graph_fits_file);
+}
+
+DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path)
+{
+    return dml__graph_load_path(graph, path, "dml_graph_load_matching", dml__graph_matches_file);
 }
 #endif
 
@@ -203,7 +262,7 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
     dml_status status = context->error.status;
     if (status == DML_OK)
         status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, name);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, dml__graph_fits_file);
     dml__leave(context, entry);
     return status;
 }

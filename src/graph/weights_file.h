@@ -18,9 +18,10 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
                                     const dml_shape *shape, int *found, dml__error *error);
 
 /* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
-DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path);
+DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
+                                           const char *path);
 
-/* Reads a file that fits into w. */
+/* Reads what of the file fits into w. */
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file);
 
 #endif

@@ -1,6 +1,7 @@
 /* Weights belong to their graph: reached, frozen, saved and loaded without a trainer. */
 #include "graph/weights.h"
 
+#include "base/safetensors.h"
 #include "graph/node.h"
 
 #include "ops/op_activation.h"
@@ -399,6 +400,119 @@ static void from_a_checkpoint(void)
 }
 EACH_BACKEND(from_a_checkpoint)
 
+/* ---- a file that fits in part ---- */
+
+enum { BODY = IN * HIDDEN + HIDDEN };
+
+/* As another tool has it: the body of build(), a head of 5 scores, and something that counted batches. */
+static void save_pretrained(dml_dtype dtype, const char *scope)
+{
+    static float values[5 * HIDDEN];
+    static const int64_t batches[1] = { 1000 };
+    static const int dims[][2] = { { HIDDEN, IN }, { HIDDEN }, { 5, HIDDEN }, { 5 } };
+    char names[2][64];
+    dml__memory memory;
+    dml__error error = { DML_OK, "" };
+    for (int i = 0; i < 5 * HIDDEN; i++) values[i] = 100 + (float)i;
+    snprintf(names[0], sizeof names[0], "%s.dense_1.weight", scope);
+    snprintf(names[1], sizeof names[1], "%s.dense_1.bias", scope);
+    const dml__tensor tensors[] = { { "batch_norm_1.num_batches_tracked", DML_I64, 0, NULL, batches },
+                                    { names[0], dtype, 2, dims[0], values },
+                                    { names[1], DML_F32, 1, dims[1], values },
+                                    { "dense_1.weight", DML_F32, 2, dims[2], values },
+                                    { "dense_1.bias", DML_F32, 1, dims[3], values } };
+    dml__memory_init(&memory, NULL, NULL, 0);
+    CHECK_MESSAGE(dml__safetensors_save(&memory, path, tensors, 5, NULL, 0, &error) == DML_OK, "%s",
+                  error.text);
+}
+
+static void cannot_match(net n, dml_status status, const char *why)
+{
+    float before[COUNT];
+    memcpy(before, dml_graph_get(n.graph, 0, COUNT), sizeof before);
+    CHECK_INT(dml_graph_load_matching(n.graph, path), status);
+    CHECK_CONTAINS(dml_error(n.context), why);
+    dml_clear_error(n.context);
+    CHECK(memcmp(before, dml_graph_get(n.graph, 0, COUNT), sizeof before) == 0);
+    for (int i = 0; i < 4; i++) CHECK(!dml_parameter_loaded(dml_graph_parameter(n.graph, i)));
+}
+
+static void a_body_is_loaded_under_another_head(void)
+{
+    const int32_t labels[5] = { 0, 1, 2, 0, 1 };
+    net n = build(1);
+    dml_parameter_train(dml_graph_parameter(n.graph, 1), false); /* so it lies at the end */
+    dml_node *loss = dml_softmax_cross_entropy(n.y, dml_input(n.graph, "t", DML_I32));
+    dml_trainer *trainer = dml_trainer_create(loss, &(dml_trainer_options){ .batch = 5 });
+    save_pretrained(DML_F32, "block.3.attn");
+    CHECK_INT(dml_graph_load(n.graph, path), DML_ERROR_FORMAT);
+    CHECK_CONTAINS(dml_error(n.context), "its 'dense_1.weight' is 5 x 6, this model's is 3 x 6; "
+                                         "dml_graph_load_matching takes what fits");
+    dml_clear_error(n.context);
+    for (int i = 0; i < 4; i++) CHECK(!dml_parameter_loaded(dml_graph_parameter(n.graph, i)));
+    CHECK_MESSAGE(dml_graph_load_matching(n.graph, path) == DML_OK, "%s", dml_error(n.context));
+    float head[HIDDEN * OUT], values[IN * HIDDEN];
+    for (int i = 0; i < 4; i++) {
+        dml_node *q = dml_graph_parameter(n.graph, i);
+        const dml_shape shape = dml_node_shape(q);
+        const size_t count = dml_shape_count(&shape);
+        CHECK(dml_parameter_loaded(q) == (i < 2));
+        CHECK_INT(dml_parameter_read(q, i < 2 ? values : head, count), DML_OK);
+        for (size_t k = 0; k < count && i < 2; k++) CHECK(values[k] == 100 + (float)k);
+        for (size_t k = 0; k < count && i >= 2; k++) CHECK(isfinite(head[k]) && fabsf(head[k]) < 10);
+    }
+    CHECK_INT(dml_trainer_step(trainer, 5, DML_INPUTS(rows, labels), NULL), DML_OK);
+
+    CHECK_INT(dml_graph_save(n.graph, path), DML_OK);
+    CHECK_INT(dml_graph_load(n.graph, path), DML_OK); /* everything fits */
+    for (int i = 0; i < 4; i++) CHECK(dml_parameter_loaded(dml_graph_parameter(n.graph, i)));
+    CHECK(!dml_parameter_loaded(NULL) && !dml_parameter_loaded(n.x));
+    dml_close(n.context);
+}
+EACH_BACKEND(a_body_is_loaded_under_another_head)
+
+/* What isn't taken is as the last step left it, also where the host's copy is older. */
+static void the_rest_stays(void)
+{
+    float before[HIDDEN * OUT], after[HIDDEN * OUT];
+    const int32_t labels[5] = { 0, 1, 2, 0, 1 };
+    net n = build(1);
+    dml_node *head = dml_graph_parameter(n.graph, 2);
+    dml_node *loss = dml_softmax_cross_entropy(n.y, dml_input(n.graph, "t", DML_I32));
+    dml_trainer *trainer = dml_trainer_create(loss, &(dml_trainer_options){ .batch = 5 });
+    CHECK(dml_graph_get(n.graph, 0, COUNT));
+    CHECK_INT(dml_trainer_step(trainer, 5, DML_INPUTS(rows, labels), NULL), DML_OK);
+    CHECK_INT(dml_parameter_read(head, before, HIDDEN * OUT), DML_OK); /* not into that copy */
+    save_pretrained(DML_F32, "block.3.attn");
+    CHECK_INT(dml_graph_load_matching(n.graph, path), DML_OK);
+    CHECK_INT(dml_parameter_read(head, after, HIDDEN * OUT), DML_OK);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    dml_close(n.context);
+}
+EACH_BACKEND(the_rest_stays)
+
+static void what_cannot_match(void)
+{
+    net n = build(1);
+    save_pretrained(DML_BF16, "block.3.attn"); /* which nobody would leave out silently */
+    cannot_match(n, DML_ERROR_FORMAT, "has 'block.3.attn.dense_1.weight' as BF16; convert it to F32");
+    save_pretrained(DML_F32, "model.block.3.attn");
+    cannot_match(n, DML_ERROR_FORMAT,
+                 "has none of this model's parameters by name and shape: its first tensor is "
+                 "'batch_norm_1.num_batches_tracked', this model's first parameter "
+                 "'block.3.attn.dense_1.weight' of 6 x 4");
+    save_pretrained(DML_F32, "block.3.attn");
+    n.graph->spread = true;
+    CHECK_INT(dml_graph_load_matching(n.graph, path), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(n.context), "call dml_trainer_gather on all ranks");
+    dml_clear_error(n.context);
+    n.graph->spread = false;
+    remove(path);
+    cannot_match(n, DML_ERROR_IO, "No such file");
+    CHECK_INT(dml_graph_load_matching(NULL, path), DML_ERROR_ARGUMENT);
+    dml_close(n.context);
+}
+
 /* ---- memory ---- */
 
 typedef struct counter {
@@ -469,6 +583,11 @@ int main(void)
     RUN(another_model_is_refused);
     RUN(another_dtype_is_refused);
     RUN_EACH(from_a_checkpoint);
+    RUN_EACH(a_body_is_loaded_under_another_head);
+    RUN_EACH(the_rest_stays);
+    backend_here = find_backend("cpu");
+    device_here = 0;
+    RUN(what_cannot_match);
     RUN(predicting_takes_little_more_than_the_weights);
     remove(path);
     return test_report("graph/weights");

@@ -31,6 +31,7 @@ static void graphs(void)
     const void *one_lacks[] = { rows, NULL };
     LACKS(dml_graph_save(g, NULL), "dml_graph_save was given no path");
     LACKS(dml_graph_load(g, NULL), "dml_graph_load was given no path");
+    LACKS(dml_graph_load_matching(g, NULL), "dml_graph_load_matching was given no path");
     LACKS(dml_graph_load_memory(g, NULL, NULL, 1), "dml_graph_load_memory was given no bytes");
     LACKS(dml_graph_store(g, NULL, 0, NULL), "dml_graph_store was given no place for the number of bytes");
     LACKS(dml_graph_print(g, NULL), "dml_graph_print was given no file");
