@@ -41,7 +41,8 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     }
     real[numbers] = run.loss_scale;
     if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK)
+        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
+        dml_comm_broadcast(comm, trainer->notes, sizeof trainer->notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
     o->kind = (dml_optimizer_kind)whole[0];

@@ -64,6 +64,57 @@ static bool dml__read_real(const char *text, float *value)
     return true;
 }
 
+/* ---- notes ---- */
+
+/* Why a text can't be a note; NULL: it can. */
+static const char *dml__note_fault(const char *name, const char *text)
+{
+    if (!*name || strlen(name) >= DML__NOTE_NAME_BYTES) return "its name needs 1 to 47 bytes";
+    if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || strstr(name, "crc32c"))
+        return "names that begin with \"dml.\" or have \"crc32c\" in them are the library's own";
+    if (strlen(text) >= DML__NOTE_BYTES) return "it has more than 255 bytes";
+    return dml__is_utf8(name) && dml__is_utf8(text) ? NULL : "its name or text is not UTF-8";
+}
+
+/* Which place has the name; "": which is free; -1: none. */
+static int dml__find_note(const dml_trainer *trainer, const char *name)
+{
+    for (int i = 0; i < DML__MOST_NOTES; i++)
+        if (strcmp(trainer->notes[i].name, name) == 0) return i;
+    return -1;
+}
+
+static const char *dml__put_note(dml_trainer *trainer, const char *name, const char *text)
+{
+    const char *fault = dml__note_fault(name, text ? text : "");
+    int at = fault ? -1 : dml__find_note(trainer, name);
+    if (!fault && !text && at >= 0) trainer->notes[at].name[0] = '\0';
+    if (fault || !text) return fault;
+    if (at < 0) at = dml__find_note(trainer, "");
+    if (at < 0) return "there are 16 others";
+    memmove(trainer->notes[at].name, name, strlen(name) + 1); /* which may be what is there */
+    memmove(trainer->notes[at].text, text, strlen(text) + 1);
+    return NULL;
+}
+
+DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, const char *text)
+{
+    char shown[DML__SHOWN_BYTES];
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!name) return dml__fail_null(&trainer->context->error, "dml_trainer_set_note", "name");
+    const char *fault = dml__put_note(trainer, name, text);
+    return fault
+               ? dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT, "the note \"%s\" can't be kept: %s",
+                           dml__shown(name, strlen(name), shown), fault)
+               : DML_OK;
+}
+
+DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *name)
+{
+    const int at = trainer && name && *name ? dml__find_note(trainer, name) : -1;
+    return at < 0 ? NULL : trainer->notes[at].text;
+}
+
 /* ---- writing ---- */
 
 /* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped. */
@@ -72,7 +123,7 @@ enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
 typedef struct dml__run_texts {
     int count;
     char key[DML__MOST_RUN_PAIRS][DML__KEY_BYTES], value[DML__MOST_RUN_PAIRS][DML__NUMBER_BYTES];
-    dml__metadata pair[DML__MOST_RUN_PAIRS];
+    dml__metadata pair[DML__MOST_RUN_PAIRS + DML__MOST_NOTES];
 } dml__run_texts;
 
 /* The next pair's value, to be written. */
@@ -119,6 +170,16 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
              (unsigned long long)trainer->skipped);
 }
 
+static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
+{
+    for (int i = 0; i < DML__MOST_NOTES; i++) {
+        const dml__note *note = &trainer->notes[i];
+        if (!note->name[0]) continue;
+        texts->pair[texts->count].key = note->name;
+        texts->pair[texts->count++].value = note->text;
+    }
+}
+
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
 static int dml__state_tensors(const dml_trainer *trainer, int v, const float *vector, dml__tensor *tensors,
                               char (*names)[2 * DML_NAME_BYTES])
@@ -154,6 +215,7 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
     }
     dml__run_texts texts;
     dml__write_run(trainer, &texts);
+    dml__write_notes(trainer, &texts);
     return dml__safetensors_save(&context->memory, path, tensors, count, texts.pair, texts.count,
                                  &context->error);
 }
@@ -289,6 +351,14 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
     return status;
 }
 
+static void dml__read_notes(dml_trainer *trainer, const dml__safetensors *file)
+{
+    int pairs;
+    const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
+    memset(trainer->notes, 0, sizeof trainer->notes);
+    for (int i = 0; i < pairs; i++) dml__put_note(trainer, pair[i].key, pair[i].value);
+}
+
 static dml_status dml__check_not_kept(const dml_trainer *trainer)
 {
     if (!trainer->sync.keeps) return DML_OK;
@@ -314,6 +384,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
+    dml__read_notes(trainer, file);
     dml__have_gathered(trainer);
     trainer->runs++;
     trainer->held = 0;

@@ -28,6 +28,16 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
    it is. DML_ERROR_IO with a sentence that says what forbids it. */
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
+/* Short texts of the program's own that go with a run, such as the best loss so far: dml_trainer_save writes
+   them into the same file, dml_trainer_load puts the file's in the place of all that there were (other tools'
+   among them, as far as they could be given here), and a strategy that is attached gives every rank rank 0's.
+   There is room for 16. `name` has 1 to 47 bytes and doesn't begin with "dml." or have "crc32c" in it, `text`
+   has up to 255; both are UTF-8, and copied; else DML_ERROR_ARGUMENT. A NULL `text` takes the note away.
+   dml_trainer_note gives a text as it is until the next of these calls that changes it; NULL: none has that
+   name. */
+DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, const char *text);
+DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *name);
+
 #endif
 
 #endif

@@ -26,6 +26,12 @@ typedef struct dml__late_update {
     dml_optimizer optimizer;
 } dml__late_update;
 
+enum { DML__MOST_NOTES = 16, DML__NOTE_NAME_BYTES = 48, DML__NOTE_BYTES = 256 };
+
+typedef struct dml__note {
+    char name[DML__NOTE_NAME_BYTES], text[DML__NOTE_BYTES]; /* no name: there is none in this place */
+} dml__note;
+
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
@@ -66,8 +72,9 @@ struct dml_trainer {
     bool alone;    /* which nobody has called who is in the context himself */
     bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
     dml__late_update late;
-    bool swapped;        /* it lies in w, and w in its place */
-    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
+    bool swapped;                     /* it lies in w, and w in its place */
+    dml__note notes[DML__MOST_NOTES]; /* the program's own, for checkpoints */
+    dml_buffer *squares;              /* partial sums of squares, where the device has memory of its own */
 };
 
 static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)

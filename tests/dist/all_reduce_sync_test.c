@@ -13,6 +13,7 @@
 #include "ops/op_norm.h"
 #include "ops/op_shape.h"
 #include "graph/weights.h"
+#include "train/checkpoint.h"
 #include "train/parameter_group.h"
 
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 8192 };
@@ -57,6 +58,7 @@ typedef struct rank_job {
     size_t parameters, trained;
     float w[MAX_PARAMETERS], velocity[MAX_PARAMETERS];
     uint64_t steps_taken, skipped, seed;
+    char note[16];
     dml_status status;
     char error[512];
 } rank_job;
@@ -238,6 +240,8 @@ static void keep_results(rank_job *job, dml_trainer *trainer)
            job->trained * sizeof(float));
     job->steps_taken = dml_trainer_steps(trainer);
     job->skipped = dml_trainer_skipped(trainer);
+    const char *note = dml_trainer_note(trainer, "best");
+    snprintf(job->note, sizeof job->note, "%s", note ? note : "");
     job->seed = dml_trainer_get_run(trainer).seed;
 }
 
@@ -296,6 +300,7 @@ static void train(rank_job *job, dml_comm *comm)
         dml_trainer_run run = dml_trainer_get_run(trainer);
         run.skipped = 3 + (uint64_t)job->rank;
         CHECK_INT(dml_trainer_set_run(trainer, &run), DML_OK);
+        CHECK_INT(dml_trainer_set_note(trainer, "best", job->rank ? "another" : "rank 0's"), DML_OK);
     }
     if (comm) {
         dml_all_reduce_sync_options options;
@@ -412,6 +417,7 @@ static void compare_with_one(const rank_job *like, double tolerance)
         CHECK_INT(world[r].trained, alone.trained);
         CHECK_INT(world[r].steps_taken, alone.steps_taken);
         CHECK_INT(world[r].skipped, alone.skipped);
+        CHECK_STRING(world[r].note, alone.note);
         CHECK_INT(world[r].seed, alone.seed);
         CHECK_MESSAGE(memcmp(world[r].w, world[0].w, sizeof world[0].w) == 0,
                       "rank %d of %d has other parameters", r, like->world);

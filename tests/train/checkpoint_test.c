@@ -501,6 +501,109 @@ static void refuses_numbers_that_are_none(void)
     dml_close(m.context);
 }
 
+/* ---- the program's own texts ---- */
+
+static void set_note(model m, const char *key, const char *value)
+{
+    CHECK_MESSAGE(dml_trainer_set_note(m.trainer, key, value) == DML_OK, "%s", dml_error(m.context));
+}
+
+static void notes_go_with_a_run(void)
+{
+    static const char odd[] = "\"quoted\" \\ \n\x01 caf\xc3\xa9";
+    char longest[256];
+    memset(longest, 'x', 255);
+    longest[255] = '\0';
+    backend_here = find_backend("cpu");
+    model a = build(1, 2, 0.9f), b = build(2, 2, 0.9f), c = build(3, 2, 0.9f);
+    set_note(a, "best", "0.5");
+    set_note(a, "gone", "x");
+    set_note(a, "best", "0.25"); /* in its place */
+    set_note(a, "gone", NULL);
+    set_note(a, "never", NULL);
+    set_note(a, "odd", odd);
+    set_note(a, "empty", "");
+    set_note(a, "best", dml_trainer_note(a.trainer, "best"));
+    set_note(a, "a name of forty-seven bytes, as long as may be.", longest);
+    CHECK_INT(dml_trainer_save(a.trainer, path), DML_OK);
+    set_note(b, "stale", "of the run before");
+    CHECK_INT(dml_trainer_load(b.trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_save(b.trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_load(c.trainer, path), DML_OK);
+    model all[] = { a, b, c };
+    for (int i = 0; i < 3; i++) {
+        const dml_trainer *t = all[i].trainer;
+        CHECK_STRING(dml_trainer_note(t, "best"), "0.25");
+        CHECK_STRING(dml_trainer_note(t, "odd"), odd);
+        CHECK_STRING(dml_trainer_note(t, "empty"), "");
+        CHECK_STRING(dml_trainer_note(t, "a name of forty-seven bytes, as long as may be."), longest);
+        CHECK(!dml_trainer_note(t, "gone") && !dml_trainer_note(t, "stale") &&
+              !dml_trainer_note(t, "dml.seed"));
+        CHECK(!dml_trainer_note(t, "") && !dml_trainer_note(t, NULL) && !dml_trainer_note(NULL, "best"));
+        dml_close(all[i].context);
+    }
+}
+
+static void notes_that_cannot_be(void)
+{
+    char key[48], value[257];
+    memset(key, 'k', sizeof key);
+    memset(value, 'v', sizeof value);
+    key[47] = value[256] = '\0';
+    char too_long[49];
+    snprintf(too_long, sizeof too_long, "%sk", key);
+    const struct {
+        const char *key, *value, *part;
+    } bad[] = {
+        { "", "x", "the note \"\" can't be kept: its name needs 1 to 47 bytes" },
+        { too_long, "x", "its name needs 1 to 47 bytes" },
+        { "dml.step", "9", "the note \"dml.step\" can't be kept: names that begin with \"dml.\"" },
+        { "xml.crc32c", "x", "have \"crc32c\" in them are the library's own" },
+        { "k", value, "it has more than 255 bytes" },
+        { "k\xff", "x", "not UTF-8" },
+        { "k", "\xff", "not UTF-8" },
+    };
+    backend_here = find_backend("cpu");
+    model m = two_by_six();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK_INT(dml_trainer_set_note(m.trainer, bad[i].key, bad[i].value), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(m.context), bad[i].part);
+        dml_clear_error(m.context);
+        CHECK(!dml_trainer_note(m.trainer, bad[i].key));
+    }
+    CHECK_INT(dml_trainer_set_note(NULL, "k", "x"), DML_ERROR_ARGUMENT);
+    for (int i = 0; i < 17; i++) {
+        snprintf(key, sizeof key, "note %d", i);
+        CHECK_INT(dml_trainer_set_note(m.trainer, key, key), i < 16 ? DML_OK : DML_ERROR_ARGUMENT);
+    }
+    CHECK_CONTAINS(dml_error(m.context), "the note \"note 16\" can't be kept: there are 16 others");
+    dml_clear_error(m.context);
+    set_note(m, "note 3", NULL);
+    set_note(m, "note 16", "in its place");
+    CHECK_INT(dml_trainer_save(m.trainer, path), DML_OK);
+    set_note(m, "note 5", "changed");
+    CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
+    CHECK_STRING(dml_trainer_note(m.trainer, "note 5"), "note 5");
+    CHECK_STRING(dml_trainer_note(m.trainer, "note 16"), "in its place");
+
+    /* Other tools' texts count if they can; a file that is refused brings none. */
+    static const float data[12];
+    static const int dims[2] = { 2, 6 };
+    const dml__tensor tensors[] = { { "p", DML_F32, 2, dims, data },
+                                    { "dml.velocity.p", DML_F32, 2, dims, data } };
+    write_run(m, tensors, 1, "format", "pt");
+    refuses(m, "it has no 'dml.velocity.p'");
+    CHECK(!dml_trainer_note(m.trainer, "format"));
+    write_run(m, tensors, 2, "format", "pt");
+    CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
+    CHECK_STRING(dml_trainer_note(m.trainer, "format"), "pt");
+    CHECK(!dml_trainer_note(m.trainer, "note 5"));
+    write_run(m, tensors, 2, "format", value); /* too long */
+    CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
+    CHECK(!dml_trainer_note(m.trainer, "format"));
+    dml_close(m.context);
+}
+
 /* ---- memory, company, files ---- */
 
 /* Counts, and refuses the call number `fail_at` (from 1). */
@@ -632,6 +735,8 @@ int main(void)
     RUN_EACH(refuses_another_model_or_optimizer);
     RUN_EACH(refuses_other_shapes);
     RUN(refuses_numbers_that_are_none);
+    RUN(notes_go_with_a_run);
+    RUN(notes_that_cannot_be);
     RUN(every_allocation_may_fail);
     RUN(others_are_at_work);
     RUN(says_what_the_system_says);

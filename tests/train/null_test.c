@@ -58,6 +58,7 @@ static void trainers(void)
     LACKS(dml_trainer_save(t, NULL), "dml_trainer_save was given no path");
     LACKS(dml_trainer_load(t, NULL), "dml_trainer_load was given no path");
     LACKS(dml_trainer_check_save(t, NULL), "dml_trainer_check_save was given no path");
+    LACKS(dml_trainer_set_note(t, NULL, ""), "dml_trainer_set_note was given no name");
     LACKS(dml_trainer_set_run(t, NULL), "dml_trainer_set_run was given no run");
     LACKS(dml_trainer_step(t, 1, NULL, 2, NULL), "input 'x': input 1 of 2 is NULL");
     LACKS(dml_trainer_backward(t, 1, one_lacks, 2, DML_OVERWRITE, NULL), "input 'x': input 1 of 2 is NULL");
