@@ -1410,7 +1410,9 @@ DML_API void dml_close(dml_context *context);
 
 /* The first error since opening or since dml_clear_error: its sentence ("" when there is none) and its
    status. NULL, which dml_open returns when memory is short, reads as that. An error of dml_open itself can't
-   be cleared: there is no device to go on with. */
+   be cleared: there is no device to go on with. A thread whose call was refused (DML_ERROR_STATE, or NULL)
+   because another one was in a call of the context reads, and clears, that, until a later call gets in; of
+   several such threads only the last is sure to. */
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
@@ -1680,6 +1682,17 @@ DML_API dml_status dml_graph_load(dml_graph *graph, const char *path);
 #endif
 DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size);
 
+/* Reads what of the file fits, as for a pretrained body under another head: a parameter of whose name and
+   shape the file has a tensor takes it on, every other stays as it is, and so does what the file has besides.
+   dml_parameter_loaded says which were taken: whether the last file that was loaded into the graph, by
+   whatever call, had the parameter. Errors are those of dml_graph_load for damage, and for a tensor that fits
+   but isn't F32; DML_ERROR_FORMAT too when no parameter is there; DML_ERROR_STATE where other ranks have
+   parts of w (dml_trainer_gather). w is then unchanged. */
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path);
+#endif
+DML_API bool dml_parameter_loaded(const dml_node *parameter);
+
 #endif
 
 /* ---- graph/program.h ---- */
@@ -1768,8 +1781,8 @@ struct dml__input_list {
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 
-/* The first error of a program with a thread of its own, since compiling or clearing it; of any other
-   program, its context's. */
+/* The first error of a program with a thread of its own, since compiling or clearing it, but for another
+   thread's being in the program; of any other program, its context's (dml_error). */
 DML_API const char *dml_program_error(const dml_program *program);
 DML_API dml_status dml_program_status(const dml_program *program);
 DML_API void dml_program_clear_error(dml_program *program);
@@ -2966,8 +2979,9 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
-/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped since the
-   trainer was made. */
+/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped for it,
+   those before a checkpoint included: dml_trainer_steps and they together are what the run has had of its
+   data. */
 DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
 
@@ -3086,6 +3100,7 @@ typedef struct dml_trainer_run {
     uint64_t seed, steps;  /* the context's; taken */
     float loss_scale;      /* of a trainer that scales, else 0; */
     uint64_t scaled_steps; /* steps with it since it changed or one was skipped */
+    uint64_t skipped;      /* steps, for it */
 } dml_trainer_run;
 
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
@@ -3107,10 +3122,10 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
 
 /* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
    state for each trained parameter ("dml.velocity.dense_1.weight"), its moving average ("dml.average...") if
-   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed and the steps
-   taken. So dml_graph_load, and other tools, read the model from it. Written aside, synced, then renamed: a
-   crash leaves the old file or the new one. What g has accumulated isn't written. DML_ERROR_IO with a
-   sentence when it can't be written. */
+   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
+   and the steps taken and skipped. So dml_graph_load, and other tools, read the model from it. Written aside,
+   synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
+   DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
@@ -3124,6 +3139,16 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
    it is. DML_ERROR_IO with a sentence that says what forbids it. */
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
+
+/* Short texts of the program's own that go with a run, such as the best loss so far: dml_trainer_save writes
+   them into the same file, dml_trainer_load puts the file's in the place of all that there were (other tools'
+   among them, as far as they could be given here), and a strategy that is attached gives every rank rank 0's.
+   There is room for 16. `name` has 1 to 47 bytes and doesn't begin with "dml." or have "crc32c" in it, `text`
+   has up to 255; both are UTF-8, and copied; else DML_ERROR_ARGUMENT. A NULL `text` takes the note away.
+   dml_trainer_note gives a text as it is until the next of these calls that changes it; NULL: none has that
+   name. */
+DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, const char *text);
+DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *name);
 
 #endif
 
@@ -24968,13 +24993,15 @@ struct dml_context {
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    uintptr_t refused; /* the thread that found another there last, and hasn't been in since; 0: none */
     long process;      /* that opened it */
     dml__late late;    /* whoever enters next settles it first */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
    those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even
-   the context's error. Whatever else came of it is given to dml__leave. */
+   the context's error: dml_error has a sentence for the refused thread. Whatever else came of it is given to
+   dml__leave. */
 typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
 DML__LOCAL dml__entry dml__enter(dml_context *context);
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
@@ -25206,12 +25233,20 @@ DML_API void dml_close(dml_context *context)
     dml__release(&memory, context);
 }
 
+/* Whether this thread is the refused one. What it is told can't lie in the context's error, at which the
+   other thread is. */
+static bool dml__was_refused(const dml_context *context)
+{
+    return __atomic_load_n(&context->refused, __ATOMIC_RELAXED) == dml__thread_self();
+}
+
 static dml__entry dml__take_context(dml_context *context)
 {
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
     if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
                                     __ATOMIC_RELAXED)) {
+        if (dml__was_refused(context)) __atomic_store_n(&context->refused, 0, __ATOMIC_RELAXED);
         if (dml__lost_by_fork(context))
             dml__fail(&context->error, DML_ERROR_STATE,
                       "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
@@ -25221,7 +25256,10 @@ static dml__entry dml__take_context(dml_context *context)
         return DML__ENTERED;
     }
     if (inside == self) return DML__ENTERED_AGAIN;
-    if (context->process == dml__process_id()) return DML__REFUSED;
+    if (context->process == dml__process_id()) {
+        __atomic_store_n(&context->refused, self, __ATOMIC_RELAXED);
+        return DML__REFUSED;
+    }
     /* The other thread is the parent's, and stayed there. */
     __atomic_store_n(&context->inside, self, __ATOMIC_RELAXED);
     dml__fail(&context->error, DML_ERROR_STATE,
@@ -25255,17 +25293,26 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
 
 DML_API const char *dml_error(const dml_context *context)
 {
-    return context ? context->error.text : "no memory left to open a context";
+    if (!context) return "no memory left to open a context";
+    if (dml__was_refused(context))
+        return "another thread is in a call of this context, which one thread at a time may be in; open a "
+               "context for each, or predict with programs that have a thread of their own (own_thread)";
+    return context->error.text;
 }
 
 DML_API dml_status dml_status_of(const dml_context *context)
 {
-    return context ? context->error.status : DML_ERROR_MEMORY;
+    if (!context) return DML_ERROR_MEMORY;
+    return dml__was_refused(context) ? DML_ERROR_STATE : context->error.status;
 }
 
 DML_API void dml_clear_error(dml_context *context)
 {
     if (!context || !context->device_open) return;
+    if (dml__was_refused(context)) {
+        __atomic_store_n(&context->refused, 0, __ATOMIC_RELAXED);
+        return;
+    }
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
 }
@@ -25687,6 +25734,7 @@ struct dml_node {
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool loaded;       /* the last file had it */
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
@@ -26596,6 +26644,11 @@ DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse)
     return DML_OK;
 }
 
+DML_API bool dml_parameter_loaded(const dml_node *parameter)
+{
+    return parameter && parameter->loaded;
+}
+
 /* ---- values ---- */
 
 static dml_status dml__reach_parameter(dml_node *parameter, size_t count)
@@ -26725,9 +26778,10 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
                                     const dml_shape *shape, int *found, dml__error *error);
 
 /* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
-DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path);
+DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
+                                           const char *path);
 
-/* Reads a file that fits into w. */
+/* Reads what of the file fits into w. */
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file);
 
 #endif
@@ -26828,20 +26882,27 @@ static const char *dml__entry_shape(const dml__safetensors_entry *entry, char te
     return dml_shape_format(&shape, text);
 }
 
+#ifdef DML_NO_STDIO
+#define DML__WAY_OUT ""
+#else
+#define DML__WAY_OUT "; dml_graph_load_matching takes what fits"
+#endif
+
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error)
 {
     char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
     *found = dml__safetensors_find(file, name);
     if (*found < 0)
-        return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: it has no '%s', which this model has as %s", path, name,
-                         dml_shape_format(shape, want));
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%s\" holds another model: it has no '%s', which this model has as %s" DML__WAY_OUT, path, name,
+            dml_shape_format(shape, want));
     const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
     if (!dml__entry_has_shape(entry, shape))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: its '%s' is %s, this model's is %s", path, name,
-                         dml__entry_shape(entry, got), dml_shape_format(shape, want));
+                         "\"%s\" holds another model: its '%s' is %s, this model's is %s" DML__WAY_OUT, path,
+                         name, dml__entry_shape(entry, got), dml_shape_format(shape, want));
     if (entry->dtype != DML_F32)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" has '%s' as %.16s; convert it to F32 before loading", path, name,
@@ -26858,13 +26919,14 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
         const dml_node *node = dml__graph_find(graph, name);
         if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                         "\"%s\" holds another model: its '%s' is no parameter of this one", path,
-                         dml__shown(name, strlen(name), shown));
+                         "\"%s\" holds another model: its '%s' is no parameter of this one" DML__WAY_OUT,
+                         path, dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
 }
 
-DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path)
+DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
+                                           const char *path)
 {
     dml_status status = DML_OK;
     int found;
@@ -26873,24 +26935,64 @@ DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetens
     return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
 }
 
+/* Which tensor of the file has the parameter's name and shape; -1: none. */
+static int dml__find_fitting(const dml__safetensors *file, const dml_node *p)
+{
+    const int found = dml__safetensors_find(file, p->name);
+    return found >= 0 && dml__entry_has_shape(dml__safetensors_at(file, found), &p->shape) ? found : -1;
+}
+
+#ifndef DML_NO_STDIO
+/* Whether some of the file's tensors fit, and can be read. */
+static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    dml__error *error = &graph->context->error;
+    const dml_node *first = graph->first_parameter;
+    char shown[DML__SHOWN_BYTES], want[DML_SHAPE_TEXT];
+    dml_status status = dml__check_gathered(graph, error);
+    bool any = first == NULL;
+    for (const dml_node *p = first; p && status == DML_OK; p = p->next_parameter) {
+        int found = dml__find_fitting(file, p);
+        if (found < 0) continue;
+        any = true;
+        status = dml__file_has(file, path, p->name, &p->shape, &found, error);
+    }
+    if (any || status != DML_OK) return status;
+    const char *name = dml__safetensors_count(file) ? dml__safetensors_at(file, 0)->name : "";
+    return dml__fail(
+        error, DML_ERROR_FORMAT,
+        "\"%s\" has none of this model's parameters by name and shape: its first tensor is '%s', "
+        "this model's first parameter '%s' of %s",
+        path, dml__shown(name, strlen(name), shown), first->name, dml_shape_format(&first->shape, want));
+}
+#endif
+
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
 {
     float *w = dml__graph_host(graph);
     if (!w) return graph->context->error.status;
     dml_status status = DML_OK;
+    for (dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const int found = dml__find_fitting(file, p);
+        p->loaded = found >= 0;
+        if (found >= 0) status = dml__safetensors_read(file, found, w + p->offset, &graph->context->error);
+    }
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
-        status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
-                                       &graph->context->error);
-    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+        if (p->loaded) status = dml_graph_put(graph, p->offset, p->offset + dml_shape_count(&p->shape));
     if (status == DML_OK) graph->spread = false;
     return status;
 }
 
+/* Whether a file can be taken, all of it or what fits. */
+typedef dml_status (*dml__file_check)(const dml_graph *graph, const dml__safetensors *file, const char *path);
+
 /* The open file into the graph; closes it. */
-static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path)
+static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path,
+                                       dml__file_check check)
 {
     dml_status status = dml__graph_lay_out(graph);
-    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK) status = check(graph, file, path);
     if (status == DML_OK && (status = dml__graph_claim_writing(graph)) == DML_OK) {
         status = dml__graph_read_file(graph, file);
         dml__graph_release(graph, false);
@@ -26900,19 +27002,30 @@ static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file,
 }
 
 #ifndef DML_NO_STDIO
-DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+static dml_status dml__graph_load_path(dml_graph *graph, const char *path, const char *call,
+                                       dml__file_check check)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
-    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_load", "path");
+    if (!path) return dml__fail_null(&graph->context->error, call, "path");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     dml__safetensors *file = NULL;
     dml_status status = context->error.status;
     if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, path);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, path, check);
     dml__leave(context, entry);
     return status;
+}
+
+DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+{
+    return dml__graph_load_path(graph, path, "dml_graph_load", dml__graph_fits_file);
+}
+
+DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path)
+{
+    return dml__graph_load_path(graph, path, "dml_graph_load_matching", dml__graph_matches_file);
 }
 #endif
 
@@ -26928,7 +27041,7 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
     dml_status status = context->error.status;
     if (status == DML_OK)
         status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, name);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, dml__graph_fits_file);
     dml__leave(context, entry);
     return status;
 }
@@ -28818,7 +28931,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     return dml__explain_run(&run, status);
 }
 
-/* Whoever is refused by another's presence leaves no sentence: there is no place of his own for it. */
+/* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
@@ -28908,13 +29021,13 @@ DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml
 DML_API const char *dml_program_error(const dml_program *program)
 {
     if (!program) return "no program";
-    return program->own_thread ? program->error.text : program->graph->context->error.text;
+    return program->own_thread ? program->error.text : dml_error(program->graph->context);
 }
 
 DML_API dml_status dml_program_status(const dml_program *program)
 {
     if (!program) return DML_ERROR_ARGUMENT;
-    return program->own_thread ? program->error.status : program->graph->context->error.status;
+    return program->own_thread ? program->error.status : dml_status_of(program->graph->context);
 }
 
 DML_API void dml_program_clear_error(dml_program *program)
@@ -38246,6 +38359,12 @@ typedef struct dml__late_update {
     dml_optimizer optimizer;
 } dml__late_update;
 
+enum { DML__MOST_NOTES = 16, DML__NOTE_NAME_BYTES = 48, DML__NOTE_BYTES = 256 };
+
+typedef struct dml__note {
+    char name[DML__NOTE_NAME_BYTES], text[DML__NOTE_BYTES]; /* no name: there is none in this place */
+} dml__note;
+
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
@@ -38258,7 +38377,7 @@ struct dml_trainer {
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
-    uint32_t passes; /* of backward, since the last step */
+    uint32_t passes; /* of backward, since the last step, or the last that was skipped */
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
@@ -38286,14 +38405,21 @@ struct dml_trainer {
     bool alone;    /* which nobody has called who is in the context himself */
     bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
     dml__late_update late;
-    bool swapped;        /* it lies in w, and w in its place */
-    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
+    bool swapped;                     /* it lies in w, and w in its place */
+    dml__note notes[DML__MOST_NOTES]; /* the program's own, for checkpoints */
+    dml_buffer *squares;              /* partial sums of squares, where the device has memory of its own */
 };
 
 static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
 {
     const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
     return ref;
+}
+
+/* Steps taken and skipped: what of the data, and of random numbers, the run has had. */
+static inline uint64_t dml__trainer_tried(const dml_trainer *trainer)
+{
+    return trainer->steps + trainer->skipped;
 }
 
 /* "velocity", "average": what a vector after w and g is called in files. */
@@ -39340,7 +39466,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
     const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
-    const dml__training training = { (uint32_t)trainer->steps,
+    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
@@ -39422,9 +39548,9 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     if (status != DML_OK) return status;
     if (dml__step_counts(trainer)) {
         trainer->steps++;
-        trainer->passes = 0;
         dml__follow_schedule(trainer);
     }
+    trainer->passes = 0;
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated && !trainer->late.take ? sync->updated(sync->state, trainer) : DML_OK;
@@ -39622,6 +39748,7 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
     run.steps = trainer->steps;
     run.loss_scale = trainer->loss_scale;
     run.scaled_steps = trainer->scaled_steps;
+    run.skipped = trainer->skipped;
     return run;
 }
 
@@ -39651,8 +39778,9 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
-    trainer->runs += run->steps != trainer->steps;
+    trainer->runs += run->steps != trainer->steps || run->skipped != trainer->skipped;
     trainer->steps = run->steps;
+    trainer->skipped = run->skipped;
     dml__follow_schedule(trainer);
     return DML_OK;
 }
@@ -39841,15 +39969,66 @@ static bool dml__read_real(const char *text, float *value)
     return true;
 }
 
+/* ---- notes ---- */
+
+/* Why a text can't be a note; NULL: it can. */
+static const char *dml__note_fault(const char *name, const char *text)
+{
+    if (!*name || strlen(name) >= DML__NOTE_NAME_BYTES) return "its name needs 1 to 47 bytes";
+    if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || strstr(name, "crc32c"))
+        return "names that begin with \"dml.\" or have \"crc32c\" in them are the library's own";
+    if (strlen(text) >= DML__NOTE_BYTES) return "it has more than 255 bytes";
+    return dml__is_utf8(name) && dml__is_utf8(text) ? NULL : "its name or text is not UTF-8";
+}
+
+/* Which place has the name; "": which is free; -1: none. */
+static int dml__find_note(const dml_trainer *trainer, const char *name)
+{
+    for (int i = 0; i < DML__MOST_NOTES; i++)
+        if (strcmp(trainer->notes[i].name, name) == 0) return i;
+    return -1;
+}
+
+static const char *dml__put_note(dml_trainer *trainer, const char *name, const char *text)
+{
+    const char *fault = dml__note_fault(name, text ? text : "");
+    int at = fault ? -1 : dml__find_note(trainer, name);
+    if (!fault && !text && at >= 0) trainer->notes[at].name[0] = '\0';
+    if (fault || !text) return fault;
+    if (at < 0) at = dml__find_note(trainer, "");
+    if (at < 0) return "there are 16 others";
+    memmove(trainer->notes[at].name, name, strlen(name) + 1); /* which may be what is there */
+    memmove(trainer->notes[at].text, text, strlen(text) + 1);
+    return NULL;
+}
+
+DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, const char *text)
+{
+    char shown[DML__SHOWN_BYTES];
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!name) return dml__fail_null(&trainer->context->error, "dml_trainer_set_note", "name");
+    const char *fault = dml__put_note(trainer, name, text);
+    return fault
+               ? dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT, "the note \"%s\" can't be kept: %s",
+                           dml__shown(name, strlen(name), shown), fault)
+               : DML_OK;
+}
+
+DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *name)
+{
+    const int at = trainer && name && *name ? dml__find_note(trainer, name) : -1;
+    return at < 0 ? NULL : trainer->notes[at].text;
+}
+
 /* ---- writing ---- */
 
-/* The optimizer's name, seed, step, nesterov and its numbers. */
+/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped. */
 enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
 
 typedef struct dml__run_texts {
     int count;
     char key[DML__MOST_RUN_PAIRS][DML__KEY_BYTES], value[DML__MOST_RUN_PAIRS][DML__NUMBER_BYTES];
-    dml__metadata pair[DML__MOST_RUN_PAIRS];
+    dml__metadata pair[DML__MOST_RUN_PAIRS + DML__MOST_NOTES];
 } dml__run_texts;
 
 /* The next pair's value, to be written. */
@@ -39892,6 +40071,18 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
     snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->context->seed);
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
+    snprintf(dml__add_run_text(texts, "skipped"), DML__NUMBER_BYTES, "%llu",
+             (unsigned long long)trainer->skipped);
+}
+
+static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
+{
+    for (int i = 0; i < DML__MOST_NOTES; i++) {
+        const dml__note *note = &trainer->notes[i];
+        if (!note->name[0]) continue;
+        texts->pair[texts->count].key = note->name;
+        texts->pair[texts->count++].value = note->text;
+    }
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
@@ -39929,6 +40120,7 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
     }
     dml__run_texts texts;
     dml__write_run(trainer, &texts);
+    dml__write_notes(trainer, &texts);
     return dml__safetensors_save(&context->memory, path, tensors, count, texts.pair, texts.count,
                                  &context->error);
 }
@@ -40003,6 +40195,9 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         lacking = "nesterov";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    const char *skipped =
+        dml__safetensors_text(file, "dml.skipped"); /* files of before they counted have none */
+    if (skipped && !dml__read_whole(skipped, &run->skipped)) lacking = "skipped";
     /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
     const char *scale = dml__safetensors_text(file, "dml.loss_scale");
     if (scale && trainer->loss_scale > 0.0f) {
@@ -40061,6 +40256,14 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
     return status;
 }
 
+static void dml__read_notes(dml_trainer *trainer, const dml__safetensors *file)
+{
+    int pairs;
+    const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
+    memset(trainer->notes, 0, sizeof trainer->notes);
+    for (int i = 0; i < pairs; i++) dml__put_note(trainer, pair[i].key, pair[i].value);
+}
+
 static dml_status dml__check_not_kept(const dml_trainer *trainer)
 {
     if (!trainer->sync.keeps) return DML_OK;
@@ -40086,10 +40289,12 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
+    dml__read_notes(trainer, file);
     dml__have_gathered(trainer);
     trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
+    trainer->passes = 0;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }
 
@@ -40374,8 +40579,7 @@ struct dml_lr_finder {
     float smallest; /* of the smoothed ones */
     /* What the trainer was. */
     float *vector[DML__MAX_VECTORS]; /* but for g */
-    dml_optimizer optimizer;
-    uint64_t steps;
+    dml_trainer_run run;
     uint32_t passes;
 };
 
@@ -40440,8 +40644,7 @@ static dml_status dml__keep_trainer(dml_lr_finder *finder)
         if (!from) return context->error.status;
         memcpy(finder->vector[v], from, n * sizeof(float));
     }
-    finder->optimizer = trainer->optimizer;
-    finder->steps = trainer->steps;
+    finder->run = dml_trainer_get_run(trainer);
     finder->passes = trainer->passes;
     return DML_OK;
 }
@@ -40571,9 +40774,12 @@ static dml_status dml__bring_back(dml_lr_finder *finder)
         memcpy(dml_trainer_host(trainer, v, 0, n), finder->vector[v], n * sizeof(float));
         status = dml_trainer_put(trainer, v, 0, n);
     }
-    trainer->optimizer = finder->optimizer;
+    trainer->optimizer = finder->run.optimizer;
     trainer->runs++;
-    trainer->steps = finder->steps;
+    trainer->steps = finder->run.steps;
+    trainer->loss_scale = finder->run.loss_scale;
+    trainer->scaled_steps = finder->run.scaled_steps;
+    trainer->skipped = finder->run.skipped;
     trainer->passes = finder->passes;
     trainer->held = 0;
     trainer->pending = trainer->clipped = trainer->swapped = false;

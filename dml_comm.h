@@ -947,7 +947,8 @@ typedef struct dml_compression {
 
 typedef struct dml_all_reduce_sync_options {
     /* Of gradients that are sent at once, at least. 0: between hosts such that the links' latency, as it was
-       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. */
+       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. The same on all
+       ranks. */
     size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
     /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward
@@ -990,9 +991,9 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
 #define DML_DIST_ZERO_SYNC_H
 
 typedef struct dml_zero_options {
-    int stage; /* 1 .. 3, what is sharded, see below; 0: 2 */
+    int stage; /* 1 .. 3, what is sharded, see below; 0: 2; the same on all ranks */
     /* Gradients are sent in pieces of at least this much, and parameters of stage 3 are asked for so far
-       ahead of the op that needs them, of one op at least; 0: 1 MiB. */
+       ahead of the op that needs them, of one op at least; 0: 1 MiB. The same on all ranks. */
     size_t bucket_bytes;
     dml_allocator allocator; /* zero: malloc and free */
 } dml_zero_options;
@@ -6876,6 +6877,7 @@ struct dml__meeting {
     struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
+    int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
 
 /* ---- where ---- */
@@ -7063,6 +7065,14 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
     return oldest;
 }
 
+/* Strangers can take what there is for a while, so that it is no end; but nobody else is to blame. */
+static bool dml__is_short(dml__meeting *meeting, int error)
+{
+    const bool lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    if (lacks) meeting->shortage = error;
+    return lacks;
+}
+
 /* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
 static void dml__accept_visitors(dml__meeting *meeting, double now)
 {
@@ -7073,6 +7083,7 @@ static void dml__accept_visitors(dml__meeting *meeting, double now)
         const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
         if (fd < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__is_short(meeting, errno);
             return;
         }
         if (place->stage != DML__SHAKE_UNUSED) {
@@ -7108,6 +7119,7 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
     const int fd = dml__socket_connect(meeting->me.calls, &shake->address,
                                        meeting->bound ? &meeting->bind_address : NULL);
     if (fd < 0) {
+        dml__is_short(meeting, errno);
         dml__rest(shake, errno, now);
         return;
     }
@@ -7119,6 +7131,7 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
 {
     dml__tcp_connected(meeting->tcp, shake->rank, (dml__channel)shake->channel, shake->fd);
     meeting->to_connect--;
+    meeting->shortage = 0;
     shake->fd = -1;
     if (accepted) {
         if (shake->channel == DML__CHANNEL_CONTROL) {
@@ -7156,9 +7169,10 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__close_shake(meeting, shake);
     if (accepted) {
         shake->stage = DML__SHAKE_UNUSED;
-        (*meeting->user->strangers)++;
+        if (!dml__is_short(meeting, shake->error)) (*meeting->user->strangers)++;
         return;
     }
+    dml__is_short(meeting, shake->error);
     dml__rest(shake, shake->error, now);
 }
 
@@ -7283,7 +7297,13 @@ static void dml__meet_too_late(dml__meeting *meeting)
         snprintf(turned_away, sizeof turned_away, "; %d connection%s turned away%s%s", strangers,
                  strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
                  meeting->note);
-    if (rank == 0 && !meeting->addresses_done) {
+    if (meeting->shortage) {
+        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
+                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
+                      "descriptors (ulimit -n) or so",
+                      rank, world, missing, timeout, strerror(meeting->shortage),
+                      2 * meeting->to_connect + 8);
+    } else if (rank == 0 && !meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
                       missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
     } else if (rank && !meeting->me.has_session) {
@@ -21920,16 +21940,15 @@ DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer
 /* A checksum goes on over numbers, the same on every processor. It begins as 0. */
 DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
 
-/* Collective: DML_ERROR_MISMATCH where marks, of a strategy's options, differ. */
-DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
-                                           const char *of);
-
-/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
-   numbers, seed and step number. */
-DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
+/* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
+   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
+   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. */
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options);
 
 /* The same, and all have rank 0's parameters and optimizer's state. */
-DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                          uint32_t options);
 
 /* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
    It begins as zeros. */
@@ -22009,13 +22028,28 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
     return DML_OK;
 }
 
+/* Of what all ranks need alike, else they would send other buckets. */
+static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
+{
+    const dml_compression *c = &state->compression;
+    const double how[] = { (double)state->bucket_elements,
+                           (double)c->kind,
+                           (double)c->bits,
+                           (double)c->fraction,
+                           (double)c->momentum,
+                           (double)c->warm_up,
+                           (double)c->rank };
+    return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    dml_status status = dml__start_replicas(state->comm, trainer);
+    dml_status status =
+        dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", dml__all_reduce_mark(state));
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
@@ -22425,7 +22459,8 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    status = dml__start_run(state->comm, trainer);
+    const double how[2] = { (double)state->stage, (double)state->bucket_elements };
+    status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -22562,7 +22597,7 @@ static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
 /* A pass that failed has left off anywhere. */
 static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
 {
-    const uint64_t pass = (trainer->steps << 32) + trainer->passes;
+    const uint64_t pass = (dml__trainer_tried(trainer) << 32) + trainer->passes;
     const dml__zero_use *use = &state->use[state->next];
     if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
         return DML_OK;
@@ -22716,8 +22751,9 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
 {
     dml_trainer_run run = dml_trainer_get_run(trainer);
     dml_optimizer *o = &run.optimizer;
-    int64_t whole[5] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps,
-                         (int64_t)run.scaled_steps };
+    int64_t whole[6] = { (int64_t)o->kind,          o->nesterov,
+                         (int64_t)run.seed,         (int64_t)run.steps,
+                         (int64_t)run.scaled_steps, (int64_t)run.skipped };
     float real[32] = { 0 };
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
@@ -22725,8 +22761,9 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
-    if (dml_comm_broadcast(comm, whole, 5, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK)
+    if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
+        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
+        dml_comm_broadcast(comm, trainer->notes, sizeof trainer->notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
     o->kind = (dml_optimizer_kind)whole[0];
@@ -22734,6 +22771,7 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     run.seed = (uint64_t)whole[2];
     run.steps = (uint64_t)whole[3];
     run.scaled_steps = (uint64_t)whole[4];
+    run.skipped = (uint64_t)whole[5];
     run.loss_scale = real[numbers];
     return dml_trainer_set_run(trainer, &run);
 }
@@ -22748,76 +22786,128 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
     return mark;
 }
 
-static uint32_t dml__mark_parameter(uint32_t mark, const dml_node *p)
+/* What all ranks need alike. */
+enum {
+    DML__ALIKE_STRATEGY,
+    DML__ALIKE_OPTIONS,
+    DML__ALIKE_COUNT,
+    DML__ALIKE_SHAPES,
+    DML__ALIKE_TRAINED,
+    DML__ALIKE_CLIP,
+    DML__ALIKE_SCALED,
+    DML__ALIKE_SCHEDULE,
+    DML__ALIKE
+};
+static const char *const dml__alike_names[DML__ALIKE] = {
+    "the strategy",
+    "the strategy's options",
+    "the number of parameters",
+    "the parameters' names or shapes",
+    "which parameters are frozen or used, or their scales",
+    "how the gradient is clipped",
+    "whether the loss is scaled, as for f16",
+    "the learning rate's schedule",
+};
+
+static uint32_t dml__mark_shapes(const dml_program *program)
 {
-    const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                             (double)p->decay_scale };
-    mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
-    for (int i = 0; i < p->shape.ndim; i++) {
-        const double size = p->shape.dims[i];
-        mark = dml__mark_numbers(mark, &size, 1);
+    uint32_t mark = 0;
+    for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
+        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
+        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+        for (int i = 0; i < p->shape.ndim; i++) {
+            const double size = p->shape.dims[i];
+            mark = dml__mark_numbers(mark, &size, 1);
+        }
     }
-    return dml__mark_numbers(mark, more, 4);
+    return mark;
 }
 
-static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
+static uint32_t dml__mark_trained(const dml_program *program)
+{
+    uint32_t mark = 0;
+    for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
+        const double how[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                                (double)p->decay_scale };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
+    }
+    return mark;
+}
+
+static uint32_t dml__mark_schedule(const dml_schedule *s)
 {
     const double numbers[] = { (double)s->kind,    (double)s->lr,          (double)s->steps,
                                (double)s->factor,  (double)s->minimum,     (double)s->power,
                                (double)s->rise,    (double)s->start,       (double)s->end,
                                (double)s->warm_up, (double)s->warm_up_from };
-    return dml__mark_numbers(mark, numbers, (int)(sizeof numbers / sizeof numbers[0]));
+    return dml__mark_numbers(0, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
-/* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
-   a trainer does to its gradient, and by which schedule. */
-static uint32_t dml__model_mark(dml_trainer *trainer)
+/* Tells the lowest rank that has anything else than rank 0: all ranks come here, as all have the same sums.
+ */
+static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                      const double mine[DML__ALIKE])
 {
-    const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
-                            trainer->loss_scale > 0.0f ? 1.0 : 0.0 };
-    uint32_t mark = 0;
-    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
-    return dml__mark_schedule(dml__mark_numbers(mark, how, 3), &trainer->schedule);
-}
-
-/* Ranks with different models would exchange gradients of other parameters. */
-static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
-{
-    const double count = (double)dml_trainer_count(trainer, DML_PARAMETERS), mark = dml__model_mark(trainer);
-    double most[4] = { count, -count, mark, -mark };
-    if (dml_comm_all_reduce(comm, most, 4, DML_F64, DML_MAX) != DML_OK)
+    double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
+    char what[320] = "";
+    memcpy(first, mine, sizeof first);
+    memcpy(other, mine, sizeof other);
+    if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
-    if (most[0] == -most[1] && most[2] == -most[3]) return DML_OK;
-    return dml_trainer_fail(
-        trainer, DML_ERROR_MISMATCH,
-        "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same, what is frozen, their scales, and how trainers clip, scale the loss "
-        "and "
-        "schedule the learning rate",
-        count, -most[1], most[0]);
-}
-
-DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
-                                           const char *of)
-{
-    double most[2] = { (double)mark, -(double)mark };
-    if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
+    if (memcmp(first, mine, sizeof first) != 0) rank = dml_comm_rank(comm);
+    if (dml_comm_all_reduce(comm, &rank, 1, DML_F64, DML_MIN) != DML_OK ||
+        dml_comm_broadcast(comm, other, DML__ALIKE, DML_F64, (int)rank) != DML_OK)
         return dml__sync_failed(trainer, comm);
-    if (most[0] == -most[1]) return DML_OK;
+    for (int i = 0; i < DML__ALIKE; i++) {
+        const size_t used = strlen(what);
+        const bool follows = i == DML__ALIKE_OPTIONS || i == DML__ALIKE_TRAINED; /* from what is before it */
+        if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
+        snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
+    }
     return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
-                            "ranks were given different options of %s; all need the same", of);
+                            "rank %d differs from rank 0 in %s; all ranks need the same. This one has %s and "
+                            "%.0f parameters",
+                            (int)rank, what, strategy, mine[DML__ALIKE_COUNT]);
 }
 
-DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
+/* Ranks with other models would exchange gradients of other parameters, and with other strategies they would
+   make other calls. */
+static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options)
 {
-    const dml_status status = dml__compare_models(comm, trainer);
+    const dml_program *program = dml_trainer_program(trainer);
+    const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
+    double mine[DML__ALIKE], most[2 * DML__ALIKE];
+    bool alike = true;
+    mine[DML__ALIKE_STRATEGY] = dml__crc32c(0, strategy, strlen(strategy));
+    mine[DML__ALIKE_OPTIONS] = options;
+    mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
+    mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
+    mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
+    mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
+    mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
+    mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
+    for (int i = 0; i < DML__ALIKE; i++) {
+        most[i] = mine[i];
+        most[DML__ALIKE + i] = -mine[i];
+    }
+    if (dml_comm_all_reduce(comm, most, 2 * DML__ALIKE, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
+    return alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+}
+
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options)
+{
+    const dml_status status = dml__compare_ranks(comm, trainer, strategy, options);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 
-DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer)
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                          uint32_t options)
 {
-    dml_status status = dml__start_run(comm, trainer);
+    dml_status status = dml__start_run(comm, trainer, strategy, options);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(comm, trainer, v);
     return status;
@@ -22943,7 +23033,7 @@ static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
     dml_optimizer outer = state->options.outer;
     const float *number;
-    const double how[] = { (double)state->once, state->once ? 0.0 : (double)state->options.tau,
+    const double how[] = { state->once ? 0.0 : (double)state->options.tau,
                            (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
     uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
     for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
@@ -22958,7 +23048,7 @@ static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_tra
 {
     if (state->runs == trainer->runs) return;
     state->runs = trainer->runs;
-    state->steps = dml_trainer_steps(trainer);
+    state->steps = dml__trainer_tried(trainer);
     state->averaged = UINT64_MAX;
     state->samples = 0;
 }
@@ -22970,11 +23060,12 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
     if (status == DML_OK)
-        status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
-    if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
+        status = dml__start_replicas(state->comm, trainer,
+                                     state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
+                                     dml__local_sgd_mark(state));
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
-    state->steps = state->averaged = dml_trainer_steps(trainer);
+    state->steps = state->averaged = dml__trainer_tried(trainer);
     if (!state->anchor) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
@@ -23291,13 +23382,15 @@ DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *traine
 static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
 {
     dml_trainer_run run = dml_trainer_get_run(trainer);
-    int64_t whole[3] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps };
-    if (dml_comm_broadcast(state->place.inside, whole, 3, DML_I64, 0) != DML_OK ||
+    int64_t whole[4] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps,
+                         (int64_t)run.skipped };
+    if (dml_comm_broadcast(state->place.inside, whole, 4, DML_I64, 0) != DML_OK ||
         dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     run.seed = (uint64_t)whole[0];
     run.steps = (uint64_t)whole[1];
     run.scaled_steps = (uint64_t)whole[2];
+    run.skipped = (uint64_t)whole[3];
     return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
 }
 
@@ -23313,10 +23406,10 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const dml_status status = dml__start_replicas(state->place.outside, trainer);
+        const dml_status status = dml__start_replicas(state->place.outside, trainer, "dml_mirrored", 0);
         if (status != DML_OK) return status;
     }
-    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer);
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);
     const dml_status status = dml__follow_run(state, trainer);
     return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
 }
@@ -25754,7 +25847,7 @@ static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
                                        run.steps * (uint64_t)updates, &sync->options);
     if (status == DML_OK && sync->cluster.rank == 0) status = dml__ps_give_state(sync, trainer);
     if (status != DML_OK) return status;
-    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer);
+    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer, "dml_parameter_server_sync", 0);
     if (status == DML_OK)
         status = dml__broadcast_vector(dml_ps_workers_comm(sync->ps), trainer, DML_PARAMETERS);
     sync->first = dml_trainer_steps(trainer);
@@ -25942,7 +26035,8 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
         return dml__sync_failed(trainer, d->comm);
     }
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, 0, &options);
-    if (status == DML_OK) status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer);
+    if (status == DML_OK)
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
@@ -26432,7 +26526,7 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);
-    return dml__start_replicas(s->peers, s->trainer);
+    return dml__start_replicas(s->peers, s->trainer, "dml_sandblaster", 0);
 }
 
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,

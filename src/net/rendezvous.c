@@ -44,6 +44,7 @@ struct dml__meeting {
     struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
+    int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
 
 /* ---- where ---- */
@@ -231,6 +232,14 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
     return oldest;
 }
 
+/* Strangers can take what there is for a while, so that it is no end; but nobody else is to blame. */
+static bool dml__is_short(dml__meeting *meeting, int error)
+{
+    const bool lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    if (lacks) meeting->shortage = error;
+    return lacks;
+}
+
 /* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
 static void dml__accept_visitors(dml__meeting *meeting, double now)
 {
@@ -241,6 +250,7 @@ static void dml__accept_visitors(dml__meeting *meeting, double now)
         const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
         if (fd < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__is_short(meeting, errno);
             return;
         }
         if (place->stage != DML__SHAKE_UNUSED) {
@@ -276,6 +286,7 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
     const int fd = dml__socket_connect(meeting->me.calls, &shake->address,
                                        meeting->bound ? &meeting->bind_address : NULL);
     if (fd < 0) {
+        dml__is_short(meeting, errno);
         dml__rest(shake, errno, now);
         return;
     }
@@ -287,6 +298,7 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
 {
     dml__tcp_connected(meeting->tcp, shake->rank, (dml__channel)shake->channel, shake->fd);
     meeting->to_connect--;
+    meeting->shortage = 0;
     shake->fd = -1;
     if (accepted) {
         if (shake->channel == DML__CHANNEL_CONTROL) {
@@ -324,9 +336,10 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__close_shake(meeting, shake);
     if (accepted) {
         shake->stage = DML__SHAKE_UNUSED;
-        (*meeting->user->strangers)++;
+        if (!dml__is_short(meeting, shake->error)) (*meeting->user->strangers)++;
         return;
     }
+    dml__is_short(meeting, shake->error);
     dml__rest(shake, shake->error, now);
 }
 
@@ -451,7 +464,13 @@ static void dml__meet_too_late(dml__meeting *meeting)
         snprintf(turned_away, sizeof turned_away, "; %d connection%s turned away%s%s", strangers,
                  strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
                  meeting->note);
-    if (rank == 0 && !meeting->addresses_done) {
+    if (meeting->shortage) {
+        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
+                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
+                      "descriptors (ulimit -n) or so",
+                      rank, world, missing, timeout, strerror(meeting->shortage),
+                      2 * meeting->to_connect + 8);
+    } else if (rank == 0 && !meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
                       missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
     } else if (rank && !meeting->me.has_session) {

@@ -14,7 +14,7 @@
    between; rank 0 may still listen there, as both let others use the address. */
 __attribute__((unused)) static int test_port(void)
 {
-    enum { HELD = 64 }; /* the last ones: the jobs of those before have ended */
+    enum { HELD = 16 }; /* the last ones: the jobs of those before have ended */
     static int held[HELD], count;
     struct sockaddr_in address;
     socklen_t bytes = sizeof address;

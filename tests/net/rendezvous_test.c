@@ -1,6 +1,7 @@
 /* How ranks meet: missing and mistaken ranks, keys, strangers. */
 #include "../comm/ranks.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <sys/resource.h>
 
@@ -555,6 +556,43 @@ static void few_descriptors(void)
     check_ranks(ranks, 3);
 }
 
+/* A rank that has no file descriptor left says so, and blames nobody else. */
+static int no_accept(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+    const int accepted = accept(fd, address, bytes);
+    if (accepted < 0) return -1;
+    close(accepted);
+    errno = EMFILE;
+    return -1;
+}
+static int no_open(int family)
+{
+    (void)family;
+    errno = EMFILE;
+    return -1;
+}
+
+static void no_descriptors(void)
+{
+    for (int poor = 0; poor < 2; poor++) {
+        dml__socket_calls sockets = *dml__system_sockets();
+        test_rank ranks[2];
+        if (poor) {
+            sockets.open = no_open;
+        } else {
+            sockets.accept = no_accept;
+        }
+        ranks_prepare(ranks, 2, 0.5, late_rank_body, NULL);
+        ranks[poor].sockets = &sockets;
+        ranks_run(ranks, 2);
+        CHECK_INT(ranks[poor].status, DML_ERROR_NETWORK);
+        CHECK_CONTAINS(ranks[poor].error, poor ? "rank 1 of 2 could not connect with rank 0"
+                                               : "rank 0 of 2 could not connect with rank 1");
+        CHECK_CONTAINS(ranks[poor].error, strerror(EMFILE));
+        CHECK_INT(ranks[poor].strangers, 0);
+    }
+}
+
 int main(void)
 {
     RUN(missing_rank);
@@ -576,5 +614,6 @@ int main(void)
     RUN(before_the_session);
     RUN(swallowed_packets);
     RUN(few_descriptors);
+    RUN(no_descriptors);
     return test_report("net/rendezvous");
 }
