@@ -91,7 +91,7 @@ static void args_set_number(const arg *a, const char *name, const char *text)
     const double high = a->high != 0 ? a->high : a->integer ? INT_MAX : HUGE_VAL;
     if (end == text || *end || errno == ERANGE || !(number >= a->low && number <= high)) {
         char range[64];
-        if (high < INT_MAX)
+        if (high < INT_MAX || (a->integer && number > high))
             snprintf(range, sizeof range, "from %.10g to %.10g", a->low, high);
         else
             snprintf(range, sizeof range, "of %.10g or more", a->low);
@@ -109,6 +109,8 @@ static void args_set(const arg *a, const char *name, const char *text)
         args_set_number(a, name, text);
     else if (strchr(a->value, '|') && !args_is_one_of(text, a->value))
         args_exit(2, "%s %s: it takes one of %s", name, text, a->value);
+    else if (!*text)
+        args_exit(2, "%s wants a value, %s", name, a->value);
     else
         *a->text = text;
 }

@@ -710,18 +710,16 @@ static bool option_value(char **argv, int *i, const char *letter, const char *na
 {
     const char *argument = argv[*i];
     const size_t length = strlen(name);
-    if (strncmp(argument, name, length) == 0 && argument[length] == '=') {
-        *value = argument + length + 1;
-        return true;
-    }
     const bool is_letter = letter && strncmp(argument, letter, 2) == 0;
-    if (is_letter && argument[2]) {
+    if (strncmp(argument, name, length) == 0 && argument[length] == '=')
+        *value = argument + length + 1;
+    else if (is_letter && argument[2])
         *value = argument + 2;
-        return true;
-    }
-    if (!is_letter && strcmp(argument, name) != 0) return false;
-    *value = argv[++*i];
-    if (!*value) die(EXIT_USAGE, "%s needs a value (dmlrun --help)", argument);
+    else if (is_letter || strcmp(argument, name) == 0)
+        *value = argv[++*i];
+    else
+        return false;
+    if (!*value || !**value) die(EXIT_USAGE, "%s needs a value (dmlrun --help)", argument);
     return true;
 }
 

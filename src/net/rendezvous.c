@@ -233,7 +233,7 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
 }
 
 /* Strangers can take what there is for a while, so that it is no end; but nobody else is to blame. */
-static bool dml__is_short(dml__meeting *meeting, int error)
+static bool dml__note_shortage(dml__meeting *meeting, int error)
 {
     const bool lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
     if (lacks) meeting->shortage = error;
@@ -250,7 +250,7 @@ static void dml__accept_visitors(dml__meeting *meeting, double now)
         const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
         if (fd < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
-            dml__is_short(meeting, errno);
+            dml__note_shortage(meeting, errno);
             return;
         }
         if (place->stage != DML__SHAKE_UNUSED) {
@@ -286,7 +286,7 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
     const int fd = dml__socket_connect(meeting->me.calls, &shake->address,
                                        meeting->bound ? &meeting->bind_address : NULL);
     if (fd < 0) {
-        dml__is_short(meeting, errno);
+        dml__note_shortage(meeting, errno);
         dml__rest(shake, errno, now);
         return;
     }
@@ -336,10 +336,10 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__close_shake(meeting, shake);
     if (accepted) {
         shake->stage = DML__SHAKE_UNUSED;
-        if (!dml__is_short(meeting, shake->error)) (*meeting->user->strangers)++;
+        if (!dml__note_shortage(meeting, shake->error)) (*meeting->user->strangers)++;
         return;
     }
-    dml__is_short(meeting, shake->error);
+    dml__note_shortage(meeting, shake->error);
     dml__rest(shake, shake->error, now);
 }
 
