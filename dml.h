@@ -10395,6 +10395,12 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
    don't repay the copy, wherever B lies. */
 #define DML__IN_PLACE_ROWS 240
 
+/* A long B that is read in steps beside an A that is, too, comes from beyond the second cache, where only
+   what is read from end to end is asked for in time: it is packed for so many rows, of lines of so many
+   floats. */
+#define DML__FAR_ROWS 48
+#define DML__FAR_LINE 256
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -10918,11 +10924,20 @@ static ptrdiff_t dml__rows_in_place(const dml__job *job, const dml__matrix *b, p
     return near ? PTRDIFF_MAX : DML__IN_PLACE_ROWS;
 }
 
+static bool dml__b_is_far(const dml__job *job, const dml__matrix *b, ptrdiff_t rows)
+{
+    const dml__factor *a = &job->product.a;
+    return rows >= DML__FAR_ROWS && b->k_step >= DML__FAR_LINE && a->pack == dml__pack_matrix &&
+           ((const dml__matrix *)a->source)->k_step != 1 &&
+           dml__holds_more(job->product.k, b->k_step, job->l2 / (ptrdiff_t)sizeof(float));
+}
+
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
+    if (dml__b_is_far(job, b, rows)) return true;
     if (dml__loads_lines(job) && rows <= dml__rows_in_place(job, b, kc) && !dml__collides(b->k_step))
         return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
@@ -38405,9 +38420,9 @@ struct dml_trainer {
     bool alone;    /* which nobody has called who is in the context himself */
     bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
     dml__late_update late;
-    bool swapped;                     /* it lies in w, and w in its place */
-    dml__note notes[DML__MOST_NOTES]; /* the program's own, for checkpoints */
-    dml_buffer *squares;              /* partial sums of squares, where the device has memory of its own */
+    bool swapped;        /* it lies in w, and w in its place */
+    dml__note *notes;    /* (DML__MOST_NOTES): the program's own, for checkpoints; NULL: none yet */
+    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
 
 static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
@@ -38449,6 +38464,9 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
 
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
+
+/* Makes the place for notes, if there is none yet; false: no memory. */
+DML__LOCAL bool dml__have_notes(dml_trainer *trainer);
 
 /* Every vector but g is whole again. */
 DML__LOCAL void dml__have_gathered(dml_trainer *trainer);
@@ -39254,8 +39272,18 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     }
     dml__buffer_destroy(context, trainer->squares);
     dml__release(&context->memory, trainer->spent);
+    dml__release(&context->memory, trainer->notes);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
+}
+
+DML__LOCAL bool dml__have_notes(dml_trainer *trainer)
+{
+    if (trainer->notes) return true;
+    trainer->notes =
+        (dml__note *)dml__allocate_array(&trainer->context->memory, DML__MOST_NOTES, sizeof *trainer->notes);
+    if (trainer->notes) memset(trainer->notes, 0, DML__MOST_NOTES * sizeof *trainer->notes);
+    return trainer->notes != NULL;
 }
 
 DML_API void dml_trainer_destroy(dml_trainer *trainer)
@@ -39984,7 +40012,7 @@ static const char *dml__note_fault(const char *name, const char *text)
 /* Which place has the name; "": which is free; -1: none. */
 static int dml__find_note(const dml_trainer *trainer, const char *name)
 {
-    for (int i = 0; i < DML__MOST_NOTES; i++)
+    for (int i = 0; trainer->notes && i < DML__MOST_NOTES; i++)
         if (strcmp(trainer->notes[i].name, name) == 0) return i;
     return -1;
 }
@@ -39995,6 +40023,7 @@ static const char *dml__put_note(dml_trainer *trainer, const char *name, const c
     int at = fault ? -1 : dml__find_note(trainer, name);
     if (!fault && !text && at >= 0) trainer->notes[at].name[0] = '\0';
     if (fault || !text) return fault;
+    if (!dml__have_notes(trainer)) return "there is no memory left";
     if (at < 0) at = dml__find_note(trainer, "");
     if (at < 0) return "there are 16 others";
     memmove(trainer->notes[at].name, name, strlen(name) + 1); /* which may be what is there */
@@ -40007,6 +40036,8 @@ DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, 
     char shown[DML__SHOWN_BYTES];
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!name) return dml__fail_null(&trainer->context->error, "dml_trainer_set_note", "name");
+    if (text && !dml__have_notes(trainer))
+        return dml__fail(&trainer->context->error, DML_ERROR_MEMORY, "no memory left for a note");
     const char *fault = dml__put_note(trainer, name, text);
     return fault
                ? dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT, "the note \"%s\" can't be kept: %s",
@@ -40077,7 +40108,7 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
 
 static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
 {
-    for (int i = 0; i < DML__MOST_NOTES; i++) {
+    for (int i = 0; trainer->notes && i < DML__MOST_NOTES; i++) {
         const dml__note *note = &trainer->notes[i];
         if (!note->name[0]) continue;
         texts->pair[texts->count].key = note->name;
@@ -40260,8 +40291,20 @@ static void dml__read_notes(dml_trainer *trainer, const dml__safetensors *file)
 {
     int pairs;
     const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
-    memset(trainer->notes, 0, sizeof trainer->notes);
+    if (trainer->notes) memset(trainer->notes, 0, DML__MOST_NOTES * sizeof *trainer->notes);
     for (int i = 0; i < pairs; i++) dml__put_note(trainer, pair[i].key, pair[i].value);
+}
+
+/* Whether there is room for the notes in the file, before anything is changed. */
+static dml_status dml__make_room_for_notes(dml_trainer *trainer, const dml__safetensors *file)
+{
+    int pairs;
+    const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
+    for (int i = 0; i < pairs; i++)
+        if (!dml__note_fault(pair[i].key, pair[i].value) && !dml__have_notes(trainer))
+            return dml__fail(&trainer->context->error, DML_ERROR_MEMORY,
+                             "no memory left for a checkpoint's notes");
+    return DML_OK;
 }
 
 static dml_status dml__check_not_kept(const dml_trainer *trainer)
@@ -40282,6 +40325,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
+    if (status == DML_OK) status = dml__make_room_for_notes(trainer, file);
     if (status == DML_OK && dml__complete_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
         status = trainer->context->error.status = DML_ERROR_FORMAT;
     if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;

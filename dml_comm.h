@@ -11687,10 +11687,10 @@ static dml_status dml__send_stream(dml_comm *comm, int partner, uint8_t *data, s
 
 /* The rate that goes on: shaped links let a burst pass at once, so of streams twice as long each the last
    counts, until the time is over; a short one may have been delayed, and gets another try. */
-static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double until,
+static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double time,
                                     double latency, double *rate)
 {
-    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency;
+    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency, until = dml_seconds() + time;
     double seconds = 0;
     int messages = 1;
     dml_status status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
@@ -11732,8 +11732,7 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
     if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
     if (!status && *bandwidth > 0 && !dml__shares_memory(comm->job, partner)) {
         double rate;
-        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], until + time / 2, *latency,
-                                   &rate);
+        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], time / 2, *latency, &rate);
         if (rate > 0 && rate < *bandwidth / 2) *bandwidth = rate;
     }
     if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
@@ -22755,16 +22754,24 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
                          (int64_t)run.seed,         (int64_t)run.steps,
                          (int64_t)run.scaled_steps, (int64_t)run.skipped };
     float real[32] = { 0 };
+    dml__note notes[DML__MOST_NOTES];
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
         DML_ASSERT(numbers < 31);
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
+    memset(notes, 0, sizeof notes);
+    if (trainer->notes) memcpy(notes, trainer->notes, sizeof notes);
     if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
         dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
-        dml_comm_broadcast(comm, trainer->notes, sizeof trainer->notes, DML_U8, 0) != DML_OK)
+        dml_comm_broadcast(comm, notes, sizeof notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
+    bool noted = false;
+    for (int i = 0; i < DML__MOST_NOTES; i++) noted = noted || notes[i].name[0];
+    if (noted && !dml__have_notes(trainer))
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for rank 0's notes");
+    if (trainer->notes) memcpy(trainer->notes, notes, sizeof notes);
     for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
     o->kind = (dml_optimizer_kind)whole[0];
     o->nesterov = whole[1] != 0;

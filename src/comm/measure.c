@@ -155,10 +155,10 @@ static dml_status dml__send_stream(dml_comm *comm, int partner, uint8_t *data, s
 
 /* The rate that goes on: shaped links let a burst pass at once, so of streams twice as long each the last
    counts, until the time is over; a short one may have been delayed, and gets another try. */
-static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double until,
+static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double time,
                                     double latency, double *rate)
 {
-    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency;
+    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency, until = dml_seconds() + time;
     double seconds = 0;
     int messages = 1;
     dml_status status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
@@ -200,8 +200,7 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
     if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
     if (!status && *bandwidth > 0 && !dml__shares_memory(comm->job, partner)) {
         double rate;
-        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], until + time / 2, *latency,
-                                   &rate);
+        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], time / 2, *latency, &rate);
         if (rate > 0 && rate < *bandwidth / 2) *bandwidth = rate;
     }
     if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);

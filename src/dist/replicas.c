@@ -34,16 +34,24 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
                          (int64_t)run.seed,         (int64_t)run.steps,
                          (int64_t)run.scaled_steps, (int64_t)run.skipped };
     float real[32] = { 0 };
+    dml__note notes[DML__MOST_NOTES];
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
         DML_ASSERT(numbers < 31);
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
+    memset(notes, 0, sizeof notes);
+    if (trainer->notes) memcpy(notes, trainer->notes, sizeof notes);
     if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
         dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
-        dml_comm_broadcast(comm, trainer->notes, sizeof trainer->notes, DML_U8, 0) != DML_OK)
+        dml_comm_broadcast(comm, notes, sizeof notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
+    bool noted = false;
+    for (int i = 0; i < DML__MOST_NOTES; i++) noted = noted || notes[i].name[0];
+    if (noted && !dml__have_notes(trainer))
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for rank 0's notes");
+    if (trainer->notes) memcpy(trainer->notes, notes, sizeof notes);
     for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
     o->kind = (dml_optimizer_kind)whole[0];
     o->nesterov = whole[1] != 0;

@@ -41,6 +41,12 @@
    don't repay the copy, wherever B lies. */
 #define DML__IN_PLACE_ROWS 240
 
+/* A long B that is read in steps beside an A that is, too, comes from beyond the second cache, where only
+   what is read from end to end is asked for in time: it is packed for so many rows, of lines of so many
+   floats. */
+#define DML__FAR_ROWS 48
+#define DML__FAR_LINE 256
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -564,11 +570,20 @@ static ptrdiff_t dml__rows_in_place(const dml__job *job, const dml__matrix *b, p
     return near ? PTRDIFF_MAX : DML__IN_PLACE_ROWS;
 }
 
+static bool dml__b_is_far(const dml__job *job, const dml__matrix *b, ptrdiff_t rows)
+{
+    const dml__factor *a = &job->product.a;
+    return rows >= DML__FAR_ROWS && b->k_step >= DML__FAR_LINE && a->pack == dml__pack_matrix &&
+           ((const dml__matrix *)a->source)->k_step != 1 &&
+           dml__holds_more(job->product.k, b->k_step, job->l2 / (ptrdiff_t)sizeof(float));
+}
+
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
+    if (dml__b_is_far(job, b, rows)) return true;
     if (dml__loads_lines(job) && rows <= dml__rows_in_place(job, b, kc) && !dml__collides(b->k_step))
         return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;

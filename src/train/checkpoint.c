@@ -79,7 +79,7 @@ static const char *dml__note_fault(const char *name, const char *text)
 /* Which place has the name; "": which is free; -1: none. */
 static int dml__find_note(const dml_trainer *trainer, const char *name)
 {
-    for (int i = 0; i < DML__MOST_NOTES; i++)
+    for (int i = 0; trainer->notes && i < DML__MOST_NOTES; i++)
         if (strcmp(trainer->notes[i].name, name) == 0) return i;
     return -1;
 }
@@ -90,6 +90,7 @@ static const char *dml__put_note(dml_trainer *trainer, const char *name, const c
     int at = fault ? -1 : dml__find_note(trainer, name);
     if (!fault && !text && at >= 0) trainer->notes[at].name[0] = '\0';
     if (fault || !text) return fault;
+    if (!dml__have_notes(trainer)) return "there is no memory left";
     if (at < 0) at = dml__find_note(trainer, "");
     if (at < 0) return "there are 16 others";
     memmove(trainer->notes[at].name, name, strlen(name) + 1); /* which may be what is there */
@@ -102,6 +103,8 @@ DML_API dml_status dml_trainer_set_note(dml_trainer *trainer, const char *name, 
     char shown[DML__SHOWN_BYTES];
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!name) return dml__fail_null(&trainer->context->error, "dml_trainer_set_note", "name");
+    if (text && !dml__have_notes(trainer))
+        return dml__fail(&trainer->context->error, DML_ERROR_MEMORY, "no memory left for a note");
     const char *fault = dml__put_note(trainer, name, text);
     return fault
                ? dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT, "the note \"%s\" can't be kept: %s",
@@ -172,7 +175,7 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
 
 static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
 {
-    for (int i = 0; i < DML__MOST_NOTES; i++) {
+    for (int i = 0; trainer->notes && i < DML__MOST_NOTES; i++) {
         const dml__note *note = &trainer->notes[i];
         if (!note->name[0]) continue;
         texts->pair[texts->count].key = note->name;
@@ -355,8 +358,20 @@ static void dml__read_notes(dml_trainer *trainer, const dml__safetensors *file)
 {
     int pairs;
     const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
-    memset(trainer->notes, 0, sizeof trainer->notes);
+    if (trainer->notes) memset(trainer->notes, 0, DML__MOST_NOTES * sizeof *trainer->notes);
     for (int i = 0; i < pairs; i++) dml__put_note(trainer, pair[i].key, pair[i].value);
+}
+
+/* Whether there is room for the notes in the file, before anything is changed. */
+static dml_status dml__make_room_for_notes(dml_trainer *trainer, const dml__safetensors *file)
+{
+    int pairs;
+    const dml__metadata *pair = dml__safetensors_pairs(file, &pairs);
+    for (int i = 0; i < pairs; i++)
+        if (!dml__note_fault(pair[i].key, pair[i].value) && !dml__have_notes(trainer))
+            return dml__fail(&trainer->context->error, DML_ERROR_MEMORY,
+                             "no memory left for a checkpoint's notes");
+    return DML_OK;
 }
 
 static dml_status dml__check_not_kept(const dml_trainer *trainer)
@@ -377,6 +392,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
+    if (status == DML_OK) status = dml__make_room_for_notes(trainer, file);
     if (status == DML_OK && dml__complete_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
         status = trainer->context->error.status = DML_ERROR_FORMAT;
     if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;

@@ -39,8 +39,18 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     }
     dml__buffer_destroy(context, trainer->squares);
     dml__release(&context->memory, trainer->spent);
+    dml__release(&context->memory, trainer->notes);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
+}
+
+DML__LOCAL bool dml__have_notes(dml_trainer *trainer)
+{
+    if (trainer->notes) return true;
+    trainer->notes =
+        (dml__note *)dml__allocate_array(&trainer->context->memory, DML__MOST_NOTES, sizeof *trainer->notes);
+    if (trainer->notes) memset(trainer->notes, 0, DML__MOST_NOTES * sizeof *trainer->notes);
+    return trainer->notes != NULL;
 }
 
 DML_API void dml_trainer_destroy(dml_trainer *trainer)

@@ -72,9 +72,9 @@ struct dml_trainer {
     bool alone;    /* which nobody has called who is in the context himself */
     bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
     dml__late_update late;
-    bool swapped;                     /* it lies in w, and w in its place */
-    dml__note notes[DML__MOST_NOTES]; /* the program's own, for checkpoints */
-    dml_buffer *squares;              /* partial sums of squares, where the device has memory of its own */
+    bool swapped;        /* it lies in w, and w in its place */
+    dml__note *notes;    /* (DML__MOST_NOTES): the program's own, for checkpoints; NULL: none yet */
+    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
 
 static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
@@ -116,6 +116,9 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
 
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
+
+/* Makes the place for notes, if there is none yet; false: no memory. */
+DML__LOCAL bool dml__have_notes(dml_trainer *trainer);
 
 /* Every vector but g is whole again. */
 DML__LOCAL void dml__have_gathered(dml_trainer *trainer);
