@@ -11685,21 +11685,25 @@ static dml_status dml__send_stream(dml_comm *comm, int partner, uint8_t *data, s
     return status;
 }
 
-/* The rate that goes on: shaped links let a burst pass at once, so of streams twice as long each the last
-   counts, until the time is over; a short one may have been delayed, and gets another try. */
+/* The rate that goes on, where a shaped link lets a burst pass at once: of streams twice as long each, until
+   two in turn took most of `time`, as one that is delayed does, too. The better of these two then, or what
+   came last. */
 static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, size_t bytes, double time,
-                                    double latency, double *rate)
+                                    double *rate)
 {
-    const double most = (double)DML__STREAM_BYTES, answer = 2 * latency, until = dml_seconds() + time;
-    double seconds = 0;
-    int messages = 1;
-    dml_status status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
-    while (!status && dml_seconds() < until && messages * (double)bytes < most)
-        status = dml__send_stream(comm, partner, data, bytes, messages *= 2, &seconds);
-    *rate = dml__best_rate(messages * (double)bytes, seconds - answer, 0);
-    if (status || dml_seconds() > until) return status;
-    status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
-    *rate = dml__best_rate(messages * (double)bytes, seconds - answer, *rate);
+    const double until = dml_seconds() + 4 * time;
+    double seconds, before = 0;
+    dml_status status = DML_OK;
+    *rate = 0;
+    for (int messages = 1, long_ones = 0; !status && long_ones < 2; messages *= 2) {
+        status = dml__send_stream(comm, partner, data, bytes, messages, &seconds);
+        before = *rate;
+        *rate = dml__best_rate(messages * (double)bytes, seconds, 0);
+        long_ones = seconds > time / 2 ? long_ones + 1 : 0;
+        if (dml_seconds() > until) return status;
+        if (messages * (double)bytes >= (double)DML__STREAM_BYTES) break;
+    }
+    if (before > *rate) *rate = before;
     return status;
 }
 
@@ -11732,7 +11736,7 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
     if (status || !dml__fit_link(bytes, seconds, count, latency, bandwidth)) *bandwidth = 0;
     if (!status && *bandwidth > 0 && !dml__shares_memory(comm->job, partner)) {
         double rate;
-        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], time / 2, *latency, &rate);
+        status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], time / 2, &rate);
         if (rate > 0 && rate < *bandwidth / 2) *bandwidth = rate;
     }
     if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);

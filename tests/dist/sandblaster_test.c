@@ -130,6 +130,8 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
             raise(SIGKILL);
         ranks_sleep(0.002); /* there is something left to do when it dies */
     }
+    /* However late it is, it gets a portion of the first evaluation. */
+    if (plan->dies && plan->how == IN_A_PUSH && w->me > plan->dies) wait_until(plan, &plan->stage, 1);
     if (plan->kills && count_up(&plan->calls) == 10) {
         while (!__atomic_load_n(&plan->pids[plan->victim], __ATOMIC_SEQ_CST)) ranks_sleep(0.001);
         kill(plan->pids[plan->victim], SIGKILL);
@@ -161,6 +163,7 @@ static void die_in_a_push(worker *w, dml_comm *comm, const dml_cluster *cluster,
     }
     for (int i = 0; i < COUNT; i++) g[i] = 1000;
     if (words[0] == PUSH) dml_ps_wait(ps, dml_ps_push_to(ps, (int)words[5], g, 0, COUNT - 1));
+    count_up(&w->p->stage);
     if (words[0] == PUSH) raise(SIGKILL);
 }
 
