@@ -24525,6 +24525,8 @@ DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, fl
 #include <math.h>
 #if defined(DML__HAS_AVX2)
 #include <immintrin.h>
+#elif defined(__SSE__)
+#include <xmmintrin.h>
 #endif
 
 /* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
@@ -24709,7 +24711,7 @@ DML__ROOT_MAP(dml__lamb_map)
    an instruction that meets one takes a hundred times as long (a whole update of 87,381 parameters 50). */
 static unsigned dml__leave_denormals_out(void)
 {
-#if defined(DML__HAS_AVX2) && defined(__SSE__)
+#if defined(__SSE__)
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
     return before;
@@ -24720,18 +24722,25 @@ static unsigned dml__leave_denormals_out(void)
 
 static void dml__let_denormals_in(unsigned before)
 {
-#if defined(DML__HAS_AVX2) && defined(__SSE__)
+#if defined(__SSE__)
     _mm_setcsr(before);
 #else
     (void)before;
 #endif
 }
 
+/* A call of its own, across which nothing is computed early or late. */
+DML__NOINLINE static void dml__run_update(dml__map_kernel kernel, dml_isa isa, size_t n,
+                                          const dml__map_operands *at)
+{
+    kernel(isa, n, at);
+}
+
 #define DML__UPDATE_MAP(name)                                                                                \
     static void name##_normal(dml_isa isa, size_t n, const dml__map_operands *at)                            \
     {                                                                                                        \
         const unsigned before = dml__leave_denormals_out();                                                  \
-        name(isa, n, at);                                                                                    \
+        dml__run_update(name, isa, n, at);                                                                   \
         dml__let_denormals_in(before);                                                                       \
     }
 DML__UPDATE_MAP(dml__sgd_map)
