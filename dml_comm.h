@@ -373,7 +373,7 @@ typedef struct dml_comm_options {
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
-       DML_COMM_BANDWIDTH, else rank 0 measures when it opens, for about 20 ms. */
+       DML_COMM_BANDWIDTH, else rank 0 measures when it opens (20 ms, on slow links 60). */
     double link_latency_us, link_bandwidth_gbit;
     /* Sums are added in the order of the ranks, (((0 + 1) + 2) + ...), by whatever algorithm and transport,
        however they are cut and come: the same bits in every run with as many ranks, but for which NaN a NaN
@@ -10887,8 +10887,8 @@ DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
    and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
-   memory; where rank 0 shares it with nobody, a machine. Takes about 20 ms at most, and a fiftieth of
-   the timeout. Nothing is measured where the numbers or an algorithm were given. */
+   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on slow links three times that, and a
+   fiftieth of the timeout. Nothing is measured where the numbers or an algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
@@ -11709,7 +11709,7 @@ static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, 
 
 /* Rank 0's part: fits the line as soon as the rounds, or half of the time, are over (bandwidth 0: there is
    none). A size that would take too long by what the one before it took is left out, and all above it. What a
-   wire carries goes on in the other half: half of the fitted bandwidth or less was a burst. */
+   wire carries goes on afterwards: half of the fitted bandwidth or less was a burst. */
 static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double time, double *latency,
                                  double *bandwidth)
 {

@@ -92,7 +92,7 @@ typedef struct dml_comm_options {
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
-       DML_COMM_BANDWIDTH, else rank 0 measures when it opens, for about 20 ms. */
+       DML_COMM_BANDWIDTH, else rank 0 measures when it opens (20 ms, on slow links 60). */
     double link_latency_us, link_bandwidth_gbit;
     /* Sums are added in the order of the ranks, (((0 + 1) + 2) + ...), by whatever algorithm and transport,
        however they are cut and come: the same bits in every run with as many ranks, but for which NaN a NaN

@@ -177,7 +177,7 @@ static dml_status dml__lasting_rate(dml_comm *comm, int partner, uint8_t *data, 
 
 /* Rank 0's part: fits the line as soon as the rounds, or half of the time, are over (bandwidth 0: there is
    none). A size that would take too long by what the one before it took is left out, and all above it. What a
-   wire carries goes on in the other half: half of the fitted bandwidth or less was a burst. */
+   wire carries goes on afterwards: half of the fitted bandwidth or less was a burst. */
 static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, double time, double *latency,
                                  double *bandwidth)
 {

@@ -26,8 +26,8 @@ DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
    to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
    and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
-   memory; where rank 0 shares it with nobody, a machine. Takes about 20 ms at most, and a fiftieth of
-   the timeout. Nothing is measured where the numbers or an algorithm were given. */
+   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on slow links three times that, and a
+   fiftieth of the timeout. Nothing is measured where the numbers or an algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
