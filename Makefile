@@ -138,8 +138,8 @@ $(BUILD)/bench/transport: bench/transport.c bench/loopback.h tests/net/sockets.h
 	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -Isrc $< $(addprefix src/,base/clock.c base/cpu.c \
 	    base/memory.c base/os_thread.c net/host_memory.c net/local.c net/shm.c net/shm_meet.c) -o $@ $(BASE_LIBS)
 
-# This one says what the library keeps to itself.
-$(BUILD)/bench/allreduce: bench/allreduce.c $(wildcard bench/*.h) dml.h $(SOURCES)
+# These say what the library keeps to itself.
+$(BUILD)/bench/allreduce $(BUILD)/bench/choice: $(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) dml.h $(SOURCES)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -I. -Isrc $< \
@@ -188,7 +188,7 @@ SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph ops train net comm dist
 # Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
 # rest is about time and processes.
-COMM_MEMORY := $(addprefix comm/,arguments choice collectives faults fork frame groups in_place leaves messages random_program \
+COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program \
     reduce_op settings stats trace)
 COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 

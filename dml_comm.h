@@ -84,6 +84,23 @@
 #define DML__DRIVERS_END
 #endif
 
+/* Around kernels, whose loops are written as they shall run: without the passes of -O2 that leave them as
+   they are, gcc takes a quarter less time for them. (-fgcse, which takes constants out of loops, and
+   -ftree-dominator-opts are worth theirs.) */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 8 && defined(__OPTIMIZE__)
+#define DML__KERNELS_BEGIN                                                                                   \
+    _Pragma("GCC push_options")                                                                              \
+        _Pragma("GCC optimize(\"no-tree-pre,no-code-hoisting,no-tree-sink,no-schedule-insns2\")")            \
+            _Pragma("GCC optimize(\"no-tree-vrp,no-thread-jumps,no-tree-slp-vectorize\")")                   \
+                _Pragma("GCC optimize(\"no-tree-loop-vectorize,no-tree-pta,no-tree-ccp,no-tree-reassoc\")")  \
+                    _Pragma("GCC optimize(\"no-tree-dse,no-store-merging,no-cse-follow-jumps\")")            \
+                        _Pragma("GCC optimize(\"no-rerun-cse-after-loop,no-peephole2\")")
+#define DML__KERNELS_END _Pragma("GCC pop_options")
+#else
+#define DML__KERNELS_BEGIN
+#define DML__KERNELS_END
+#endif
+
 /* For the public headers, which a C++ program may compile with -Wold-style-cast. */
 #ifdef __cplusplus
 #define DML__CAST(type, value) static_cast<type>(value)
@@ -615,6 +632,19 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
                                             const size_t *offsets, dml_dtype dtype, dml_reduce_op op,
                                             void *out);
 
+/* What this rank has for rank r, in_counts[r] elements of `in` from in_offsets[r] on, goes to rank r, and
+   what rank r has for this one, out_counts[r] elements, to `out` from out_offsets[r] on: each must be as many
+   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH (under MPI what MPI makes of it). A rank
+   knows its own counts (world_size) only; what others have for it dml_comm_all_to_all of the counts tells.
+   They are read before the call returns. Offsets of NULL: one part behind the other. `in` and `out` lie
+   apart. */
+DML_API dml_status dml_comm_all_to_allv(dml_comm *comm, const void *in, const size_t *in_counts,
+                                        const size_t *in_offsets, dml_dtype dtype, void *out,
+                                        const size_t *out_counts, const size_t *out_offsets);
+DML_API dml_request *dml_comm_all_to_allv_start(dml_comm *comm, const void *in, const size_t *in_counts,
+                                                const size_t *in_offsets, dml_dtype dtype, void *out,
+                                                const size_t *out_counts, const size_t *out_offsets);
+
 /* Returns when every rank has called it. */
 DML_API dml_status dml_comm_barrier(dml_comm *comm);
 DML_API dml_request *dml_comm_barrier_start(dml_comm *comm);
@@ -953,13 +983,13 @@ typedef struct dml_all_reduce_sync_options {
     dml_compression compression; /* the same on all ranks; zero: none */
     /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward
        pass waits for those of the parameters that it is about to read, and updates these; what it reads first
-       goes before what is still queued. Results are the same bits. Everything that looks at the model or the
-       trainer in between waits for all of them, by itself; what it must not do is read w by a pointer that
-       dml_trainer_get or dml_graph_get gave before the step. Programs with a thread of their own
-       (DML_ERROR_STATE while w isn't there) have the trainer's thread call dml_trainer_gather first. An error
-       of the exchange is then the next call's, and the step that it is of has been counted. Steps by
-       dml_trainer_backward and dml_trainer_update, of trainers that clip, check or scale the loss, of
-       optimizers of whole parameters, and with DML_COMPRESS_POWER end as they do without. Source: Peng et
+       goes before what is still queued. Results are the same bits. All ranks have it or none. Everything that
+       looks at the model or the trainer in between waits for all of them, by itself; what it must not do is
+       read w by a pointer that dml_trainer_get or dml_graph_get gave before the step. Programs with a thread
+       of their own (DML_ERROR_STATE while w isn't there) have the trainer's thread call dml_trainer_gather
+       first. An error of the exchange is then the next call's, and the step that it is of has been counted.
+       Steps by dml_trainer_backward and dml_trainer_update, of trainers that clip, check or scale the loss,
+       of optimizers of whole parameters, and with DML_COMPRESS_POWER end as they do without. Source: Peng et
        al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler),
        SOSP 2019; Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3),
        MLSys 2019. */
@@ -1270,7 +1300,10 @@ typedef struct dml_downpour_options {
 
 /* For dml_trainer_sync, on workers; the servers call dml_parameter_server_serve. Between fetches a worker
    goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
-   warm start. What doesn't go is as with dml_parameter_server_sync. NULL options: all defaults. Source: Dean
+   warm start. What doesn't go is as with dml_parameter_server_sync. dml_trainer_gather pushes what wasn't
+   pushed yet and fetches w and the state of the servers' optimizer, so that a checkpoint has both, the latter
+   as "dml.server.sum.dense_1.weight": Downpour with the same optimizer goes on from it (with other workers'
+   pushes in between, as always), everything else leaves it out. NULL options: all defaults. Source: Dean
    et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5 (Downpour SGD, Adagrad on
    the servers, warm start). */
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
@@ -5017,12 +5050,12 @@ DML__LOCAL const dml__host_calls *dml__system_host(void)
 
 typedef struct dml__shm_settings {
     int rank, world;
-    bool off;          /* no memory is shared with this rank */
-    size_t ring_bytes; /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 512 KiB, from
-                          17 ranks on less */
-    int spin;          /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
-                          ranks on this host than processors; -1: none */
-    bool no_reads;     /* nobody reads another's own memory: all bytes go through the rings */
+    bool off;           /* no memory is shared with this rank */
+    size_t ring_bytes;  /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 2 MiB, or
+                           512 KiB where there are more ranks than processors; of many ranks less */
+    int spin;           /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
+                           ranks on this host than processors; -1: none */
+    bool no_reads;      /* nobody reads another's own memory: all bytes go through the rings */
     bool reads_if_fast; /* this rank reads it only if that takes less than two copies */
     double seconds;     /* until every rank has to have answered */
     /* Takes in what has come on the control channels meanwhile; false: that has ended the job. NULL: it stays
@@ -5063,6 +5096,76 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 #ifndef DML_NET_SHM_RING_H
 #define DML_NET_SHM_RING_H
 
+/* ---- net/shm_copy.h ---- */
+
+/* shm_copy.h: how bytes get into a ring that another processor reads. */
+#ifndef DML_NET_SHM_COPY_H
+#define DML_NET_SHM_COPY_H
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* What one processor has just written comes to the other from its cache, line by line. Where they share a
+   cache that is fast. Between two parts of a chip, or two sockets, it is several times slower than memory,
+   which both read ahead: then lines had better not stay in a cache. A virtual machine's processors may be
+   near now and far in a moment, so whoever sends goes by the last lines that came to it from the receiver. */
+
+/* The processor's clock, and once all that was read before is there; 0: it has none, and copies go as they
+   go. */
+static inline uint64_t dml__shm_ticks(void)
+{
+#if defined(__SSE2__)
+    return __builtin_ia32_rdtsc();
+#else
+    return 0;
+#endif
+}
+static inline uint64_t dml__shm_ticks_after_reads(void)
+{
+#if defined(__SSE2__)
+    _mm_lfence();
+#endif
+    return dml__shm_ticks();
+}
+
+#define DML__SHM_FAR_TICKS 250 /* of a line that comes from far, at least: about 0.1 us */
+#define DML__SHM_FAR 4         /* more such lines lately than others: the other processor is far */
+#define DML__SHM_PAST 2048     /* bytes of a piece at least that goes past the caches then */
+
+/* `far` after a line that took so long. */
+static inline int dml__shm_judge(int far_lines, uint64_t ticks)
+{
+    if (ticks < DML__SHM_FAR_TICKS) return far_lines > 0 ? far_lines - 1 : 0;
+    return far_lines < 2 * DML__SHM_FAR ? far_lines + 1 : far_lines;
+}
+
+/* Copies to a place of the same alignment, past the caches as far as that is in whole lines. */
+static inline void dml__shm_copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+#if defined(__SSE2__)
+    const size_t unaligned = (size_t)(0 - (uintptr_t)to) & 63, head = unaligned < bytes ? unaligned : bytes;
+    memcpy(to, from, head);
+    for (to += head, from += head, bytes -= head; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        const __m128i *const source = (const __m128i *)(const void *)from;
+        __m128i *const target = (__m128i *)(void *)to;
+        const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
+        const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence(); /* else what says that they are there might be seen before them */
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+#endif
+
 #include <string.h>
 
 #define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
@@ -5072,6 +5175,8 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 #define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
+#define DML__SHM_RING_NEAR (512u * 1024) /* up to which one begins anew whenever it is empty, */
+#define DML__SHM_FEW 4096u               /* and any if no more than these were in it */
 
 typedef struct dml__shm_piece {
     uint32_t number; /* 1 + that of the piece, once it is there */
@@ -5097,7 +5202,9 @@ typedef struct dml__shm_sender {
     uint8_t *ring; /* (size) */
     uint32_t size, head, tail;
     uint32_t at, freed; /* the end of what was written; the end of what was consumed of it */
+    uint32_t begun;     /* where it was when the ring was empty last */
     uint32_t remote;    /* how many of the pieces that are on their way are remote: the last */
+    int far_lines;      /* see shm_copy.h */
     uint32_t ends[DML__SHM_PIECES], sizes[DML__SHM_PIECES]; /* of these pieces; bytes of the remote ones */
 } dml__shm_sender;
 
@@ -5115,6 +5222,14 @@ typedef struct dml__shm_receiver {
 
 /* ---- sending ---- */
 
+/* Before dml__shm_learn, if it is for a large piece: a small one would wait for what it needn't know. */
+static inline void dml__shm_time_line(dml__shm_sender *s)
+{
+    const uint64_t begin = dml__shm_ticks();
+    if (__atomic_load_n(&s->way->tail, __ATOMIC_SEQ_CST) != s->tail)
+        s->far_lines = dml__shm_judge(s->far_lines, dml__shm_ticks_after_reads() - begin);
+}
+
 /* Learns what the receiver has consumed; false: it has spoiled the ring. */
 static inline bool dml__shm_learn(dml__shm_sender *s)
 {
@@ -5122,7 +5237,10 @@ static inline bool dml__shm_learn(dml__shm_sender *s)
     if (tail - s->tail > s->head - s->tail) return false;
     if (tail != s->tail) s->freed = s->ends[(tail - 1) % DML__SHM_PIECES];
     s->tail = tail;
-    if (tail == s->head) s->at = s->freed = 0; /* near what was last used */
+    if (tail == s->head) {
+        if (s->size > DML__SHM_RING_NEAR && s->at - s->begun >= DML__SHM_FEW) s->begun = s->at;
+        s->at = s->freed = s->begun; /* few bytes, and all in a small ring: where the last ones were */
+    }
     return true;
 }
 
@@ -5188,7 +5306,10 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
         if (bytes <= over + DML__SHM_SHORT) return 0;
         bytes -= over;
     }
-    memcpy(s->ring + begin, data, bytes);
+    if (s->far_lines < DML__SHM_FAR || bytes < DML__SHM_PAST)
+        memcpy(s->ring + begin, data, bytes);
+    else
+        dml__shm_copy_past(s->ring + begin, data, bytes);
     s->at += pad + bytes;
     dml__shm_publish(s, begin, bytes, 0);
     return bytes;
@@ -5530,11 +5651,13 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_t
     talk->expects = DML__SHM_ANSWER;
 }
 
-/* Two segments of the engine's, which a core's L2 still holds: larger rings are slower. Of many ranks, each
-   has rings of 8 MiB for what comes to it, as long as they are of 64 KiB: the memory is taken at once. */
+/* Where ranks share processors, two segments of the engine's, which are used again and again, as near as the
+   second cache. Else rings go round beyond it: a line that the other processor's second cache still has comes
+   slower from there than from what both share. Of many ranks, each has rings of 8 MiB for what comes to it,
+   as long as they are of 64 KiB: the memory is taken at once. */
 static uint32_t dml__shm_usual_ring(int world)
 {
-    uint32_t ring = 512u * 1024;
+    uint32_t ring = world > dml_cpu_count() ? DML__SHM_RING_NEAR : 4 * DML__SHM_RING_NEAR;
     while (ring > 64u * 1024 && (uint64_t)ring * (uint64_t)world > 8u * 1024 * 1024) ring /= 2;
     return ring;
 }
@@ -5779,6 +5902,7 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
     size_t gone = 0;
     if (pair->out.remote ||
         (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        if (spans[count - 1].bytes >= DML__SHM_PAST) dml__shm_time_line(&pair->out);
         if (dml__shm_learn(&pair->out))
             gone = dml__shm_remote_gone(&pair->out);
         else
@@ -7484,9 +7608,16 @@ typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive, or how many leaves there are */
-    uint64_t count;
+    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
+    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
 } dml__signature;
+
+/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
+#define DML__BY_PARTS 1
+static inline bool dml__is_by_parts(const dml__signature *signature)
+{
+    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
+}
 
 /* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
 #define DML__SIGNATURE_TEXT 96
@@ -7524,6 +7655,8 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
         snprintf(text, DML__SIGNATURE_TEXT, "?()");
     } else if (!operations[operation].data) {
         snprintf(text, DML__SIGNATURE_TEXT, "%s()", operations[operation].name);
+    } else if (dml__is_by_parts(signature)) {
+        snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
@@ -7786,7 +7919,9 @@ typedef struct dml__collective {
     uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
                      0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
-                                       of different sizes; NULL: `count` each, one after the other */
+                                       of different sizes; NULL: `count` each, one after the other.
+                                       Of all-to-all they are this rank's parts of OUT, */
+    const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */
@@ -7839,7 +7974,7 @@ typedef struct dml__algorithm_info {
     const char *name; /* as in DML_COMM_ALGO: "ring" */
     dml__comm_operation operation;
     void (*write)(const dml__collective *collective, dml__schedule *schedule);
-    bool equal_parts; /* takes no counts and offsets */
+    bool equal_parts; /* takes no counts and offsets (of all-to-all "pairwise" takes those of all_to_allv) */
     bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
     /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
        and all-to-all in place that have less of it than that are run in rounds, each over as many elements as
@@ -8053,6 +8188,16 @@ static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
     return block;
 }
 
+/* What of all-to-all's IN goes to that rank. */
+static inline dml__stretch dml__in_part(const dml__collective *c, int rank)
+{
+    dml__stretch part;
+    if (!c->in_counts) return dml__block_of(c, rank);
+    part.offset = c->in_offsets[rank];
+    part.count = c->in_counts[rank];
+    return part;
+}
+
 /* The rank `distance` further on, which is in (-2 size, 2 size). */
 static inline int dml__rank_at(const dml__collective *c, int distance)
 {
@@ -8133,6 +8278,20 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 static inline bool dml__is_in_place(const dml__algorithm_info *info)
 {
     return info->write == dml__write_in_place_all_to_all;
+}
+
+#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
+
+/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
+   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
+   pay); all of them where that is 0, or of other calls. */
+static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
+                                         uint64_t cached)
+{
+    uint64_t most = count;
+    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
+    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
+    return most;
 }
 
 /* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
@@ -9231,13 +9390,17 @@ DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__sche
 /* At step i each sends to the rank i further on, one step after the other if `paced`. */
 static void dml__write_exchanges(const dml__collective *c, dml__schedule *s, bool paced)
 {
-    const uint64_t n = c->count, own = (uint64_t)c->rank * n;
+    const dml__stretch own = dml__in_part(c, c->rank), place = dml__block_of(c, c->rank);
     int last = -1;
-    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own, n, DML__SPACE_IN, own);
+    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, place.offset, place.count, DML__SPACE_IN, own.offset);
     for (int i = 1; i < c->size; i++) {
         const int to = dml__rank_at(c, i), from = dml__rank_at(c, -i);
-        const int got = dml__add_receive(s, from, DML__STEP_RECEIVE, DML__SPACE_OUT, (uint64_t)from * n, n);
-        const int send = dml__add_send(s, to, DML__SPACE_IN, (uint64_t)to * n, n);
+        const dml__stretch in = dml__block_of(c, from), out = dml__in_part(c, to);
+        int got = dml__add_receive(s, from, DML__STEP_RECEIVE, DML__SPACE_OUT, in.offset, in.count);
+        int send = dml__add_send(s, to, DML__SPACE_IN, out.offset, out.count);
+        /* Of parts that only two ranks know an empty one is told, too, in case the other expects more. */
+        if (got < 0 && c->in_counts) got = dml__add_wait_signal(s, from);
+        if (send < 0 && c->in_counts) send = dml__add_signal(s, to);
         if (paced) dml__add_after(s, send, last);
         last = got;
     }
@@ -9427,35 +9590,39 @@ static uint64_t dml__tree_messages(int m)
     return m < 4 ? (uint64_t)(m > 1) * (uint64_t)m : 4;
 }
 
-/* name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
+/* Of an operation's, those come first that were the best in the worst case, where ranks share processors and
+   prices can't tell (choice_table.h): whose dependent messages are few, and which send on what is still in a
+   cache.
+
+   name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
 static const dml__algorithm_info dml__algorithm_table[] = {
-    { "all_to_all", DML__CALL_ALL_REDUCE, dml__write_all_to_all_all_reduce, false, true, dml__n_per_other,
-      dml__n_per_other, dml__message_per_other },
-    { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
-      dml__n_per_other, dml__message_per_other },
-    { "tree", DML__CALL_ALL_REDUCE, dml__write_double_tree_all_reduce, false, false, NULL, dml__tree_elements,
-      dml__tree_messages },
-    { "round_robin", DML__CALL_ALL_REDUCE, dml__write_round_robin_all_reduce, false, true, dml__n_per_other,
-      dml__n_per_other, dml__message_per_other },
-    { "butterfly", DML__CALL_ALL_REDUCE, dml__write_butterfly_all_reduce, false, false, dml__n_once,
-      dml__butterfly_elements, dml__butterfly_messages },
+    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
+      dml__both_ways, dml__four_per_other },
     { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
       dml__halving_doubling_elements, dml__halving_doubling_messages },
     { "ring", DML__CALL_ALL_REDUCE, dml__write_ring_all_reduce, false, false, NULL, dml__both_ways,
       dml__two_per_other },
-    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
-      dml__both_ways, dml__four_per_other },
-    { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
-      dml__both_ways, dml__two_per_other },
+    { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
+      dml__n_per_other, dml__message_per_other },
     { "chain", DML__CALL_ALL_REDUCE, dml__write_chain_all_reduce, false, true, NULL, dml__n_to_neighbours,
       dml__message_per_neighbour },
+    { "tree", DML__CALL_ALL_REDUCE, dml__write_double_tree_all_reduce, false, false, NULL, dml__tree_elements,
+      dml__tree_messages },
+    { "butterfly", DML__CALL_ALL_REDUCE, dml__write_butterfly_all_reduce, false, false, dml__n_once,
+      dml__butterfly_elements, dml__butterfly_messages },
+    { "all_to_all", DML__CALL_ALL_REDUCE, dml__write_all_to_all_all_reduce, false, true, dml__n_per_other,
+      dml__n_per_other, dml__message_per_other },
+    { "round_robin", DML__CALL_ALL_REDUCE, dml__write_round_robin_all_reduce, false, true, dml__n_per_other,
+      dml__n_per_other, dml__message_per_other },
+    { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
+      dml__both_ways, dml__two_per_other },
 
     { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
       dml__one_message },
-    { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
-      dml__message_per_rank },
     { "direct", DML__CALL_REDUCE, dml__write_direct_reduce, false, true, dml__n_once, dml__n_once,
       dml__one_message },
+    { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
+      dml__message_per_rank },
     { "chain", DML__CALL_REDUCE, dml__write_chain_reduce, false, true, NULL, dml__n_once, dml__one_message },
 
     { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
@@ -9467,37 +9634,37 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "direct", DML__CALL_BROADCAST, dml__write_direct_broadcast, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
-    { "direct", DML__CALL_SCATTER, dml__write_direct_scatter, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "binomial", DML__CALL_SCATTER, dml__write_binomial_scatter, true, false, dml__n_per_place,
       dml__n_per_other, dml__message_per_level },
+    { "direct", DML__CALL_SCATTER, dml__write_direct_scatter, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
 
     { "direct", DML__CALL_GATHER, dml__write_direct_gather, false, false, NULL, dml__n_once,
       dml__one_message },
     { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
       dml__n_per_place, dml__one_message },
 
-    { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
+    { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
-    { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
       dml__halving_elements, dml__butterfly_messages },
     { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
       dml__n_per_other, dml__message_per_other },
+    { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
     { "chain", DML__CALL_REDUCE_SCATTER, dml__write_chain_reduce_scatter, false, true, NULL,
       dml__n_per_rank_of_many, dml__message_per_rank },
 
-    { "pairwise", DML__CALL_ALL_TO_ALL, dml__write_pairwise_all_to_all, true, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "bruck", DML__CALL_ALL_TO_ALL, dml__write_bruck_all_to_all, true, false, dml__n_per_rank,
       dml__half_per_level, dml__message_per_level },
     { "direct", DML__CALL_ALL_TO_ALL, dml__write_direct_all_to_all, true, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "pairwise", DML__CALL_ALL_TO_ALL, dml__write_pairwise_all_to_all, true, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "in_place", DML__CALL_ALL_TO_ALL, dml__write_in_place_all_to_all, true, false, dml__n_to_neighbours,
       dml__n_per_other, dml__message_per_other },
@@ -9576,9 +9743,11 @@ typedef struct dml__price_model {
     double rack_latency;             /* seconds more between two racks */
     double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
     double reduce, copy;             /* bytes/s of sums and copies */
+    double local;                    /* seconds of each, besides */
     uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
     uint64_t
-        scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */
 } dml__price_model;
@@ -10192,11 +10361,12 @@ static dml_status dml__price_round(const dml__price_model *model, const dml__alg
     return status;
 }
 
-/* As many elements as the scratch is enough for, found as the engine does it. */
+/* Elements of a round, found as the engine does it. */
 static uint64_t dml__price_round_count(const dml__price_model *model, const dml__algorithm_info *algorithm,
                                        const dml__collective *collective, size_t element_bytes)
 {
-    uint64_t most = collective->count;
+    uint64_t most = dml__cached_round(collective->operation, collective->size, collective->count,
+                                      model->round / element_bytes);
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
@@ -10309,33 +10479,37 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* When one of its host's processors can be with the rank; which one in *processor. */
-static double dml__price_free_at(const dml__price_run *run, int32_t rank, dml__price_rank **processor)
+/* The processor of its host that can be with the rank soonest, from when on in *from, which is when the rank
+   is free or later. Of several the one that it was with last: to take another would keep that one, idle, from
+   the others. */
+static dml__price_rank *dml__price_processor(const dml__price_run *run, int32_t rank, double *from)
 {
     const int32_t first = run->ranks[rank].first_here;
-    double earliest = 0;
-    *processor = NULL;
+    const double own = *from;
+    dml__price_rank *processor = NULL;
+    bool stays = false;
     for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
         dml__price_rank *at = &run->ranks[i];
         if (at->host != run->ranks[rank].host) break;
+        const bool same = at->processor_of == rank;
         const double idle = at->processor_until > run->now ? at->processor_until : run->now;
-        const double free_at = idle + (at->processor_of == rank ? 0 : run->model->change);
-        if (*processor && free_at >= earliest) continue;
-        *processor = at;
-        earliest = free_at;
+        double free_at = idle + (same ? 0 : run->model->change);
+        if (free_at < own) free_at = own;
+        if (processor && (free_at > *from || (free_at == *from && (stays || !same)))) continue;
+        processor = at;
+        stays = same;
+        *from = free_at;
     }
-    return earliest;
+    return processor;
 }
 
 /* Takes a processor for so long; returns when it will be done. */
 static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
 {
     dml__price_rank *rank = &run->ranks[step->rank];
-    dml__price_rank *processor;
     double from = rank->busy_until > run->now ? rank->busy_until : run->now;
     if (run->model->processors) {
-        const double free_at = dml__price_free_at(run, step->rank, &processor);
-        if (free_at > from) from = free_at;
+        dml__price_rank *processor = dml__price_processor(run, step->rank, &from);
         processor->processor_until = from + seconds;
         processor->processor_of = step->rank;
     }
@@ -10483,7 +10657,7 @@ static void dml__price_try_local(dml__price_run *run, int index)
         step->issued >= dml__price_allowed(run, step))
         return;
     const double rate = step->step.kind == DML__STEP_COPY ? run->model->copy : run->model->reduce;
-    const double seconds = dml__price_segment_bytes(run, step) / rate;
+    const double seconds = run->model->local + dml__price_segment_bytes(run, step) / rate;
     step->issued++;
     dml__price_plan(run, dml__price_compute(run, step, seconds), DML__PRICE_DONE, index);
 }
@@ -10641,10 +10815,11 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
 
 /* Writes the table for groups of `size` ranks. The algorithms are run at a few sizes (price.h) with root 0
    and the model's scratch, but for those that can't be best by what they send alone, and are taken to cost in
-   between what lies on the straight line; of two that come within a hundredth the first in the list is taken.
-   One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After `until`
-   (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of those
-   that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
+   between what lies on the straight line; of those that cost as little as the cheapest, or, where the
+   ranks are all on one host and more than its processors, within a quarter of it, the first in the list is
+   taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
+   `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
+   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,
@@ -10667,10 +10842,10 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
     return choice->algorithm[!equal_parts][operation][i];
 }
 
-/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where segments and
-   grants set in. */
-enum { DML__CHOICE_ANCHORS = 7, DML__CHOICE_MOST = 96 /* algorithms */ };
-static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 13, 16, 19, 22, 26 };
+/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where rounds,
+   segments and grants set in. Beyond the last, pipelines are full, and prices grow by as much a byte. */
+enum { DML__CHOICE_ANCHORS = 8, DML__CHOICE_MOST = 96 /* algorithms */ };
+static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 16, 19, 22, 24 };
 
 /* The one of a call, which may be about one rank's part of the data. */
 static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
@@ -10684,7 +10859,7 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
 static dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
-    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, all of a chain's at 32 MiB */
+    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
     return coarse;
 }
 
@@ -10742,16 +10917,44 @@ typedef struct dml__choice_run {
     int size, count, most_steps;
     const dml__algorithm_info *algorithms; /* (count) */
     bool rank_order;
+    double as_good; /* how many times the least price is taken for the same */
     double until;
     void *work;
     size_t work_bytes;
 } dml__choice_run;
+
+/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
+   measured of algorithms whose prices differ by less than this was in any order. */
+#define DML__CHOICE_AS_GOOD 1.25
+
+static double dml__choice_as_good(const dml__price_model *model, int size)
+{
+    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
+    return turns ? DML__CHOICE_AS_GOOD : 1;
+}
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info)) return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
+}
+
+/* Whether a call of 2^power bytes has room. */
+static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
+    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
+           run->model.scratch / sizeof(float);
+}
+
+/* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */
+static int dml__choice_power(const dml__choice_run *run, int algorithm, int anchor)
+{
+    int power = dml__choice_anchor(run->algorithms[algorithm].operation, run->size, anchor);
+    while (power > 2 && !dml__choice_has_room(run, algorithm, power)) power--;
+    return power;
 }
 
 /* One after the other, as far as is known. */
@@ -10762,11 +10965,11 @@ static double dml__choice_messages(const dml__choice_run *run, int algorithm)
 }
 
 /* The prices of an operation's algorithms at one anchor, in the order of their bounds: one whose bound is
-   above the best that was found isn't run, and its bound stands for its price. */
+   too far above the best that was found isn't run, and its bound stands for its price. */
 static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation operation, int anchor,
                                double (*seconds)[DML__CHOICE_ANCHORS])
 {
-    const int power = dml__choice_anchor(operation, run->size, anchor);
+    const int whole = dml__choice_anchor(operation, run->size, anchor);
     double best[2] = { INFINITY, INFINITY }; /* of all; of those that take unequal parts */
     for (int a = 0; a < run->count; a++) seconds[a][anchor] = -1;
     for (;;) {
@@ -10774,13 +10977,15 @@ static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation o
         double least = INFINITY;
         for (int a = 0; a < run->count; a++) {
             if (!dml__choice_takes(run, a, operation) || seconds[a][anchor] >= 0) continue;
-            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a], power);
+            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a],
+                                                   dml__choice_power(run, a, anchor));
             if (next < 0 || bound < least) next = a, least = bound;
         }
         if (next < 0) return;
         const bool equal = run->algorithms[next].equal_parts;
+        const int power = dml__choice_power(run, next, anchor);
         double *price = &seconds[next][anchor];
-        if (least > (equal ? best[0] : best[1]))
+        if (least > run->as_good * (equal ? best[0] : best[1]))
             *price = least;
         else if (anchor > 0 && seconds[next][anchor - 1] == INFINITY)
             *price = INFINITY;
@@ -10789,6 +10994,7 @@ static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation o
         else
             *price = dml__choice_price(&run->model, run->size, &run->algorithms[next], power, run->most_steps,
                                        run->work, run->work_bytes);
+        if (power < whole) continue; /* (of a smaller call) */
         if (*price < best[0]) best[0] = *price;
         if (!equal && *price < best[1]) best[1] = *price;
     }
@@ -10800,34 +11006,46 @@ static double dml__choice_bytes(int power)
 }
 
 /* On the line through the two of the anchors around 2^power, or through the last two. */
-static double dml__choice_between(const double seconds[DML__CHOICE_ANCHORS], dml__comm_operation operation,
-                                  int size, int power)
+static double dml__choice_between(const dml__choice_run *run, int algorithm,
+                                  const double seconds[DML__CHOICE_ANCHORS], int power)
 {
+    const dml__comm_operation operation = run->algorithms[algorithm].operation;
     int i = 1;
-    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, size, i)) i++;
-    const double low = dml__choice_bytes(dml__choice_anchor(operation, size, i - 1));
-    const double high = dml__choice_bytes(dml__choice_anchor(operation, size, i));
-    const double part = (dml__choice_bytes(power) - low) / (high - low);
+    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, run->size, i)) i++;
+    const double low = dml__choice_bytes(dml__choice_power(run, algorithm, i - 1));
+    const double high = dml__choice_bytes(dml__choice_power(run, algorithm, i));
     if (!(seconds[i] < INFINITY && seconds[i - 1] < INFINITY)) return INFINITY;
+    if (!dml__choice_has_room(run, algorithm, power)) return INFINITY;
+    /* (Of the fewest bytes some ranks have none to send, which is no measure of what lies above.) */
+    if (i == 1 && power > dml__choice_anchor(operation, run->size, 0)) return seconds[1];
+    const double part = high > low ? (dml__choice_bytes(power) - low) / (high - low) : 0;
     return part <= 0 ? seconds[i - 1] : seconds[i - 1] + part * (seconds[i] - seconds[i - 1]);
+}
+
+/* The first in the list that costs as good as the least. */
+static uint8_t dml__choose_at(const dml__choice_run *run, dml__comm_operation operation,
+                              double (*seconds)[DML__CHOICE_ANCHORS], int power, bool unequal)
+{
+    double least = INFINITY;
+    uint8_t chosen = DML__CHOICE_NONE;
+    for (int pass = 0; pass < 2; pass++)
+        for (int a = 0; a < run->count && (!pass || chosen == DML__CHOICE_NONE); a++) {
+            if (!dml__choice_takes(run, a, operation)) continue;
+            if (unequal && run->algorithms[a].equal_parts) continue;
+            const double price = dml__choice_between(run, a, seconds[a], power);
+            if (!pass && price < least) least = price;
+            if (pass && price <= run->as_good * least) chosen = (uint8_t)a;
+        }
+    return chosen;
 }
 
 static void dml__choose_for(const dml__choice_run *run, dml__comm_operation operation,
                             double (*seconds)[DML__CHOICE_ANCHORS], dml__choice *choice)
 {
     for (int i = 0; i < DML__CHOICE_SIZES; i++)
-        for (int unequal = 0; unequal < 2; unequal++) {
-            uint8_t *chosen = &choice->algorithm[unequal][operation][i];
-            double best = INFINITY;
-            for (int a = 0; a < run->count; a++) {
-                if (!dml__choice_takes(run, a, operation)) continue;
-                if (unequal && run->algorithms[a].equal_parts) continue;
-                const double price = dml__choice_between(seconds[a], operation, run->size, i);
-                if (*chosen != DML__CHOICE_NONE && !(price < 0.99 * best)) continue;
-                *chosen = (uint8_t)a;
-                best = price;
-            }
-        }
+        for (int unequal = 0; unequal < 2; unequal++)
+            choice->algorithm[unequal][operation][i] =
+                dml__choose_at(run, operation, seconds, i, unequal != 0);
 }
 
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
@@ -10843,6 +11061,7 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
     run.most_steps = most_steps;
     run.algorithms = algorithms;
     run.rank_order = rank_order;
+    run.as_good = dml__choice_as_good(model, size);
     run.until = until;
     run.work = work;
     run.work_bytes = work_bytes;
@@ -10875,6 +11094,9 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth);
    bridges between containers. What copying can't explain is the emulated wire's. */
 DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth);
 
+/* Of ranks that share memory, where a processor copies so fast within its cache. */
+DML__LOCAL dml__price_link dml__memory_link_of(double copy);
+
 /* As it was measured, with what the processors at both ends do for each byte. */
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
 
@@ -10884,11 +11106,12 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 /* Where ranks are threads of one process, which share its processors and read each other's memory. */
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
-/* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
-   to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
-   and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
-   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on slow links three times that, and a
-   fiftieth of the timeout. Nothing is measured where the numbers or an algorithm were given. */
+/* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
+   and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,
+   and tells all; the same model and number of hosts at every rank, in comm->model, comm->hosts and
+   job->host_of. A host is what shares memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on
+   slow links three times that, and a fiftieth of the timeout. Nothing is measured where the numbers or an
+   algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
@@ -11112,9 +11335,10 @@ typedef enum dml__request_state {
 typedef struct dml__comm_call {
     dml__signature signature;
     void *in, *out;
-    const size_t *counts, *offsets; /* (size), or NULL; read when it starts */
-    bool parts_missing;             /* counts that had to be given weren't */
-    void *const *leaves;            /* (root), and their owners (root), of all_reduce_leaves */
+    const size_t *counts, *offsets;       /* (size), or NULL; read when it starts */
+    const size_t *in_counts, *in_offsets; /* (size), of all_to_allv, whose others are those of `out` */
+    bool parts_missing;                   /* counts that had to be given weren't */
+    void *const *leaves;                  /* (root), and their owners (root), of all_reduce_leaves */
     int64_t *owners;
     int tag;
     int priority;
@@ -11176,7 +11400,7 @@ typedef enum dml__take_mode {
 #define DML__AHEAD_BYTES 2048
 
 /* Of a payload that is copied behind its header, since two pieces take longer. */
-#define DML__SHORT_BYTES 448
+#define DML__SHORT_BYTES 4032
 
 typedef struct dml__link {
     /* Coming in: the frame that is being taken. */
@@ -11241,7 +11465,7 @@ struct dml_comm {
     uint32_t id;
     int rank, size;    /* in the group */
     int *world_ranks;  /* (size) */
-    size_t *offsets;   /* (size): of parts that lie one behind the other */
+    size_t *offsets;   /* (2, size): of parts that lie one behind the other */
     uint64_t sequence; /* collectives started so far */
     int priority;
     dml_reduce_function functions[DML__MOST_FUNCTIONS];
@@ -11328,7 +11552,6 @@ typedef struct dml__comm_job {
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__ROUND_BYTES ((size_t)2 << 20)
-#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */
@@ -11558,20 +11781,22 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth)
 
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link)
 {
-    return 1 / (1 / link->bandwidth + 2 * link->touch);
+    return 1 / (1 / link->bandwidth + link->touch);
 }
 
-/* Whoever copies faster than this into sockets and out of them has a card that does it. */
-#define DML__MOST_TOUCH 1e-10
+/* What takes longer than this for a byte isn't copying. */
+#define DML__MOST_TOUCH 5e-10
 #define DML__MOST_OVERHEAD 1e-5
+
+/* Both ends copy at the same time, so the rate of a large message is that of one of them. */
 
 DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
 {
     dml__price_link link;
     link.overhead = 0.45 * latency < DML__MOST_OVERHEAD ? 0.45 * latency : DML__MOST_OVERHEAD;
     link.latency = latency - 2 * link.overhead;
-    link.touch = 0.5 / bandwidth < DML__MOST_TOUCH ? 0.49 / bandwidth : DML__MOST_TOUCH;
-    link.bandwidth = 1 / (1 / bandwidth - 2 * link.touch);
+    link.touch = 0.98 / bandwidth < DML__MOST_TOUCH ? 0.98 / bandwidth : DML__MOST_TOUCH;
+    link.bandwidth = 1 / (1 / bandwidth - link.touch);
     return link;
 }
 
@@ -11583,16 +11808,38 @@ DML__LOCAL dml__price_model dml__usual_model(void)
     model.between = dml__link_of(25e-6, 1.25e9);
     model.reduce = 5e9;
     model.copy = 8e9;
+    model.local = 1e-7;
     return model;
 }
 
-/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+/* What a frame through memory takes is less than can be measured where ranks take turns, and single messages
+   go another way than collectives of few bytes do. A byte comes from the other processor's cache: by what was
+   measured, 3.5 times as long as a copy within one. */
+#define DML__MEMORY_OVERHEAD 1.5e-7
+#define DML__MEMORY_LATENCY 1e-6
+#define DML__MEMORY_TOUCH 3.5
+
+DML__LOCAL dml__price_link dml__memory_link_of(double copy)
+{
+    dml__price_link link;
+    link.overhead = DML__MEMORY_OVERHEAD;
+    link.latency = DML__MEMORY_LATENCY;
+    link.touch = DML__MEMORY_TOUCH / copy;
+    link.bandwidth = 50 / link.touch;
+    return link;
+}
+
+/* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
+   system's queues of packets, or by turns of those that look into memory. */
 #define DML__CHANGE 1e-6
+#define DML__MEMORY_CHANGE 6e-7
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {
-    model->inside = dml__copied_link_of(1e-6, 2.5e10);
-    model->reduce = 1e10;
+    model->reduce = 3e10;
+    model->copy = 6e10;
+    model->inside = dml__memory_link_of(model->copy);
+    model->inside.latency = 3e-6; /* until another thread looks again */
     model->processors = dml_cpu_count();
     model->change = DML__CHANGE;
 }
@@ -11874,8 +12121,8 @@ static dml__price_link dml__fitted_link(double latency, double bandwidth, bool c
 static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
 {
     dml__comm_job *job = comm->job;
-    const int inside = layout->inside, between = layout->between;
-    if ((!inside && !between) || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
+    const int inside = layout->copies ? layout->inside : 0, between = layout->between;
+    if (!comm->measured || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
     uint8_t *data = (uint8_t *)dml__allocate(&job->memory, DML__PING_BYTES);
     if (!data) return dml__no_memory_to_measure(job);
     dml_status status = DML_OK;
@@ -11885,13 +12132,14 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
     if (job->rank) status = dml__answer_pings(comm, data);
     if (!job->rank && inside) {
         status = dml__ping_rank(comm, inside, data, time, &latency, &bandwidth);
-        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, layout->copies);
+        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, true);
     }
     if (!job->rank && between && !status) {
         status = dml__ping_rank(comm, between, data, time, &latency, &bandwidth);
         if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
     }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);
+    if (!job->rank && !layout->copies) comm->model.inside = dml__memory_link_of(comm->model.copy);
     dml__release(&job->memory, data);
     return status;
 }
@@ -11915,11 +12163,12 @@ static dml_status dml__tell_model(dml_comm *comm)
 
 /* Two ranks reduce large vectors in rounds that stay in the caches, where memory is what is slow: on one
    machine, unless a round's latencies are more than a twentieth of its time. */
-static size_t dml__round_bytes(const dml__price_link *link)
+static size_t dml__round_bytes(const dml__layout *layout, const dml__price_link *link)
 {
     const double bytes = (double)DML__ROUND_BYTES;
     const double latencies = 4 * (link->latency + 2 * link->overhead);
-    return latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
+    if (!layout->one_machine) return 0;
+    return !layout->copies || latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
 }
 
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
@@ -11936,11 +12185,11 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
         if (comm->measured) {
             comm->model.processors = layout.processors;
-            comm->model.change = DML__CHANGE;
+            comm->model.change = layout.copies ? DML__CHANGE : DML__MEMORY_CHANGE;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
-        job->round_bytes = layout.one_machine ? dml__round_bytes(&comm->model.inside) : 0;
+        job->round_bytes = dml__round_bytes(&layout, &comm->model.inside);
     }
     dml__release(&job->memory, all);
     return status;
@@ -12080,6 +12329,7 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
     const dml__comm_operation operation = call->signature.operation;
     if (operation == DML__CALL_ALL_TO_ALL && call->in && call->in == call->out && call->signature.count)
         return dml__find_algorithm(operation, "in_place");
+    if (call->in_counts) return dml__find_algorithm(operation, "pairwise"); /* no rank knows all the sizes */
     const int named = dml__named_algorithm(comm->job->algorithm, operation);
     if (named >= 0 && dml__can_run(comm, call, named)) return named;
     const uint64_t bytes = dml__largest_part(comm, call) * dml_dtype_size(call->signature.dtype);
@@ -12124,6 +12374,7 @@ static bool dml__price_choices(dml_comm *comm, dml__choice *choice)
     comm->model.segment = job->segment_bytes;
     comm->model.eager = job->eager_bytes;
     comm->model.scratch = job->scratch_bytes;
+    comm->model.round = job->round_bytes;
     dml__fill_choice(&comm->model, comm->size, algorithms, count, steps, job->deterministic,
                      dml_seconds() + (share < 1 ? share : 1), work, bytes, choice);
     dml__release(&job->memory, work);
@@ -14488,10 +14739,14 @@ DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame
     frame->sequence = request->sequence;
 }
 
+/* Of a call whose parts no rank knows all, a frame says how long its part is; there is one each way between
+   two ranks. */
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
 {
     dml__describe_call(flow->request, frame);
     frame->message = flow->message;
+    if (dml__is_by_parts(&frame->signature))
+        frame->signature.count = flow->request->schedule.steps[flow->step].count;
 }
 
 /* Moves on what a flow may grant, and puts the grant into a frame if the sender needs to know. */
@@ -14586,8 +14841,10 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
 {
     dml_request *request = flow->request;
     const size_t bytes = dml__step_bytes(request, flow->step);
-    const bool pair = dml__is_pair(request->call.signature.operation), small = bytes <= job->eager_bytes;
-    if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
+    const dml__signature *signature = &request->call.signature;
+    const bool announces = dml__is_pair(signature->operation) || dml__is_by_parts(signature);
+    const bool small = bytes <= job->eager_bytes;
+    if (flow->announced || !(small || announces) || !dml__is_free(request, flow->step)) return false;
     if (request->states[flow->step].done)
         return false; /* a part was granted and has gone: so will the rest */
     if (small && dml__charge_eager(job, link, bytes)) {
@@ -14754,7 +15011,7 @@ static dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
 static bool dml__same_call(const dml__signature *a, const dml__signature *b)
 {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && a->count == b->count;
+           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
 }
 
 static dml_status dml__mismatch(dml__comm_job *job, int rank, const dml__signature *theirs,
@@ -14764,6 +15021,24 @@ static dml_status dml__mismatch(dml__comm_job *job, int rank, const dml__signatu
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s", rank,
                          dml__signature_text(theirs, their_text), job->rank,
                          dml__signature_text(mine, my_text));
+}
+
+/* Whether two ranks agree about the part that goes from one to the other, where only they know it. */
+static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int peer = dml__group_rank(request->comm, rank);
+    const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
+    char text[DML__SIGNATURE_TEXT];
+    while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
+    if (step == end || frame->signature.count == step->count) return DML_OK;
+    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
+                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
+                         rank, (unsigned long long)frame->signature.count, job->rank,
+                         dml__signature_text(&request->call.signature, text),
+                         (unsigned long long)step->count);
 }
 
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
@@ -14778,7 +15053,8 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
             job, rank, DML_ERROR_MISMATCH,
             "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
             dml__signature_text(mine, text), job->rank);
-    if (frame->algorithm == request->algorithm) return DML_OK;
+    if (frame->algorithm == request->algorithm)
+        return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
                          "DML_COMM_ALGO and segment_bytes%s",
@@ -15664,6 +15940,8 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.row = call->signature.count;
     c.counts = call->counts;
     c.offsets = call->offsets;
+    c.in_counts = call->in_counts;
+    c.in_offsets = call->in_offsets;
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -15708,20 +15986,15 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
         dml__begin_steps(job, request);
 }
 
-/* As many elements at once as SCRATCH has room for, and, of an all-reduce of two, as stay in the caches from
-   when they are reduced until they are sent: without that each byte comes from memory once more. Of four
-   ranks on two processors it didn't pay. What doesn't go in rounds was chosen so that it has room. */
+/* As many elements at once as stay in the caches where that pays, and as SCRATCH has room for. What doesn't
+   go in rounds was chosen so that it has room. */
 static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *request)
 {
-    const dml__comm_operation operation = request->call.signature.operation;
+    const dml__signature *call = &request->call.signature;
     const dml__algorithm_info *info = dml__algorithm_of(request);
     const uint64_t room = job->scratch_bytes / dml__element_bytes(request);
-    uint64_t most = request->call.signature.count;
-    if (job->round_bytes && request->comm->size == 2 && operation == DML__CALL_ALL_REDUCE) {
-        const uint64_t cached = job->round_bytes / dml__element_bytes(request);
-        while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
-            most = most - most / 2;
-    }
+    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count,
+                                      job->round_bytes / dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
@@ -15849,6 +16122,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->algorithm = dml__choose_algorithm(comm, &request->call);
+    if (request->call.counts) request->schedule.count = 0; /* an earlier call's */
     dml__check_stored(job, request);
     request->round_most = request->round_count = dml__round_most(job, request);
     dml__begin_round(job, request);
@@ -16605,6 +16879,17 @@ static void dml__nccl_parts(dml__nccl_call *c)
     }
 }
 
+/* Parts of different sizes, of which each rank knows its own. */
+static void dml__nccl_exchange(dml__nccl_call *c)
+{
+    const dml__comm_call *call = &c->request->call;
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    for (int r = 0; r < c->request->comm->size; r++) {
+        dml__nccl_send(c, (const char *)call->in + call->in_offsets[r] * element, call->in_counts[r], r);
+        dml__nccl_receive(c, dml__nccl_part(c, call->out, r), call->counts[r], r);
+    }
+}
+
 /* Parts of different sizes are summed each to its rank. */
 static void dml__nccl_reduce_parts(dml__nccl_call *c)
 {
@@ -16647,7 +16932,11 @@ static void dml__nccl_enqueue(dml__nccl_call *c)
         else
             dml__nccl_note(c, n->ncclReduceScatter(call->in, out, count, c->type, c->op, c->comm, n->stream));
         break;
-    default: dml__nccl_parts(c);
+    default:
+        if (call->in_counts)
+            dml__nccl_exchange(c);
+        else
+            dml__nccl_parts(c);
     }
 }
 
@@ -17234,6 +17523,26 @@ static void dml__mpi_begin_parts(dml_request *request)
     dml__mpi_call_ok(request, code);
 }
 
+/* What each rank has for each other, as messages: MPI's own call wants counts of 31 bits. */
+static void dml__mpi_begin_exchange(dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    const int rank = request->comm->rank, size = request->comm->size;
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    const char *in = (const char *)call->in;
+    char *out = (char *)call->out;
+    bool ok = true;
+    for (int i = 0; ok && i < size; i++) {
+        const int from = (rank - i + size) % size, to = (rank + i) % size;
+        char *take = out ? out + call->offsets[from] * element : NULL;
+        char *give = in ? (char *)(uintptr_t)in + call->in_offsets[to] * element : NULL;
+        if (i == 0 && call->counts[rank]) memcpy(take, give, call->counts[rank] * element);
+        if (i == 0) continue;
+        ok = dml__mpi_post_message(request, take, call->counts[from], from, false) &&
+             dml__mpi_post_message(request, give, call->in_counts[to], to, true);
+    }
+}
+
 static void dml__mpi_begin_equal_parts(dml_request *request)
 {
     const dml__signature *signature = &request->call.signature;
@@ -17356,7 +17665,9 @@ DML__LOCAL void dml__mpi_begin(dml_request *request)
     case DML__CALL_REDUCE: dml__mpi_begin_reduce(request); break;
     case DML__CALL_REDUCE_SCATTER: dml__mpi_begin_reduce_scatter(request); break;
     default:
-        if (request->call.counts)
+        if (request->call.in_counts)
+            dml__mpi_begin_exchange(request);
+        else if (request->call.counts)
             dml__mpi_begin_parts(request);
         else
             dml__mpi_begin_equal_parts(request);
@@ -17883,7 +18194,7 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     dml_comm *comm = (dml_comm *)dml__allocate(&job->memory, sizeof *comm);
     if (!comm) return NULL;
     comm->world_ranks = (int *)dml__allocate_array(&job->memory, (size_t)size, sizeof(int));
-    comm->offsets = (size_t *)dml__allocate_array(&job->memory, (size_t)size, sizeof(size_t));
+    comm->offsets = (size_t *)dml__allocate_array(&job->memory, 2 * (size_t)size, sizeof(size_t));
     if (!comm->world_ranks || !comm->offsets) {
         dml__release(&job->memory, comm->world_ranks);
         dml__release(&job->memory, comm->offsets);
@@ -18588,12 +18899,13 @@ static bool dml__needs_root(dml__comm_operation operation)
 }
 
 /* Elements of the array that has a part for each rank: up to the end of the last. */
-static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call)
+static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call, const size_t *counts,
+                            const size_t *offsets)
 {
     uint64_t end = 0;
-    if (!call->counts) return call->signature.count * (uint64_t)comm->size;
+    if (!counts) return call->signature.count * (uint64_t)comm->size;
     for (int r = 0; r < comm->size; r++)
-        if (call->offsets[r] + call->counts[r] > end) end = call->offsets[r] + call->counts[r];
+        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
     return end;
 }
 
@@ -18602,7 +18914,7 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
 {
     const bool root = comm->rank == call->signature.root;
     const uint64_t one = call->counts ? call->counts[comm->rank] : call->signature.count;
-    const uint64_t all = dml__spread(comm, call);
+    const uint64_t all = dml__spread(comm, call, call->counts, call->offsets);
     *in = 0;
     *out = one;
     switch (call->signature.operation) {
@@ -18616,7 +18928,10 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
         *out = all;
         break;
     case DML__CALL_REDUCE_SCATTER: *in = all; break;
-    case DML__CALL_ALL_TO_ALL: *in = *out = all; break;
+    case DML__CALL_ALL_TO_ALL:
+        *in = call->in_counts ? dml__spread(comm, call, call->in_counts, call->in_offsets) : all;
+        *out = all;
+        break;
     default: break;
     }
 }
@@ -18630,7 +18945,7 @@ static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_
     const uint64_t own =
         (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
     if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b && !call->in_counts;
     return in > out ? b == a + own : in < out ? a == b + own : a == b;
 }
 
@@ -18644,14 +18959,23 @@ static const char *dml__root_fault(const dml_comm *comm, const dml__comm_call *c
     return dml__is_pair(operation) && root == comm->rank ? "it must be another rank" : NULL;
 }
 
+static bool dml__parts_fit(int size, const size_t *counts, const size_t *offsets, uint64_t most)
+{
+    for (int r = 0; counts && r < size; r++)
+        if (counts[r] > most || offsets[r] > most - counts[r]) return false;
+    return true;
+}
+
 static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
 {
     const uint64_t most = SIZE_MAX / 2 / element;
-    if (!call->counts)
-        return call->signature.count > most / (uint64_t)comm->size ? "more than fits into memory" : NULL;
-    for (int r = 0; r < comm->size; r++)
-        if (call->counts[r] > most || call->offsets[r] > most - call->counts[r])
-            return "more than fits into memory";
+    if (call->signature.count > most / (uint64_t)comm->size && !call->counts)
+        return "more than fits into memory";
+    if (!dml__parts_fit(comm->size, call->counts, call->offsets, most) ||
+        !dml__parts_fit(comm->size, call->in_counts, call->in_offsets, most))
+        return "more than fits into memory";
+    if (call->in_counts && call->in_counts[comm->rank] != call->counts[comm->rank])
+        return "what it has for itself and what it takes from itself must be as many elements";
     return NULL;
 }
 
@@ -18733,6 +19057,26 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
         call.signature.count += counts[r];
     }
+    return call;
+}
+
+/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
+static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
+                                              const size_t *in_offsets, dml_dtype dtype, void *out,
+                                              const size_t *out_counts, const size_t *out_offsets)
+{
+    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
+                                               dtype, DML_SUM, DML__BY_PARTS);
+    call.signature.count = 0;
+    if (call.parts_missing || !in_counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.in_counts = in_counts;
+    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
+    size_t offset = 0;
+    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
+        comm->offsets[comm->size + r] = offset;
     return call;
 }
 
@@ -19029,6 +19373,10 @@ DML__COMM_CALL(reduce_scatter,
                dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0))
 DML__COMM_CALL(all_to_all, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
                dml__make_call(DML__CALL_ALL_TO_ALL, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(all_to_allv,
+               (dml_comm * comm, const void *in, const size_t *in_counts, const size_t *in_offsets,
+                dml_dtype dtype, void *out, const size_t *out_counts, const size_t *out_offsets),
+               dml__make_exchange_call(comm, in, in_counts, in_offsets, dtype, out, out_counts, out_offsets))
 DML__COMM_CALL(barrier, (dml_comm * comm),
                dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0))
 DML__COMM_CALL(scatterv,
@@ -20169,6 +20517,53 @@ DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_opti
 
 #endif
 
+/* ---- dist/same_strategy.c ---- */
+
+#ifndef DML_DIST_SAME_STRATEGY_C
+#define DML_DIST_SAME_STRATEGY_C
+
+/* ---- dist/same_strategy.h ---- */
+
+/* same_strategy.h: the first word of all strategies: which one this rank was given. */
+#ifndef DML_DIST_SAME_STRATEGY_H
+#define DML_DIST_SAME_STRATEGY_H
+
+enum { DML__SAME_STRATEGY_BYTES = 160 };
+
+/* Collective: ranks with other strategies would make other calls. DML_ERROR_MISMATCH on all of them where one
+   has another: then `sentence` (DML__SAME_STRATEGY_BYTES) names the lowest that differs from rank 0, and
+   both; the communicator's own errors leave it empty. */
+DML__LOCAL dml_status dml__same_strategy(dml_comm *comm, const char *strategy, char *sentence);
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DML__STRATEGY_NAME_BYTES = 40 };
+
+DML__LOCAL dml_status dml__same_strategy(dml_comm *comm, const char *strategy, char *sentence)
+{
+    char first[DML__STRATEGY_NAME_BYTES], other[DML__STRATEGY_NAME_BYTES];
+    const double ranks = dml_comm_world_size(comm);
+    double rank = ranks; /* the lowest that differs */
+    sentence[0] = '\0';
+    memset(first, 0, sizeof first);
+    snprintf(first, sizeof first, "%s", strategy);
+    memcpy(other, first, sizeof other);
+    if (dml_comm_broadcast(comm, first, sizeof first, DML_U8, 0) != DML_OK) return dml_comm_status(comm);
+    if (strcmp(first, other) != 0) rank = dml_comm_rank(comm);
+    if (dml_comm_all_reduce(comm, &rank, 1, DML_F64, DML_MIN) != DML_OK) return dml_comm_status(comm);
+    if (rank == ranks) return DML_OK;
+    if (dml_comm_broadcast(comm, other, sizeof other, DML_U8, (int)rank) != DML_OK)
+        return dml_comm_status(comm);
+    snprintf(sentence, DML__SAME_STRATEGY_BYTES,
+             "rank %d was given %s and rank 0 %s; all ranks need the same strategy", (int)rank, other, first);
+    return DML_ERROR_MISMATCH;
+}
+
+#endif
+
 /* ---- dist/parameter_server_meet.c ---- */
 
 #ifndef DML_DIST_PARAMETER_SERVER_MEET_C
@@ -20412,8 +20807,15 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
             comm, DML_ERROR_ARGUMENT,
             "a cluster of %d workers and %d servers with rank %d on a communicator of %d ranks",
             cluster->workers, cluster->servers, cluster->rank, dml_comm_world_size(comm));
+    if (!dml_cluster_is_server(cluster) && count < (size_t)cluster->servers)
+        return dml__ps_fail(comm, DML_ERROR_ARGUMENT,
+                            "a parameter server of %d servers for %zu elements: each keeps one at least",
+                            cluster->servers, count);
     const char *fault = dml_cluster_is_server(cluster) ? NULL : dml__ps_fault(options, cluster);
     if (fault) return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a parameter server: %s", fault);
+    char sentence[DML__SAME_STRATEGY_BYTES];
+    const dml_status status = dml__same_strategy(comm, "a parameter server", sentence);
+    if (status != DML_OK) return sentence[0] ? dml__ps_fail(comm, status, "%s", sentence) : status;
     link->all = dml_comm_split(comm, 0, cluster->rank);
     link->peers = dml_comm_split(comm, dml_cluster_is_server(cluster), cluster->rank);
     if (!link->all || !link->peers)
@@ -20978,8 +21380,9 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
         return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
                             "a worker of %d servers needs a communicator with max_requests of %zu; it has %d",
                             cluster->servers, needed / 3 * 4 + 8, ps->link.all->job->max_requests);
-    return dml_comm_scatterv(ps->link.all, cluster->rank == 0 ? w : none, ps->link.counts, NULL, DML_F32,
-                             none, 0);
+    const dml_status status = dml_comm_scatterv(ps->link.all, cluster->rank == 0 ? w : none, ps->link.counts,
+                                                NULL, DML_F32, none, 0);
+    return status == DML_OK ? dml_comm_barrier(ps->link.all) : status; /* till the servers are ready */
 }
 
 DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
@@ -21750,6 +22153,25 @@ static void dml__ps_unequip(dml__ps_server *server)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(memory, parts[i]);
 }
 
+/* A rule that knows nothing of the setup would apply pushes in a way that the workers don't mean. */
+static dml_status dml__ps_prepare_rule(dml__ps_server *server)
+{
+    const size_t setup = (size_t)server->link.terms[DML__PS_SETUP];
+    dml_status status = setup ? DML_ERROR_MISMATCH : DML_OK;
+    if (server->rule.prepare)
+        status = server->rule.prepare(server->rule.user, server->link.begin, server->count,
+                                      server->link.setup, setup, server->vectors + server->count);
+    if (status == DML_OK) return DML_OK;
+    if (status != DML_ERROR_MISMATCH)
+        return dml__ps_fail(server->link.all, status, "the server's rule can't be prepared: %s",
+                            dml_status_string(status));
+    return dml__ps_fail(server->link.all, status,
+                        "the server has another rule than the workers, who sent it a setup of %zu numbers: "
+                        "dml_parameter_server_serve is for trainers under dml_parameter_server_sync or "
+                        "dml_downpour_sync, dml_ps_serve for all else; all ranks need the same",
+                        setup);
+}
+
 static dml_status dml__ps_prepare(dml__ps_server *server)
 {
     dml_comm *all = server->link.all;
@@ -21766,11 +22188,8 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     if (!dml__ps_equip(server))
         return dml__ps_fail(all, DML_ERROR_MEMORY, "no memory for a parameter server");
     dml_status status = dml_comm_scatterv(all, NULL, server->link.counts, NULL, DML_F32, server->vectors, 0);
-    if (status != DML_OK || !server->rule.prepare) return status;
-    status = server->rule.prepare(server->rule.user, server->link.begin, server->count, server->link.setup,
-                                  (size_t)server->link.terms[DML__PS_SETUP], server->vectors + server->count);
-    if (status == DML_OK) return DML_OK;
-    return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
+    if (status == DML_OK) status = dml__ps_prepare_rule(server);
+    return status == DML_OK ? dml_comm_barrier(all) : status; /* where the workers hear of it */
 }
 
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const dml_ps_options *options,
@@ -22041,7 +22460,8 @@ static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
                            (double)c->fraction,
                            (double)c->momentum,
                            (double)c->warm_up,
-                           (double)c->rank };
+                           (double)c->rank,
+                           (double)state->across_steps };
     return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
 }
 
@@ -22799,7 +23219,6 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
 
 /* What all ranks need alike. */
 enum {
-    DML__ALIKE_STRATEGY,
     DML__ALIKE_OPTIONS,
     DML__ALIKE_COUNT,
     DML__ALIKE_SHAPES,
@@ -22807,10 +23226,12 @@ enum {
     DML__ALIKE_CLIP,
     DML__ALIKE_SCALED,
     DML__ALIKE_SCHEDULE,
+    DML__ALIKE_DTYPE,
+    DML__ALIKE_OPTIMIZER,
+    DML__ALIKE_AVERAGE,
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
-    "the strategy",
     "the strategy's options",
     "the number of parameters",
     "the parameters' names or shapes",
@@ -22818,6 +23239,9 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
     "the learning rate's schedule",
+    "what is computed in, f32 or 16 bits",
+    "the optimizer's kind, or what it keeps",
+    "whether a moving average is kept",
 };
 
 static uint32_t dml__mark_shapes(const dml_program *program)
@@ -22860,7 +23284,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
                                       const double mine[DML__ALIKE])
 {
     double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
-    char what[320] = "";
+    char what[384] = "";
     memcpy(first, mine, sizeof first);
     memcpy(other, mine, sizeof other);
     if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
@@ -22871,7 +23295,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) {
         const size_t used = strlen(what);
-        const bool follows = i == DML__ALIKE_OPTIONS || i == DML__ALIKE_TRAINED; /* from what is before it */
+        const bool follows = i == DML__ALIKE_TRAINED; /* from what is before it */
         if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
         snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
     }
@@ -22881,8 +23305,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
                             (int)rank, what, strategy, mine[DML__ALIKE_COUNT]);
 }
 
-/* Ranks with other models would exchange gradients of other parameters, and with other strategies they would
-   make other calls. */
+/* Ranks with other models would exchange gradients of other parameters. */
 static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options)
 {
@@ -22890,7 +23313,6 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
-    mine[DML__ALIKE_STRATEGY] = dml__crc32c(0, strategy, strlen(strategy));
     mine[DML__ALIKE_OPTIONS] = options;
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
@@ -22898,6 +23320,9 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
     mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
     mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
+    mine[DML__ALIKE_DTYPE] = (double)program->dtype;
+    mine[DML__ALIKE_OPTIMIZER] = (double)trainer->optimizer.kind * 256 + trainer->states;
+    mine[DML__ALIKE_AVERAGE] = trainer->average > 0.0f ? 1.0 : 0.0;
     for (int i = 0; i < DML__ALIKE; i++) {
         most[i] = mine[i];
         most[DML__ALIKE + i] = -mine[i];
@@ -22911,7 +23336,11 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options)
 {
-    const dml_status status = dml__compare_ranks(comm, trainer, strategy, options);
+    char sentence[DML__SAME_STRATEGY_BYTES];
+    dml_status status = dml__same_strategy(comm, strategy, sentence);
+    if (sentence[0]) return dml_trainer_fail(trainer, status, "%s", sentence);
+    if (status != DML_OK) return dml__sync_failed(trainer, comm);
+    status = dml__compare_ranks(comm, trainer, strategy, options);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 
@@ -23417,7 +23846,10 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const dml_status status = dml__start_replicas(state->place.outside, trainer, "dml_mirrored", 0);
+        const double how[3] = { (double)state->place.central, (double)state->place.late,
+                                (double)state->bucket_elements };
+        const dml_status status =
+            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
         if (status != DML_OK) return status;
     }
     if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);
@@ -24553,11 +24985,16 @@ static dml_status dml__join_processes(dml_mirrored *all)
     const int64_t mine = all->count;
     int64_t before = 0, ranks = mine;
     if (comm) {
+        char sentence[DML__SAME_STRATEGY_BYTES];
+        dml_status status = dml__same_strategy(comm, "dml_mirrored", sentence);
+        if (status != DML_OK)
+            return dml__fail(&all->context->error, status, "%s",
+                             sentence[0] ? sentence : dml_comm_error(comm));
         int64_t *counts =
             (int64_t *)dml__allocate_array(&all->context->memory, (size_t)world, sizeof *counts);
         if (!counts)
             return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
-        dml_status status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
+        status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
         if (status == DML_OK && world > 1) {
             all->outside_sums = dml_comm_split(comm, 0, 0);
             status = dml_comm_status(comm);
@@ -25979,6 +26416,9 @@ typedef struct dml__downpour {
     dml_ps *ps;
     float *sum; /* (count): of the gradients since the last push */
     uint64_t steps, unpushed;
+    uint64_t taken; /* the servers' updates: before this run, and about as many as all workers' pushes */
+    const dml__optimizer_row *row; /* the servers' optimizer */
+    int states;
     bool others_wait; /* at worker 0, for the warm start */
     bool follows;     /* the servers' learning rate is the trainer's; */
     double rate;      /* else this */
@@ -26009,6 +26449,16 @@ static dml_status dml__downpour_warm(dml__downpour *d, dml_trainer *trainer)
         if (dml_comm_send(workers, &word, 1, DML_U8, w, DML__DOWNPOUR_TAG) != DML_OK)
             return dml__sync_failed(trainer, d->comm);
     return DML_OK;
+}
+
+/* What a checkpoint has brought of the same optimizer: worker 0's, before any other can push. */
+static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    for (int i = 0; i < d->states; i++)
+        dml_ps_push_to(d->ps, 1 + i, trainer->away.state + (size_t)i * n, 0, n);
+    dml_ps_fence(d->ps);
+    return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
@@ -26045,7 +26495,12 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
         dml__ps_fail(d->comm, DML_ERROR_MEMORY, "no memory for Downpour");
         return dml__sync_failed(trainer, d->comm);
     }
-    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, 0, &options);
+    d->row = dml__optimizer_row_of(optimizer.kind);
+    d->states = dml_optimizer_states(&optimizer);
+    const bool goes_on = trainer->away.row == d->row && trainer->away.states == d->states;
+    d->taken = goes_on ? trainer->away.steps : 0;
+    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
+    if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
     if (status == DML_OK)
         status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
     if (status != DML_OK || !o->warm_steps) return status;
@@ -26062,6 +26517,7 @@ static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
     if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
     memset(d->sum, 0, n * sizeof *d->sum);
     d->unpushed = 0;
+    d->taken += (uint64_t)d->cluster.workers;
     return DML_OK;
 }
 
@@ -26087,6 +26543,28 @@ static dml_status dml__downpour_update(void *user, dml_trainer *trainer)
     if (status == DML_OK && fetches) status = dml__downpour_fetch(d, trainer);
     if (status == DML_OK && d->others_wait && d->steps >= (uint64_t)d->options.warm_steps)
         status = dml__downpour_warm(d, trainer);
+    return status;
+}
+
+/* What wasn't pushed yet is; then this worker has what the servers have. */
+static dml_status dml__downpour_gather(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = d->unpushed ? dml__downpour_push(d, trainer) : DML_OK;
+    dml__away away;
+    if (status != DML_OK) return status;
+    memset(&away, 0, sizeof away);
+    away.row = d->row;
+    away.states = d->states;
+    away.steps = d->taken;
+    if (!dml__away_make(trainer, &away))
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                "no memory left for the servers' optimizer's state");
+    dml__away_put(trainer, &away);
+    for (int i = 0; i < away.states; i++) dml_ps_pull_from(d->ps, 1 + i, away.state + (size_t)i * n, 0, n);
+    status = dml__downpour_fetch(d, trainer);
+    if (status != DML_OK) dml__away_put(trainer, NULL);
     return status;
 }
 
@@ -26122,6 +26600,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.state = state;
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
+    sync.gather = dml__downpour_gather;
     sync.destroy = dml__downpour_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;

@@ -8,6 +8,7 @@
 #include "bench.h"
 
 #include "bare.h"
+#include "collective.h"
 #include "loopback.h"
 
 #include <pthread.h>
@@ -18,23 +19,6 @@
    speaks, and times itself in the same way. */
 
 enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 3, ALGORITHMS_MAX = 16 };
-
-typedef struct operation {
-    const char *name;
-    dml__comm_operation call;
-    bool parts; /* `bytes` are of an array that has a part for each rank */
-} operation;
-
-static const operation operations[] = {
-    { "all_reduce", DML__CALL_ALL_REDUCE, false },
-    { "reduce", DML__CALL_REDUCE, false },
-    { "broadcast", DML__CALL_BROADCAST, false },
-    { "scatter", DML__CALL_SCATTER, true },
-    { "gather", DML__CALL_GATHER, true },
-    { "all_gather", DML__CALL_ALL_GATHER, true },
-    { "reduce_scatter", DML__CALL_REDUCE_SCATTER, true },
-    { "all_to_all", DML__CALL_ALL_TO_ALL, true },
-};
 
 typedef struct settings {
     const operation *operation;
@@ -105,19 +89,7 @@ static void check(const dml_comm *comm)
 
 static void run_once(const job *j)
 {
-    const size_t part = j->count / (size_t)dml_comm_world_size(j->comm);
-    switch (j->asked->operation->call) {
-    case DML__CALL_REDUCE: dml_comm_reduce(j->comm, j->out, j->count, DML_F32, DML_SUM, 0); break;
-    case DML__CALL_BROADCAST: dml_comm_broadcast(j->comm, j->out, j->count, DML_F32, 0); break;
-    case DML__CALL_SCATTER: dml_comm_scatter(j->comm, j->in, part, DML_F32, j->out, 0); break;
-    case DML__CALL_GATHER: dml_comm_gather(j->comm, j->in, part, DML_F32, j->out, 0); break;
-    case DML__CALL_ALL_GATHER: dml_comm_all_gather(j->comm, j->in, part, DML_F32, j->out); break;
-    case DML__CALL_REDUCE_SCATTER:
-        dml_comm_reduce_scatter(j->comm, j->in, part, DML_F32, DML_SUM, j->out);
-        break;
-    case DML__CALL_ALL_TO_ALL: dml_comm_all_to_all(j->comm, j->in, part, DML_F32, j->out); break;
-    default: dml_comm_all_reduce(j->comm, j->out, j->count, DML_F32, DML_SUM); break;
-    }
+    call_operation(j->asked->operation, j->comm, j->in, j->out, j->count);
 }
 
 static void exchange_once(const job *j)
@@ -254,15 +226,6 @@ static void measure(const job *j, bool automatic)
     for (int p = 0; p < j->peers->count; p++)
         if (j->peers->list[p].takes_case) j->peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
     print_row(j, automatic, bench_median(ours, samples), bench_median(bare, samples));
-}
-
-/* Pages that nobody has written are all one page of zeros, which is read from the first cache. */
-static float *new_array(size_t count)
-{
-    float *array = (float *)malloc(count * sizeof *array);
-    if (!array) die("no memory", "");
-    for (size_t i = 0; i < count; i++) array[i] = 1;
-    return array;
 }
 
 /* All rows of one size: the array has a whole number of floats for each rank. */
@@ -416,13 +379,6 @@ static void name_algorithms(settings *asked, const char *name)
     if (!asked->algorithm_count) die("there is no such algorithm: ", name);
 }
 
-static void name_operation(settings *asked, const char *name)
-{
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
-        if (strcmp(operations[i].name, name) == 0) asked->operation = &operations[i];
-    if (!asked->operation) die("there is no such operation: ", name);
-}
-
 int main(int argc, char **argv)
 {
     int ranks = 0, bytes = 0, failed = 0;
@@ -449,7 +405,8 @@ int main(int argc, char **argv)
     bench_parse(argc, argv, "allreduce", usage, options);
     if (quick && asked.seconds > 0.1) asked.seconds = 0.1;
     if (bytes) asked.least = asked.most = bytes;
-    name_operation(&asked, operation_name);
+    asked.operation = find_operation(operation_name);
+    if (!asked.operation) die("there is no such operation: ", operation_name);
     name_algorithms(&asked, algorithm);
     bool known = !transport;
     for (int t = 0; t < 3; t++) {

@@ -179,6 +179,42 @@ static float learning_rate(const options *o, uint64_t step, uint64_t steps)
     return (float)(o->lr * (4 * step >= 3 * steps ? 0.01 : 2 * step >= steps ? 0.1 : 1));
 }
 
+typedef struct feed {
+    const dataset *set;
+    float *images;
+    int32_t *labels;
+} feed;
+
+static void fill_feed(void *user, int begin, int rows, const void **inputs)
+{
+    feed *f = user;
+    for (int i = 0; i < rows; i++)
+        fill_image(f->images + (size_t)i * PIXELS, &f->labels[i],
+                   f->set->records + (size_t)(begin + i) * RECORD, (dml_cifar_change){ 0, 0, false });
+    inputs[0] = f->images;
+    inputs[1] = f->labels;
+}
+
+/* By a strategy that goes by iterations over the whole set, --steps of them; a checkpoint's steps are none.
+ */
+static void train_whole(const options *o, strategy *s, const dataset *set, report *r)
+{
+    const int rows = (o->batch - 1) / s->ranks + 1, iterations = o->steps ? o->steps : o->epochs;
+    feed f = { set, allocate((size_t)rows, PIXELS * sizeof(float)), allocate((size_t)rows, sizeof(int32_t)) };
+    const strategy_set all = {
+        .samples = set->count, .batch = rows, .fill = fill_feed, .count = 2, .user = &f
+    };
+    double loss;
+    int passes;
+    report_begin(r, s->comm, "cifar10", 1, 1, o->log);
+    strategy_check(s, s->row->whole(s, &all, iterations, &loss, &passes));
+    report_step(r, 1, 1, set->count, 0, s->rank == 0 ? loss * set->count : 0);
+    dml_progress_line(&r->bar, "%d passes: loss %.4f", passes, loss);
+    strategy_end(s);
+    if (o->save) strategy_save(s, o->save);
+    free(f.images), free(f.labels);
+}
+
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
@@ -298,7 +334,10 @@ int main(int argc, char **argv)
         report r;
         double sums[2] = { 0, 0 };
         profile_begin(ctx, s.comm, o.profile);
-        train(&o, &s, &training, &r);
+        if (s.row->whole)
+            train_whole(&o, &s, &training, &r);
+        else
+            train(&o, &s, &training, &r);
         profile_end(ctx, s.comm, o.profile);
         test(predict, &s, &tests, sums);
         report_end(&r, (int64_t)sums[0], tests.count);

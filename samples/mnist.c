@@ -43,8 +43,7 @@ static options parse_options(int argc, char **argv)
                   .epochs = 5,
                   .batch = 64,
                   .lr = 0.02,
-                  .momentum = 0.9,
-                  .strategy.whole = true };
+                  .momentum = 0.9 };
     const arg args[] = {
         { "--model", "mlp|lenet", "which network", .text = &o.model },
         { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },

@@ -19,9 +19,8 @@
 typedef struct strategy_options {
     const char *name, *compression, *devices;
     int tau, servers, staleness, fetch_every, push_every, portions;
-    double outer_lr, penalty;
+    double outer_lr, penalty, server_momentum;
     bool average_state, asynchronous, across_steps;
-    bool whole; /* no flag: the sample calls row->whole where a row has that */
 } strategy_options;
 
 /* All that a model learns from, for such rows. */
@@ -83,12 +82,30 @@ static const struct {
     { "powersgd", { .kind = DML_COMPRESS_POWER } },
 };
 
-static dml_compression strategy_compression(const char *name)
+/* "powersgd", or with another number than the usual: "powersgd:8". */
+static dml_compression strategy_compression(const char *text)
 {
     const size_t count = sizeof strategy_compressions / sizeof strategy_compressions[0];
-    for (size_t i = 0; name && i < count; i++)
-        if (strcmp(name, strategy_compressions[i].name) == 0) return strategy_compressions[i].compression;
-    if (name) args_exit(2, "--compression %s: it takes bf16, f16, 8bit, 4bit, 1bit, topk or powersgd", name);
+    const size_t length = text ? strcspn(text, ":") : 0;
+    for (size_t i = 0; text && i < count; i++) {
+        dml_compression c = strategy_compressions[i].compression;
+        const char *name = strategy_compressions[i].name;
+        char *end = NULL;
+        if (strlen(name) != length || strncmp(text, name, length) != 0) continue;
+        if (!text[length]) return c;
+        const double number = strtod(text + length + 1, &end);
+        const bool share = c.kind == DML_COMPRESS_TOP_K, rank = c.kind == DML_COMPRESS_POWER;
+        if (*end || end == text + length + 1) break;
+        if (share && number > 0 && number <= 1) c.fraction = (float)number;
+        if (rank && number >= 1 && number <= 1024) c.rank = (int)number;
+        if (share ? number > 0 && number <= 1 : rank && number >= 1 && number <= 1024) return c;
+        break;
+    }
+    if (text)
+        args_exit(2,
+                  "--compression %s: it takes bf16, f16, 8bit, 4bit, 1bit, topk, topk:FRACTION, powersgd or "
+                  "powersgd:RANK",
+                  text);
     return (dml_compression){ .kind = DML_COMPRESS_NONE };
 }
 
@@ -187,9 +204,11 @@ static dml_status strategy_parameter_server(strategy *s)
 
 static dml_status strategy_downpour(strategy *s)
 {
-    const dml_downpour_options o = { .fetch_every = s->options.fetch_every,
-                                     .push_every = s->options.push_every };
+    dml_downpour_options o = { .fetch_every = s->options.fetch_every, .push_every = s->options.push_every };
     if (!s->trains) return dml_parameter_server_serve(s->job, &s->cluster, NULL);
+    o.optimizer =
+        s->options.server_momentum > 0 ? dml_sgd(0, (float)s->options.server_momentum) : dml_adagrad(0);
+    o.optimizer.weight_decay = dml_trainer_get_run(s->trainer).optimizer.weight_decay;
     return dml_trainer_sync(s->trainer, dml_downpour_sync(s->job, &s->cluster, &o));
 }
 
@@ -245,6 +264,28 @@ static dml_status strategy_portion(void *user, dml_trainer *trainer, int portion
     return strategy_penalise(trainer, goal->penalty, *samples, loss_sum);
 }
 
+/* Running statistics of batch norms, which lie behind what is trained, become those of the parameters found:
+   each worker's over its part of the set, as often as it takes to forget what was, averaged. */
+static dml_status strategy_measure(strategy *s, strategy_goal *goal)
+{
+    enum { LEAST_BATCHES = 60 };
+    const size_t begin = dml_trainer_count(s->trainer, DML_GRADIENTS);
+    const size_t end = dml_trainer_count(s->trainer, DML_PARAMETERS);
+    dml_status status = DML_OK;
+    for (int b = 0; begin < end && b < LEAST_BATCHES && status == DML_OK;
+         b += goal->set->samples / s->ranks / goal->set->batch + 1) {
+        double sum = 0, samples = 0;
+        status = strategy_portion(goal, s->trainer, s->rank, s->ranks, &sum, &samples);
+    }
+    if (begin == end || status != DML_OK) return status;
+    float *w = dml_trainer_get(s->trainer, DML_PARAMETERS, begin, end);
+    if (!w) return dml_status_of(s->context);
+    if (dml_comm_all_reduce(s->comm, w, end - begin, DML_F32, DML_SUM) != DML_OK)
+        return dml_comm_status(s->comm);
+    for (size_t i = 0; i < end - begin; i++) w[i] /= (float)s->ranks;
+    return dml_trainer_put(s->trainer, DML_PARAMETERS, begin, end);
+}
+
 static dml_status strategy_sandblaster(strategy *s, const strategy_set *set, int iterations, double *loss,
                                        int *passes)
 {
@@ -257,7 +298,7 @@ static dml_status strategy_sandblaster(strategy *s, const strategy_set *set, int
     const dml_status status = dml_sandblaster_minimize(s->trainer, s->job, &s->cluster, &o, &result);
     *loss = result.lbfgs.value;
     *passes = result.lbfgs.evaluations;
-    return status;
+    return status == DML_OK ? strategy_measure(s, &goal) : status;
 }
 
 /* Where workers have fetched at unlike times, worker 0's parameters count. */
@@ -291,7 +332,7 @@ static const strategy_row strategy_rows[] = {
       "workers push gradients to servers, which update the parameters, and pull these",
       "Li et al., OSDI 2014; Ho et al., NIPS 2013", .open = strategy_cluster,
       .start = strategy_parameter_server, .end = strategy_take_over },
-    { "downpour", "--ps|--fetch-every|--push-every",
+    { "downpour", "--ps|--fetch-every|--push-every|--server-momentum",
       "the same, but nobody waits for another, and servers update by Adagrad",
       "Dean et al., Large scale distributed deep networks, NIPS 2012", .open = strategy_cluster,
       .start = strategy_downpour, .end = strategy_take_over },
@@ -323,7 +364,8 @@ static void strategy_list(void)
 }
 
 #define STRATEGY_ARGS(o)                                                                                     \
-    { "--compression", "KIND", "all_reduce: of gradients: bf16, f16, 8bit, 4bit, 1bit, topk or powersgd",    \
+    { "--compression", "KIND",                                                                               \
+      "all_reduce: of gradients: bf16, f16, 8bit, 4bit, 1bit, topk[:FRACTION] or powersgd[:RANK]",           \
       .text = &(o).compression },                                                                            \
         { "--across-steps", NULL, "all_reduce: a forward pass waits only for the gradients it needs next",   \
           .flag = &(o).across_steps },                                                                       \
@@ -347,6 +389,12 @@ static void strategy_list(void)
           .integer = &(o).fetch_every, .low = 1 },                                                           \
         { "--push-every", "N", "downpour: steps of which a push is the sum; otherwise 1",                    \
           .integer = &(o).push_every, .low = 1 },                                                            \
+        { "--server-momentum",                                                                               \
+          "X",                                                                                               \
+          "downpour: servers update by SGD with this momentum; otherwise by Adagrad",                        \
+          .real = &(o).server_momentum,                                                                      \
+          .low = 1e-6,                                                                                       \
+          .high = 0.9999 },                                                                                  \
         { "--portions",                                                                                      \
           "N",                                                                                               \
           "sandblaster: of the training set; otherwise four for each worker",                                \
@@ -395,6 +443,7 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--staleness", o->staleness != 0 },
         { "--fetch-every", o->fetch_every != 0 },
         { "--push-every", o->push_every != 0 },
+        { "--server-momentum", o->server_momentum != 0 },
         { "--portions", o->portions != 0 },
         { "--penalty", o->penalty != 0 },
         { "--devices", o->devices != NULL },
@@ -412,8 +461,6 @@ static strategy strategy_open(const strategy_options *chosen, const dml_comm_opt
 {
     strategy s = { .row = strategy_find(chosen->name), .options = *chosen, .trains = true };
     strategy_check_flags(s.row, chosen);
-    if (s.row->whole && !chosen->whole)
-        args_exit(2, "--strategy %s goes by no steps, which this program does: take another", s.row->name);
     strategy_compression(chosen->compression); /* or an end, before anything starts */
     s.job = s.row->open ? s.row->open(&s, options) : dml_comm_open(options);
     s.comm = s.job;

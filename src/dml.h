@@ -130,6 +130,7 @@ DML__DRIVERS_BEGIN
 #include "base/safetensors_write.c"
 DML__DRIVERS_END
 #include "thread/pool.c"
+DML__KERNELS_BEGIN
 #include "kernels/microkernel.c"
 #include "kernels/microkernel_bf16.c"
 #include "kernels/pack.c"
@@ -148,7 +149,9 @@ DML__DRIVERS_END
 #include "kernels/conv2d_weights_plan.c"
 #include "kernels/conv2d_weights_lanes.c"
 #include "kernels/conv2d_weights.c"
+DML__KERNELS_END
 #include "kernels/conv2d_depthwise_line.c"
+DML__KERNELS_BEGIN
 #include "kernels/conv2d_depthwise.c"
 #include "kernels/conv2d_ring.c"
 #include "kernels/conv2d_tall.c"
@@ -156,7 +159,9 @@ DML__DRIVERS_END
 #include "kernels/conv2d_product.c"
 #include "kernels/conv2d.c"
 #include "kernels/blocks.c"
+DML__KERNELS_END
 #include "kernels/pool2d.c"
+DML__KERNELS_BEGIN
 #include "kernels/slice2d.c"
 #include "kernels/norm.c"
 #include "kernels/norm_loops.c"
@@ -166,20 +171,27 @@ DML__DRIVERS_END
 #include "kernels/embedding_bag.c"
 #include "kernels/dropout.c"
 #include "kernels/strided.c"
+DML__KERNELS_END
 #include "kernels/attention_pair.c"
 #include "kernels/attention.c"
+DML__KERNELS_BEGIN
 #include "kernels/rotary.c"
 #include "kernels/reduce.c"
 #include "kernels/broadcast.c"
 #include "kernels/formula.c"
+DML__KERNELS_END
 #include "kernels/reduce_axis.c"
 #include "kernels/softmax.c"
+DML__KERNELS_BEGIN
 #include "kernels/gather.c"
 #include "kernels/elementwise.c"
 #include "kernels/local2d.c"
+DML__KERNELS_END
 #include "kernels/cross_entropy.c"
+DML__KERNELS_BEGIN
 #include "kernels/recurrent.c"
 #include "kernels/update.c"
+DML__KERNELS_END
 DML__DRIVERS_BEGIN
 #include "device/backend.c"
 #include "device/cpu.c"
@@ -236,6 +248,7 @@ DML__DRIVERS_BEGIN
 #include "train/trainer_update.c"
 #include "train/trainer_own.c"
 #include "train/trainer_late.c"
+#include "train/trainer_away.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
 #include "train/gradient_check.c"

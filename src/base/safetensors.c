@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/file.h"
+#include "base/float16.h"
 #include "base/json.h"
 
 #include <string.h>
@@ -631,6 +632,30 @@ DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void 
             dml__swap_bytes(to, to, (size_t)bytes / width, width);
     }
     return DML_OK;
+}
+
+DML__LOCAL bool dml__safetensors_is_float(const dml__safetensors *file, int i)
+{
+    const dml_dtype dtype = dml__safetensors_at(file, i)->dtype;
+    return dtype == DML_F32 || dtype == DML_BF16 || dtype == DML_F16;
+}
+
+/* What has 16 bits goes to the end of the place first, from which its floats never overtake it. */
+DML__LOCAL dml_status dml__safetensors_read_floats(dml__safetensors *file, int i, float *to,
+                                                   dml__error *error)
+{
+    const dml__safetensors_entry *entry = dml__safetensors_at(file, i);
+    uint16_t line[256];
+    if (entry->dtype == DML_F32) return dml__safetensors_read(file, i, to, error);
+    const size_t n = (size_t)((entry->end - entry->begin) / 2), most = sizeof line / sizeof *line;
+    char *const narrow = (char *)to + 2 * n;
+    const dml_status status = dml__safetensors_read(file, i, narrow, error);
+    for (size_t at = 0; status == DML_OK && at < n; at += most) {
+        const size_t part = n - at < most ? n - at : most;
+        memcpy(line, narrow + 2 * at, 2 * part);
+        dml__widen_line(dml_cpu_isa(), entry->dtype, part, line, to + at);
+    }
+    return status;
 }
 
 #endif

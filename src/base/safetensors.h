@@ -98,6 +98,11 @@ DML__LOCAL const char *dml__safetensors_text(const dml__safetensors *file, const
    known at all: as the file has it). DML_ERROR_IO: the file can't be read or became shorter. */
 DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void *to, dml__error *error);
 
+/* Whether tensor i is of floats that f32 holds: F32, BF16 or F16; and reads such a one as f32. */
+DML__LOCAL bool dml__safetensors_is_float(const dml__safetensors *file, int i);
+DML__LOCAL dml_status dml__safetensors_read_floats(dml__safetensors *file, int i, float *to,
+                                                   dml__error *error);
+
 /* ---- what both sides share ---- */
 
 #define DML__CHECKSUM_KEY "dml.crc32c"

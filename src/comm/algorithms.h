@@ -33,6 +33,16 @@ static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
     return block;
 }
 
+/* What of all-to-all's IN goes to that rank. */
+static inline dml__stretch dml__in_part(const dml__collective *c, int rank)
+{
+    dml__stretch part;
+    if (!c->in_counts) return dml__block_of(c, rank);
+    part.offset = c->in_offsets[rank];
+    part.count = c->in_counts[rank];
+    return part;
+}
+
 /* The rank `distance` further on, which is in (-2 size, 2 size). */
 static inline int dml__rank_at(const dml__collective *c, int distance)
 {
@@ -113,6 +123,20 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 static inline bool dml__is_in_place(const dml__algorithm_info *info)
 {
     return info->write == dml__write_in_place_all_to_all;
+}
+
+#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
+
+/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
+   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
+   pay); all of them where that is 0, or of other calls. */
+static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
+                                         uint64_t cached)
+{
+    uint64_t most = count;
+    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
+    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
+    return most;
 }
 
 /* Whether a call that needs more of SCRATCH than there is may be run in rounds. */

@@ -33,6 +33,8 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
         snprintf(text, DML__SIGNATURE_TEXT, "?()");
     } else if (!operations[operation].data) {
         snprintf(text, DML__SIGNATURE_TEXT, "%s()", operations[operation].name);
+    } else if (dml__is_by_parts(signature)) {
+        snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);

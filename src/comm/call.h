@@ -56,9 +56,16 @@ typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive, or how many leaves there are */
-    uint64_t count;
+    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
+    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
 } dml__signature;
+
+/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
+#define DML__BY_PARTS 1
+static inline bool dml__is_by_parts(const dml__signature *signature)
+{
+    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
+}
 
 /* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
 #define DML__SIGNATURE_TEXT 96

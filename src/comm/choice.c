@@ -102,6 +102,7 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
     const dml__comm_operation operation = call->signature.operation;
     if (operation == DML__CALL_ALL_TO_ALL && call->in && call->in == call->out && call->signature.count)
         return dml__find_algorithm(operation, "in_place");
+    if (call->in_counts) return dml__find_algorithm(operation, "pairwise"); /* no rank knows all the sizes */
     const int named = dml__named_algorithm(comm->job->algorithm, operation);
     if (named >= 0 && dml__can_run(comm, call, named)) return named;
     const uint64_t bytes = dml__largest_part(comm, call) * dml_dtype_size(call->signature.dtype);
@@ -146,6 +147,7 @@ static bool dml__price_choices(dml_comm *comm, dml__choice *choice)
     comm->model.segment = job->segment_bytes;
     comm->model.eager = job->eager_bytes;
     comm->model.scratch = job->scratch_bytes;
+    comm->model.round = job->round_bytes;
     dml__fill_choice(&comm->model, comm->size, algorithms, count, steps, job->deterministic,
                      dml_seconds() + (share < 1 ? share : 1), work, bytes, choice);
     dml__release(&job->memory, work);

@@ -17,10 +17,10 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
     return choice->algorithm[!equal_parts][operation][i];
 }
 
-/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where segments and
-   grants set in. */
-enum { DML__CHOICE_ANCHORS = 7, DML__CHOICE_MOST = 96 /* algorithms */ };
-static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 13, 16, 19, 22, 26 };
+/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where rounds,
+   segments and grants set in. Beyond the last, pipelines are full, and prices grow by as much a byte. */
+enum { DML__CHOICE_ANCHORS = 8, DML__CHOICE_MOST = 96 /* algorithms */ };
+static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 16, 19, 22, 24 };
 
 /* The one of a call, which may be about one rank's part of the data. */
 static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
@@ -34,7 +34,7 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
 static dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
-    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, all of a chain's at 32 MiB */
+    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
     return coarse;
 }
 
@@ -92,16 +92,44 @@ typedef struct dml__choice_run {
     int size, count, most_steps;
     const dml__algorithm_info *algorithms; /* (count) */
     bool rank_order;
+    double as_good; /* how many times the least price is taken for the same */
     double until;
     void *work;
     size_t work_bytes;
 } dml__choice_run;
+
+/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
+   measured of algorithms whose prices differ by less than this was in any order. */
+#define DML__CHOICE_AS_GOOD 1.25
+
+static double dml__choice_as_good(const dml__price_model *model, int size)
+{
+    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
+    return turns ? DML__CHOICE_AS_GOOD : 1;
+}
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info)) return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
+}
+
+/* Whether a call of 2^power bytes has room. */
+static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
+    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
+           run->model.scratch / sizeof(float);
+}
+
+/* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */
+static int dml__choice_power(const dml__choice_run *run, int algorithm, int anchor)
+{
+    int power = dml__choice_anchor(run->algorithms[algorithm].operation, run->size, anchor);
+    while (power > 2 && !dml__choice_has_room(run, algorithm, power)) power--;
+    return power;
 }
 
 /* One after the other, as far as is known. */
@@ -112,11 +140,11 @@ static double dml__choice_messages(const dml__choice_run *run, int algorithm)
 }
 
 /* The prices of an operation's algorithms at one anchor, in the order of their bounds: one whose bound is
-   above the best that was found isn't run, and its bound stands for its price. */
+   too far above the best that was found isn't run, and its bound stands for its price. */
 static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation operation, int anchor,
                                double (*seconds)[DML__CHOICE_ANCHORS])
 {
-    const int power = dml__choice_anchor(operation, run->size, anchor);
+    const int whole = dml__choice_anchor(operation, run->size, anchor);
     double best[2] = { INFINITY, INFINITY }; /* of all; of those that take unequal parts */
     for (int a = 0; a < run->count; a++) seconds[a][anchor] = -1;
     for (;;) {
@@ -124,13 +152,15 @@ static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation o
         double least = INFINITY;
         for (int a = 0; a < run->count; a++) {
             if (!dml__choice_takes(run, a, operation) || seconds[a][anchor] >= 0) continue;
-            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a], power);
+            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a],
+                                                   dml__choice_power(run, a, anchor));
             if (next < 0 || bound < least) next = a, least = bound;
         }
         if (next < 0) return;
         const bool equal = run->algorithms[next].equal_parts;
+        const int power = dml__choice_power(run, next, anchor);
         double *price = &seconds[next][anchor];
-        if (least > (equal ? best[0] : best[1]))
+        if (least > run->as_good * (equal ? best[0] : best[1]))
             *price = least;
         else if (anchor > 0 && seconds[next][anchor - 1] == INFINITY)
             *price = INFINITY;
@@ -139,6 +169,7 @@ static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation o
         else
             *price = dml__choice_price(&run->model, run->size, &run->algorithms[next], power, run->most_steps,
                                        run->work, run->work_bytes);
+        if (power < whole) continue; /* (of a smaller call) */
         if (*price < best[0]) best[0] = *price;
         if (!equal && *price < best[1]) best[1] = *price;
     }
@@ -150,34 +181,46 @@ static double dml__choice_bytes(int power)
 }
 
 /* On the line through the two of the anchors around 2^power, or through the last two. */
-static double dml__choice_between(const double seconds[DML__CHOICE_ANCHORS], dml__comm_operation operation,
-                                  int size, int power)
+static double dml__choice_between(const dml__choice_run *run, int algorithm,
+                                  const double seconds[DML__CHOICE_ANCHORS], int power)
 {
+    const dml__comm_operation operation = run->algorithms[algorithm].operation;
     int i = 1;
-    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, size, i)) i++;
-    const double low = dml__choice_bytes(dml__choice_anchor(operation, size, i - 1));
-    const double high = dml__choice_bytes(dml__choice_anchor(operation, size, i));
-    const double part = (dml__choice_bytes(power) - low) / (high - low);
+    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, run->size, i)) i++;
+    const double low = dml__choice_bytes(dml__choice_power(run, algorithm, i - 1));
+    const double high = dml__choice_bytes(dml__choice_power(run, algorithm, i));
     if (!(seconds[i] < INFINITY && seconds[i - 1] < INFINITY)) return INFINITY;
+    if (!dml__choice_has_room(run, algorithm, power)) return INFINITY;
+    /* (Of the fewest bytes some ranks have none to send, which is no measure of what lies above.) */
+    if (i == 1 && power > dml__choice_anchor(operation, run->size, 0)) return seconds[1];
+    const double part = high > low ? (dml__choice_bytes(power) - low) / (high - low) : 0;
     return part <= 0 ? seconds[i - 1] : seconds[i - 1] + part * (seconds[i] - seconds[i - 1]);
+}
+
+/* The first in the list that costs as good as the least. */
+static uint8_t dml__choose_at(const dml__choice_run *run, dml__comm_operation operation,
+                              double (*seconds)[DML__CHOICE_ANCHORS], int power, bool unequal)
+{
+    double least = INFINITY;
+    uint8_t chosen = DML__CHOICE_NONE;
+    for (int pass = 0; pass < 2; pass++)
+        for (int a = 0; a < run->count && (!pass || chosen == DML__CHOICE_NONE); a++) {
+            if (!dml__choice_takes(run, a, operation)) continue;
+            if (unequal && run->algorithms[a].equal_parts) continue;
+            const double price = dml__choice_between(run, a, seconds[a], power);
+            if (!pass && price < least) least = price;
+            if (pass && price <= run->as_good * least) chosen = (uint8_t)a;
+        }
+    return chosen;
 }
 
 static void dml__choose_for(const dml__choice_run *run, dml__comm_operation operation,
                             double (*seconds)[DML__CHOICE_ANCHORS], dml__choice *choice)
 {
     for (int i = 0; i < DML__CHOICE_SIZES; i++)
-        for (int unequal = 0; unequal < 2; unequal++) {
-            uint8_t *chosen = &choice->algorithm[unequal][operation][i];
-            double best = INFINITY;
-            for (int a = 0; a < run->count; a++) {
-                if (!dml__choice_takes(run, a, operation)) continue;
-                if (unequal && run->algorithms[a].equal_parts) continue;
-                const double price = dml__choice_between(seconds[a], operation, run->size, i);
-                if (*chosen != DML__CHOICE_NONE && !(price < 0.99 * best)) continue;
-                *chosen = (uint8_t)a;
-                best = price;
-            }
-        }
+        for (int unequal = 0; unequal < 2; unequal++)
+            choice->algorithm[unequal][operation][i] =
+                dml__choose_at(run, operation, seconds, i, unequal != 0);
 }
 
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
@@ -193,6 +236,7 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
     run.most_steps = most_steps;
     run.algorithms = algorithms;
     run.rank_order = rank_order;
+    run.as_good = dml__choice_as_good(model, size);
     run.until = until;
     run.work = work;
     run.work_bytes = work_bytes;

@@ -77,12 +77,13 @@ static bool dml__needs_root(dml__comm_operation operation)
 }
 
 /* Elements of the array that has a part for each rank: up to the end of the last. */
-static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call)
+static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call, const size_t *counts,
+                            const size_t *offsets)
 {
     uint64_t end = 0;
-    if (!call->counts) return call->signature.count * (uint64_t)comm->size;
+    if (!counts) return call->signature.count * (uint64_t)comm->size;
     for (int r = 0; r < comm->size; r++)
-        if (call->offsets[r] + call->counts[r] > end) end = call->offsets[r] + call->counts[r];
+        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
     return end;
 }
 
@@ -91,7 +92,7 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
 {
     const bool root = comm->rank == call->signature.root;
     const uint64_t one = call->counts ? call->counts[comm->rank] : call->signature.count;
-    const uint64_t all = dml__spread(comm, call);
+    const uint64_t all = dml__spread(comm, call, call->counts, call->offsets);
     *in = 0;
     *out = one;
     switch (call->signature.operation) {
@@ -105,7 +106,10 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
         *out = all;
         break;
     case DML__CALL_REDUCE_SCATTER: *in = all; break;
-    case DML__CALL_ALL_TO_ALL: *in = *out = all; break;
+    case DML__CALL_ALL_TO_ALL:
+        *in = call->in_counts ? dml__spread(comm, call, call->in_counts, call->in_offsets) : all;
+        *out = all;
+        break;
     default: break;
     }
 }
@@ -119,7 +123,7 @@ static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_
     const uint64_t own =
         (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
     if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b && !call->in_counts;
     return in > out ? b == a + own : in < out ? a == b + own : a == b;
 }
 
@@ -133,14 +137,23 @@ static const char *dml__root_fault(const dml_comm *comm, const dml__comm_call *c
     return dml__is_pair(operation) && root == comm->rank ? "it must be another rank" : NULL;
 }
 
+static bool dml__parts_fit(int size, const size_t *counts, const size_t *offsets, uint64_t most)
+{
+    for (int r = 0; counts && r < size; r++)
+        if (counts[r] > most || offsets[r] > most - counts[r]) return false;
+    return true;
+}
+
 static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
 {
     const uint64_t most = SIZE_MAX / 2 / element;
-    if (!call->counts)
-        return call->signature.count > most / (uint64_t)comm->size ? "more than fits into memory" : NULL;
-    for (int r = 0; r < comm->size; r++)
-        if (call->counts[r] > most || call->offsets[r] > most - call->counts[r])
-            return "more than fits into memory";
+    if (call->signature.count > most / (uint64_t)comm->size && !call->counts)
+        return "more than fits into memory";
+    if (!dml__parts_fit(comm->size, call->counts, call->offsets, most) ||
+        !dml__parts_fit(comm->size, call->in_counts, call->in_offsets, most))
+        return "more than fits into memory";
+    if (call->in_counts && call->in_counts[comm->rank] != call->counts[comm->rank])
+        return "what it has for itself and what it takes from itself must be as many elements";
     return NULL;
 }
 
@@ -222,6 +235,26 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
         call.signature.count += counts[r];
     }
+    return call;
+}
+
+/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
+static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
+                                              const size_t *in_offsets, dml_dtype dtype, void *out,
+                                              const size_t *out_counts, const size_t *out_offsets)
+{
+    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
+                                               dtype, DML_SUM, DML__BY_PARTS);
+    call.signature.count = 0;
+    if (call.parts_missing || !in_counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.in_counts = in_counts;
+    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
+    size_t offset = 0;
+    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
+        comm->offsets[comm->size + r] = offset;
     return call;
 }
 
@@ -518,6 +551,10 @@ DML__COMM_CALL(reduce_scatter,
                dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0))
 DML__COMM_CALL(all_to_all, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
                dml__make_call(DML__CALL_ALL_TO_ALL, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(all_to_allv,
+               (dml_comm * comm, const void *in, const size_t *in_counts, const size_t *in_offsets,
+                dml_dtype dtype, void *out, const size_t *out_counts, const size_t *out_offsets),
+               dml__make_exchange_call(comm, in, in_counts, in_offsets, dtype, out, out_counts, out_offsets))
 DML__COMM_CALL(barrier, (dml_comm * comm),
                dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0))
 DML__COMM_CALL(scatterv,

@@ -334,6 +334,19 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
                                             const size_t *offsets, dml_dtype dtype, dml_reduce_op op,
                                             void *out);
 
+/* What this rank has for rank r, in_counts[r] elements of `in` from in_offsets[r] on, goes to rank r, and
+   what rank r has for this one, out_counts[r] elements, to `out` from out_offsets[r] on: each must be as many
+   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH (under MPI what MPI makes of it). A rank
+   knows its own counts (world_size) only; what others have for it dml_comm_all_to_all of the counts tells.
+   They are read before the call returns. Offsets of NULL: one part behind the other. `in` and `out` lie
+   apart. */
+DML_API dml_status dml_comm_all_to_allv(dml_comm *comm, const void *in, const size_t *in_counts,
+                                        const size_t *in_offsets, dml_dtype dtype, void *out,
+                                        const size_t *out_counts, const size_t *out_offsets);
+DML_API dml_request *dml_comm_all_to_allv_start(dml_comm *comm, const void *in, const size_t *in_counts,
+                                                const size_t *in_offsets, dml_dtype dtype, void *out,
+                                                const size_t *out_counts, const size_t *out_offsets);
+
 /* Returns when every rank has called it. */
 DML_API dml_status dml_comm_barrier(dml_comm *comm);
 DML_API dml_request *dml_comm_barrier_start(dml_comm *comm);

@@ -195,13 +195,17 @@ DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__sche
 /* At step i each sends to the rank i further on, one step after the other if `paced`. */
 static void dml__write_exchanges(const dml__collective *c, dml__schedule *s, bool paced)
 {
-    const uint64_t n = c->count, own = (uint64_t)c->rank * n;
+    const dml__stretch own = dml__in_part(c, c->rank), place = dml__block_of(c, c->rank);
     int last = -1;
-    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own, n, DML__SPACE_IN, own);
+    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, place.offset, place.count, DML__SPACE_IN, own.offset);
     for (int i = 1; i < c->size; i++) {
         const int to = dml__rank_at(c, i), from = dml__rank_at(c, -i);
-        const int got = dml__add_receive(s, from, DML__STEP_RECEIVE, DML__SPACE_OUT, (uint64_t)from * n, n);
-        const int send = dml__add_send(s, to, DML__SPACE_IN, (uint64_t)to * n, n);
+        const dml__stretch in = dml__block_of(c, from), out = dml__in_part(c, to);
+        int got = dml__add_receive(s, from, DML__STEP_RECEIVE, DML__SPACE_OUT, in.offset, in.count);
+        int send = dml__add_send(s, to, DML__SPACE_IN, out.offset, out.count);
+        /* Of parts that only two ranks know an empty one is told, too, in case the other expects more. */
+        if (got < 0 && c->in_counts) got = dml__add_wait_signal(s, from);
+        if (send < 0 && c->in_counts) send = dml__add_signal(s, to);
         if (paced) dml__add_after(s, send, last);
         last = got;
     }

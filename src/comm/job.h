@@ -60,9 +60,10 @@ typedef enum dml__request_state {
 typedef struct dml__comm_call {
     dml__signature signature;
     void *in, *out;
-    const size_t *counts, *offsets; /* (size), or NULL; read when it starts */
-    bool parts_missing;             /* counts that had to be given weren't */
-    void *const *leaves;            /* (root), and their owners (root), of all_reduce_leaves */
+    const size_t *counts, *offsets;       /* (size), or NULL; read when it starts */
+    const size_t *in_counts, *in_offsets; /* (size), of all_to_allv, whose others are those of `out` */
+    bool parts_missing;                   /* counts that had to be given weren't */
+    void *const *leaves;                  /* (root), and their owners (root), of all_reduce_leaves */
     int64_t *owners;
     int tag;
     int priority;
@@ -124,7 +125,7 @@ typedef enum dml__take_mode {
 #define DML__AHEAD_BYTES 2048
 
 /* Of a payload that is copied behind its header, since two pieces take longer. */
-#define DML__SHORT_BYTES 448
+#define DML__SHORT_BYTES 4032
 
 typedef struct dml__link {
     /* Coming in: the frame that is being taken. */
@@ -189,7 +190,7 @@ struct dml_comm {
     uint32_t id;
     int rank, size;    /* in the group */
     int *world_ranks;  /* (size) */
-    size_t *offsets;   /* (size): of parts that lie one behind the other */
+    size_t *offsets;   /* (2, size): of parts that lie one behind the other */
     uint64_t sequence; /* collectives started so far */
     int priority;
     dml_reduce_function functions[DML__MOST_FUNCTIONS];
@@ -276,7 +277,6 @@ typedef struct dml__comm_job {
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__ROUND_BYTES ((size_t)2 << 20)
-#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */

@@ -53,10 +53,14 @@ DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame
     frame->sequence = request->sequence;
 }
 
+/* Of a call whose parts no rank knows all, a frame says how long its part is; there is one each way between
+   two ranks. */
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
 {
     dml__describe_call(flow->request, frame);
     frame->message = flow->message;
+    if (dml__is_by_parts(&frame->signature))
+        frame->signature.count = flow->request->schedule.steps[flow->step].count;
 }
 
 /* Moves on what a flow may grant, and puts the grant into a frame if the sender needs to know. */
@@ -151,8 +155,10 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
 {
     dml_request *request = flow->request;
     const size_t bytes = dml__step_bytes(request, flow->step);
-    const bool pair = dml__is_pair(request->call.signature.operation), small = bytes <= job->eager_bytes;
-    if (flow->announced || !(small || pair) || !dml__is_free(request, flow->step)) return false;
+    const dml__signature *signature = &request->call.signature;
+    const bool announces = dml__is_pair(signature->operation) || dml__is_by_parts(signature);
+    const bool small = bytes <= job->eager_bytes;
+    if (flow->announced || !(small || announces) || !dml__is_free(request, flow->step)) return false;
     if (request->states[flow->step].done)
         return false; /* a part was granted and has gone: so will the rest */
     if (small && dml__charge_eager(job, link, bytes)) {
@@ -319,7 +325,7 @@ static dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
 static bool dml__same_call(const dml__signature *a, const dml__signature *b)
 {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && a->count == b->count;
+           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
 }
 
 static dml_status dml__mismatch(dml__comm_job *job, int rank, const dml__signature *theirs,
@@ -329,6 +335,24 @@ static dml_status dml__mismatch(dml__comm_job *job, int rank, const dml__signatu
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s", rank,
                          dml__signature_text(theirs, their_text), job->rank,
                          dml__signature_text(mine, my_text));
+}
+
+/* Whether two ranks agree about the part that goes from one to the other, where only they know it. */
+static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int peer = dml__group_rank(request->comm, rank);
+    const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
+    char text[DML__SIGNATURE_TEXT];
+    while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
+    if (step == end || frame->signature.count == step->count) return DML_OK;
+    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
+                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
+                         rank, (unsigned long long)frame->signature.count, job->rank,
+                         dml__signature_text(&request->call.signature, text),
+                         (unsigned long long)step->count);
 }
 
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
@@ -343,7 +367,8 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
             job, rank, DML_ERROR_MISMATCH,
             "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
             dml__signature_text(mine, text), job->rank);
-    if (frame->algorithm == request->algorithm) return DML_OK;
+    if (frame->algorithm == request->algorithm)
+        return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
                          "DML_COMM_ALGO and segment_bytes%s",

@@ -26,20 +26,22 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth)
 
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link)
 {
-    return 1 / (1 / link->bandwidth + 2 * link->touch);
+    return 1 / (1 / link->bandwidth + link->touch);
 }
 
-/* Whoever copies faster than this into sockets and out of them has a card that does it. */
-#define DML__MOST_TOUCH 1e-10
+/* What takes longer than this for a byte isn't copying. */
+#define DML__MOST_TOUCH 5e-10
 #define DML__MOST_OVERHEAD 1e-5
+
+/* Both ends copy at the same time, so the rate of a large message is that of one of them. */
 
 DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
 {
     dml__price_link link;
     link.overhead = 0.45 * latency < DML__MOST_OVERHEAD ? 0.45 * latency : DML__MOST_OVERHEAD;
     link.latency = latency - 2 * link.overhead;
-    link.touch = 0.5 / bandwidth < DML__MOST_TOUCH ? 0.49 / bandwidth : DML__MOST_TOUCH;
-    link.bandwidth = 1 / (1 / bandwidth - 2 * link.touch);
+    link.touch = 0.98 / bandwidth < DML__MOST_TOUCH ? 0.98 / bandwidth : DML__MOST_TOUCH;
+    link.bandwidth = 1 / (1 / bandwidth - link.touch);
     return link;
 }
 
@@ -51,16 +53,38 @@ DML__LOCAL dml__price_model dml__usual_model(void)
     model.between = dml__link_of(25e-6, 1.25e9);
     model.reduce = 5e9;
     model.copy = 8e9;
+    model.local = 1e-7;
     return model;
 }
 
-/* About what it takes a processor to leave a process for another, by who yields and looks again. */
+/* What a frame through memory takes is less than can be measured where ranks take turns, and single messages
+   go another way than collectives of few bytes do. A byte comes from the other processor's cache: by what was
+   measured, 3.5 times as long as a copy within one. */
+#define DML__MEMORY_OVERHEAD 1.5e-7
+#define DML__MEMORY_LATENCY 1e-6
+#define DML__MEMORY_TOUCH 3.5
+
+DML__LOCAL dml__price_link dml__memory_link_of(double copy)
+{
+    dml__price_link link;
+    link.overhead = DML__MEMORY_OVERHEAD;
+    link.latency = DML__MEMORY_LATENCY;
+    link.touch = DML__MEMORY_TOUCH / copy;
+    link.bandwidth = 50 / link.touch;
+    return link;
+}
+
+/* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
+   system's queues of packets, or by turns of those that look into memory. */
 #define DML__CHANGE 1e-6
+#define DML__MEMORY_CHANGE 6e-7
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {
-    model->inside = dml__copied_link_of(1e-6, 2.5e10);
-    model->reduce = 1e10;
+    model->reduce = 3e10;
+    model->copy = 6e10;
+    model->inside = dml__memory_link_of(model->copy);
+    model->inside.latency = 3e-6; /* until another thread looks again */
     model->processors = dml_cpu_count();
     model->change = DML__CHANGE;
 }
@@ -342,8 +366,8 @@ static dml__price_link dml__fitted_link(double latency, double bandwidth, bool c
 static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
 {
     dml__comm_job *job = comm->job;
-    const int inside = layout->inside, between = layout->between;
-    if ((!inside && !between) || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
+    const int inside = layout->copies ? layout->inside : 0, between = layout->between;
+    if (!comm->measured || (job->rank && job->rank != inside && job->rank != between)) return DML_OK;
     uint8_t *data = (uint8_t *)dml__allocate(&job->memory, DML__PING_BYTES);
     if (!data) return dml__no_memory_to_measure(job);
     dml_status status = DML_OK;
@@ -353,13 +377,14 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
     if (job->rank) status = dml__answer_pings(comm, data);
     if (!job->rank && inside) {
         status = dml__ping_rank(comm, inside, data, time, &latency, &bandwidth);
-        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, layout->copies);
+        if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, true);
     }
     if (!job->rank && between && !status) {
         status = dml__ping_rank(comm, between, data, time, &latency, &bandwidth);
         if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
     }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);
+    if (!job->rank && !layout->copies) comm->model.inside = dml__memory_link_of(comm->model.copy);
     dml__release(&job->memory, data);
     return status;
 }
@@ -383,11 +408,12 @@ static dml_status dml__tell_model(dml_comm *comm)
 
 /* Two ranks reduce large vectors in rounds that stay in the caches, where memory is what is slow: on one
    machine, unless a round's latencies are more than a twentieth of its time. */
-static size_t dml__round_bytes(const dml__price_link *link)
+static size_t dml__round_bytes(const dml__layout *layout, const dml__price_link *link)
 {
     const double bytes = (double)DML__ROUND_BYTES;
     const double latencies = 4 * (link->latency + 2 * link->overhead);
-    return latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
+    if (!layout->one_machine) return 0;
+    return !layout->copies || latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
 }
 
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
@@ -404,11 +430,11 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
         if (comm->measured) {
             comm->model.processors = layout.processors;
-            comm->model.change = DML__CHANGE;
+            comm->model.change = layout.copies ? DML__CHANGE : DML__MEMORY_CHANGE;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
-        job->round_bytes = layout.one_machine ? dml__round_bytes(&comm->model.inside) : 0;
+        job->round_bytes = dml__round_bytes(&layout, &comm->model.inside);
     }
     dml__release(&job->memory, all);
     return status;

@@ -14,6 +14,9 @@ DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth);
    bridges between containers. What copying can't explain is the emulated wire's. */
 DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth);
 
+/* Of ranks that share memory, where a processor copies so fast within its cache. */
+DML__LOCAL dml__price_link dml__memory_link_of(double copy);
+
 /* As it was measured, with what the processors at both ends do for each byte. */
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
 
@@ -23,11 +26,12 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 /* Where ranks are threads of one process, which share its processors and read each other's memory. */
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
-/* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
-   to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
-   and number of hosts at every rank, in comm->model, comm->hosts and job->host_of. A host is what shares
-   memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on slow links three times that, and a
-   fiftieth of the timeout. Nothing is measured where the numbers or an algorithm were given. */
+/* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
+   and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,
+   and tells all; the same model and number of hosts at every rank, in comm->model, comm->hosts and
+   job->host_of. A host is what shares memory; where rank 0 shares it with nobody, a machine. Takes 20 ms, on
+   slow links three times that, and a fiftieth of the timeout. Nothing is measured where the numbers or an
+   algorithm were given. */
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
 
 /* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),

@@ -350,6 +350,26 @@ static void dml__mpi_begin_parts(dml_request *request)
     dml__mpi_call_ok(request, code);
 }
 
+/* What each rank has for each other, as messages: MPI's own call wants counts of 31 bits. */
+static void dml__mpi_begin_exchange(dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    const int rank = request->comm->rank, size = request->comm->size;
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    const char *in = (const char *)call->in;
+    char *out = (char *)call->out;
+    bool ok = true;
+    for (int i = 0; ok && i < size; i++) {
+        const int from = (rank - i + size) % size, to = (rank + i) % size;
+        char *take = out ? out + call->offsets[from] * element : NULL;
+        char *give = in ? (char *)(uintptr_t)in + call->in_offsets[to] * element : NULL;
+        if (i == 0 && call->counts[rank]) memcpy(take, give, call->counts[rank] * element);
+        if (i == 0) continue;
+        ok = dml__mpi_post_message(request, take, call->counts[from], from, false) &&
+             dml__mpi_post_message(request, give, call->in_counts[to], to, true);
+    }
+}
+
 static void dml__mpi_begin_equal_parts(dml_request *request)
 {
     const dml__signature *signature = &request->call.signature;
@@ -472,7 +492,9 @@ DML__LOCAL void dml__mpi_begin(dml_request *request)
     case DML__CALL_REDUCE: dml__mpi_begin_reduce(request); break;
     case DML__CALL_REDUCE_SCATTER: dml__mpi_begin_reduce_scatter(request); break;
     default:
-        if (request->call.counts)
+        if (request->call.in_counts)
+            dml__mpi_begin_exchange(request);
+        else if (request->call.counts)
             dml__mpi_begin_parts(request);
         else
             dml__mpi_begin_equal_parts(request);

@@ -388,6 +388,17 @@ static void dml__nccl_parts(dml__nccl_call *c)
     }
 }
 
+/* Parts of different sizes, of which each rank knows its own. */
+static void dml__nccl_exchange(dml__nccl_call *c)
+{
+    const dml__comm_call *call = &c->request->call;
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    for (int r = 0; r < c->request->comm->size; r++) {
+        dml__nccl_send(c, (const char *)call->in + call->in_offsets[r] * element, call->in_counts[r], r);
+        dml__nccl_receive(c, dml__nccl_part(c, call->out, r), call->counts[r], r);
+    }
+}
+
 /* Parts of different sizes are summed each to its rank. */
 static void dml__nccl_reduce_parts(dml__nccl_call *c)
 {
@@ -430,7 +441,11 @@ static void dml__nccl_enqueue(dml__nccl_call *c)
         else
             dml__nccl_note(c, n->ncclReduceScatter(call->in, out, count, c->type, c->op, c->comm, n->stream));
         break;
-    default: dml__nccl_parts(c);
+    default:
+        if (call->in_counts)
+            dml__nccl_exchange(c);
+        else
+            dml__nccl_parts(c);
     }
 }
 

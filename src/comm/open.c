@@ -91,7 +91,7 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     dml_comm *comm = (dml_comm *)dml__allocate(&job->memory, sizeof *comm);
     if (!comm) return NULL;
     comm->world_ranks = (int *)dml__allocate_array(&job->memory, (size_t)size, sizeof(int));
-    comm->offsets = (size_t *)dml__allocate_array(&job->memory, (size_t)size, sizeof(size_t));
+    comm->offsets = (size_t *)dml__allocate_array(&job->memory, 2 * (size_t)size, sizeof(size_t));
     if (!comm->world_ranks || !comm->offsets) {
         dml__release(&job->memory, comm->world_ranks);
         dml__release(&job->memory, comm->offsets);

@@ -328,6 +328,8 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.row = call->signature.count;
     c.counts = call->counts;
     c.offsets = call->offsets;
+    c.in_counts = call->in_counts;
+    c.in_offsets = call->in_offsets;
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -372,20 +374,15 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
         dml__begin_steps(job, request);
 }
 
-/* As many elements at once as SCRATCH has room for, and, of an all-reduce of two, as stay in the caches from
-   when they are reduced until they are sent: without that each byte comes from memory once more. Of four
-   ranks on two processors it didn't pay. What doesn't go in rounds was chosen so that it has room. */
+/* As many elements at once as stay in the caches where that pays, and as SCRATCH has room for. What doesn't
+   go in rounds was chosen so that it has room. */
 static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *request)
 {
-    const dml__comm_operation operation = request->call.signature.operation;
+    const dml__signature *call = &request->call.signature;
     const dml__algorithm_info *info = dml__algorithm_of(request);
     const uint64_t room = job->scratch_bytes / dml__element_bytes(request);
-    uint64_t most = request->call.signature.count;
-    if (job->round_bytes && request->comm->size == 2 && operation == DML__CALL_ALL_REDUCE) {
-        const uint64_t cached = job->round_bytes / dml__element_bytes(request);
-        while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
-            most = most - most / 2;
-    }
+    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count,
+                                      job->round_bytes / dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
@@ -513,6 +510,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->algorithm = dml__choose_algorithm(comm, &request->call);
+    if (request->call.counts) request->schedule.count = 0; /* an earlier call's */
     dml__check_stored(job, request);
     request->round_most = request->round_count = dml__round_most(job, request);
     dml__begin_round(job, request);

@@ -79,33 +79,37 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* When one of its host's processors can be with the rank; which one in *processor. */
-static double dml__price_free_at(const dml__price_run *run, int32_t rank, dml__price_rank **processor)
+/* The processor of its host that can be with the rank soonest, from when on in *from, which is when the rank
+   is free or later. Of several the one that it was with last: to take another would keep that one, idle, from
+   the others. */
+static dml__price_rank *dml__price_processor(const dml__price_run *run, int32_t rank, double *from)
 {
     const int32_t first = run->ranks[rank].first_here;
-    double earliest = 0;
-    *processor = NULL;
+    const double own = *from;
+    dml__price_rank *processor = NULL;
+    bool stays = false;
     for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
         dml__price_rank *at = &run->ranks[i];
         if (at->host != run->ranks[rank].host) break;
+        const bool same = at->processor_of == rank;
         const double idle = at->processor_until > run->now ? at->processor_until : run->now;
-        const double free_at = idle + (at->processor_of == rank ? 0 : run->model->change);
-        if (*processor && free_at >= earliest) continue;
-        *processor = at;
-        earliest = free_at;
+        double free_at = idle + (same ? 0 : run->model->change);
+        if (free_at < own) free_at = own;
+        if (processor && (free_at > *from || (free_at == *from && (stays || !same)))) continue;
+        processor = at;
+        stays = same;
+        *from = free_at;
     }
-    return earliest;
+    return processor;
 }
 
 /* Takes a processor for so long; returns when it will be done. */
 static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
 {
     dml__price_rank *rank = &run->ranks[step->rank];
-    dml__price_rank *processor;
     double from = rank->busy_until > run->now ? rank->busy_until : run->now;
     if (run->model->processors) {
-        const double free_at = dml__price_free_at(run, step->rank, &processor);
-        if (free_at > from) from = free_at;
+        dml__price_rank *processor = dml__price_processor(run, step->rank, &from);
         processor->processor_until = from + seconds;
         processor->processor_of = step->rank;
     }
@@ -253,7 +257,7 @@ static void dml__price_try_local(dml__price_run *run, int index)
         step->issued >= dml__price_allowed(run, step))
         return;
     const double rate = step->step.kind == DML__STEP_COPY ? run->model->copy : run->model->reduce;
-    const double seconds = dml__price_segment_bytes(run, step) / rate;
+    const double seconds = run->model->local + dml__price_segment_bytes(run, step) / rate;
     step->issued++;
     dml__price_plan(run, dml__price_compute(run, step, seconds), DML__PRICE_DONE, index);
 }

@@ -37,9 +37,11 @@ typedef struct dml__price_model {
     double rack_latency;             /* seconds more between two racks */
     double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
     double reduce, copy;             /* bytes/s of sums and copies */
+    double local;                    /* seconds of each, besides */
     uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
     uint64_t
-        scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */
 } dml__price_model;

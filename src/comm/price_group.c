@@ -520,11 +520,12 @@ static dml_status dml__price_round(const dml__price_model *model, const dml__alg
     return status;
 }
 
-/* As many elements as the scratch is enough for, found as the engine does it. */
+/* Elements of a round, found as the engine does it. */
 static uint64_t dml__price_round_count(const dml__price_model *model, const dml__algorithm_info *algorithm,
                                        const dml__collective *collective, size_t element_bytes)
 {
-    uint64_t most = collective->count;
+    uint64_t most = dml__cached_round(collective->operation, collective->size, collective->count,
+                                      model->round / element_bytes);
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;

@@ -77,7 +77,9 @@ typedef struct dml__collective {
     uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
                      0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
-                                       of different sizes; NULL: `count` each, one after the other */
+                                       of different sizes; NULL: `count` each, one after the other.
+                                       Of all-to-all they are this rank's parts of OUT, */
+    const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */
@@ -130,7 +132,7 @@ typedef struct dml__algorithm_info {
     const char *name; /* as in DML_COMM_ALGO: "ring" */
     dml__comm_operation operation;
     void (*write)(const dml__collective *collective, dml__schedule *schedule);
-    bool equal_parts; /* takes no counts and offsets */
+    bool equal_parts; /* takes no counts and offsets (of all-to-all "pairwise" takes those of all_to_allv) */
     bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
     /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
        and all-to-all in place that have less of it than that are run in rounds, each over as many elements as

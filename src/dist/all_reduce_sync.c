@@ -74,7 +74,8 @@ static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
                            (double)c->fraction,
                            (double)c->momentum,
                            (double)c->warm_up,
-                           (double)c->rank };
+                           (double)c->rank,
+                           (double)state->across_steps };
     return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
 }
 

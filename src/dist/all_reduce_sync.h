@@ -17,13 +17,13 @@ typedef struct dml_all_reduce_sync_options {
     dml_compression compression; /* the same on all ranks; zero: none */
     /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward
        pass waits for those of the parameters that it is about to read, and updates these; what it reads first
-       goes before what is still queued. Results are the same bits. Everything that looks at the model or the
-       trainer in between waits for all of them, by itself; what it must not do is read w by a pointer that
-       dml_trainer_get or dml_graph_get gave before the step. Programs with a thread of their own
-       (DML_ERROR_STATE while w isn't there) have the trainer's thread call dml_trainer_gather first. An error
-       of the exchange is then the next call's, and the step that it is of has been counted. Steps by
-       dml_trainer_backward and dml_trainer_update, of trainers that clip, check or scale the loss, of
-       optimizers of whole parameters, and with DML_COMPRESS_POWER end as they do without. Source: Peng et
+       goes before what is still queued. Results are the same bits. All ranks have it or none. Everything that
+       looks at the model or the trainer in between waits for all of them, by itself; what it must not do is
+       read w by a pointer that dml_trainer_get or dml_graph_get gave before the step. Programs with a thread
+       of their own (DML_ERROR_STATE while w isn't there) have the trainer's thread call dml_trainer_gather
+       first. An error of the exchange is then the next call's, and the step that it is of has been counted.
+       Steps by dml_trainer_backward and dml_trainer_update, of trainers that clip, check or scale the loss,
+       of optimizers of whole parameters, and with DML_COMPRESS_POWER end as they do without. Source: Peng et
        al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler),
        SOSP 2019; Jayarajan et al., "Priority-based parameter propagation for distributed DNN training" (P3),
        MLSys 2019. */

@@ -10,6 +10,7 @@
 #include "dist/parameter_server_optimizer.h"
 #include "dist/replicas.h"
 #include "train/optimizer_internal.h"
+#include "train/trainer_internal.h"
 
 #include <string.h>
 
@@ -23,6 +24,9 @@ typedef struct dml__downpour {
     dml_ps *ps;
     float *sum; /* (count): of the gradients since the last push */
     uint64_t steps, unpushed;
+    uint64_t taken; /* the servers' updates: before this run, and about as many as all workers' pushes */
+    const dml__optimizer_row *row; /* the servers' optimizer */
+    int states;
     bool others_wait; /* at worker 0, for the warm start */
     bool follows;     /* the servers' learning rate is the trainer's; */
     double rate;      /* else this */
@@ -53,6 +57,16 @@ static dml_status dml__downpour_warm(dml__downpour *d, dml_trainer *trainer)
         if (dml_comm_send(workers, &word, 1, DML_U8, w, DML__DOWNPOUR_TAG) != DML_OK)
             return dml__sync_failed(trainer, d->comm);
     return DML_OK;
+}
+
+/* What a checkpoint has brought of the same optimizer: worker 0's, before any other can push. */
+static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    for (int i = 0; i < d->states; i++)
+        dml_ps_push_to(d->ps, 1 + i, trainer->away.state + (size_t)i * n, 0, n);
+    dml_ps_fence(d->ps);
+    return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
@@ -89,7 +103,12 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
         dml__ps_fail(d->comm, DML_ERROR_MEMORY, "no memory for Downpour");
         return dml__sync_failed(trainer, d->comm);
     }
-    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, 0, &options);
+    d->row = dml__optimizer_row_of(optimizer.kind);
+    d->states = dml_optimizer_states(&optimizer);
+    const bool goes_on = trainer->away.row == d->row && trainer->away.states == d->states;
+    d->taken = goes_on ? trainer->away.steps : 0;
+    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
+    if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
     if (status == DML_OK)
         status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
     if (status != DML_OK || !o->warm_steps) return status;
@@ -106,6 +125,7 @@ static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
     if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
     memset(d->sum, 0, n * sizeof *d->sum);
     d->unpushed = 0;
+    d->taken += (uint64_t)d->cluster.workers;
     return DML_OK;
 }
 
@@ -131,6 +151,28 @@ static dml_status dml__downpour_update(void *user, dml_trainer *trainer)
     if (status == DML_OK && fetches) status = dml__downpour_fetch(d, trainer);
     if (status == DML_OK && d->others_wait && d->steps >= (uint64_t)d->options.warm_steps)
         status = dml__downpour_warm(d, trainer);
+    return status;
+}
+
+/* What wasn't pushed yet is; then this worker has what the servers have. */
+static dml_status dml__downpour_gather(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = d->unpushed ? dml__downpour_push(d, trainer) : DML_OK;
+    dml__away away;
+    if (status != DML_OK) return status;
+    memset(&away, 0, sizeof away);
+    away.row = d->row;
+    away.states = d->states;
+    away.steps = d->taken;
+    if (!dml__away_make(trainer, &away))
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                "no memory left for the servers' optimizer's state");
+    dml__away_put(trainer, &away);
+    for (int i = 0; i < away.states; i++) dml_ps_pull_from(d->ps, 1 + i, away.state + (size_t)i * n, 0, n);
+    status = dml__downpour_fetch(d, trainer);
+    if (status != DML_OK) dml__away_put(trainer, NULL);
     return status;
 }
 
@@ -166,6 +208,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.state = state;
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
+    sync.gather = dml__downpour_gather;
     sync.destroy = dml__downpour_destroy;
     sync.ranks = cluster ? cluster->workers : 0;
     sync.rank = cluster ? cluster->rank : 0;

@@ -2,6 +2,7 @@
 #define DML_DIST_MIRRORED_OPEN_C
 
 #include "dist/mirrored_internal.h"
+#include "dist/same_strategy.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
@@ -155,11 +156,16 @@ static dml_status dml__join_processes(dml_mirrored *all)
     const int64_t mine = all->count;
     int64_t before = 0, ranks = mine;
     if (comm) {
+        char sentence[DML__SAME_STRATEGY_BYTES];
+        dml_status status = dml__same_strategy(comm, "dml_mirrored", sentence);
+        if (status != DML_OK)
+            return dml__fail(&all->context->error, status, "%s",
+                             sentence[0] ? sentence : dml_comm_error(comm));
         int64_t *counts =
             (int64_t *)dml__allocate_array(&all->context->memory, (size_t)world, sizeof *counts);
         if (!counts)
             return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
-        dml_status status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
+        status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
         if (status == DML_OK && world > 1) {
             all->outside_sums = dml_comm_split(comm, 0, 0);
             status = dml_comm_status(comm);

@@ -98,7 +98,10 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const dml_status status = dml__start_replicas(state->place.outside, trainer, "dml_mirrored", 0);
+        const double how[3] = { (double)state->place.central, (double)state->place.late,
+                                (double)state->bucket_elements };
+        const dml_status status =
+            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
         if (status != DML_OK) return status;
     }
     if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);

@@ -518,8 +518,9 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
         return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
                             "a worker of %d servers needs a communicator with max_requests of %zu; it has %d",
                             cluster->servers, needed / 3 * 4 + 8, ps->link.all->job->max_requests);
-    return dml_comm_scatterv(ps->link.all, cluster->rank == 0 ? w : none, ps->link.counts, NULL, DML_F32,
-                             none, 0);
+    const dml_status status = dml_comm_scatterv(ps->link.all, cluster->rank == 0 ? w : none, ps->link.counts,
+                                                NULL, DML_F32, none, 0);
+    return status == DML_OK ? dml_comm_barrier(ps->link.all) : status; /* till the servers are ready */
 }
 
 DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "comm/job.h"
+#include "dist/same_strategy.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -126,8 +127,15 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
             comm, DML_ERROR_ARGUMENT,
             "a cluster of %d workers and %d servers with rank %d on a communicator of %d ranks",
             cluster->workers, cluster->servers, cluster->rank, dml_comm_world_size(comm));
+    if (!dml_cluster_is_server(cluster) && count < (size_t)cluster->servers)
+        return dml__ps_fail(comm, DML_ERROR_ARGUMENT,
+                            "a parameter server of %d servers for %zu elements: each keeps one at least",
+                            cluster->servers, count);
     const char *fault = dml_cluster_is_server(cluster) ? NULL : dml__ps_fault(options, cluster);
     if (fault) return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a parameter server: %s", fault);
+    char sentence[DML__SAME_STRATEGY_BYTES];
+    const dml_status status = dml__same_strategy(comm, "a parameter server", sentence);
+    if (status != DML_OK) return sentence[0] ? dml__ps_fail(comm, status, "%s", sentence) : status;
     link->all = dml_comm_split(comm, 0, cluster->rank);
     link->peers = dml_comm_split(comm, dml_cluster_is_server(cluster), cluster->rank);
     if (!link->all || !link->peers)

@@ -606,6 +606,25 @@ static void dml__ps_unequip(dml__ps_server *server)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(memory, parts[i]);
 }
 
+/* A rule that knows nothing of the setup would apply pushes in a way that the workers don't mean. */
+static dml_status dml__ps_prepare_rule(dml__ps_server *server)
+{
+    const size_t setup = (size_t)server->link.terms[DML__PS_SETUP];
+    dml_status status = setup ? DML_ERROR_MISMATCH : DML_OK;
+    if (server->rule.prepare)
+        status = server->rule.prepare(server->rule.user, server->link.begin, server->count,
+                                      server->link.setup, setup, server->vectors + server->count);
+    if (status == DML_OK) return DML_OK;
+    if (status != DML_ERROR_MISMATCH)
+        return dml__ps_fail(server->link.all, status, "the server's rule can't be prepared: %s",
+                            dml_status_string(status));
+    return dml__ps_fail(server->link.all, status,
+                        "the server has another rule than the workers, who sent it a setup of %zu numbers: "
+                        "dml_parameter_server_serve is for trainers under dml_parameter_server_sync or "
+                        "dml_downpour_sync, dml_ps_serve for all else; all ranks need the same",
+                        setup);
+}
+
 static dml_status dml__ps_prepare(dml__ps_server *server)
 {
     dml_comm *all = server->link.all;
@@ -622,11 +641,8 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     if (!dml__ps_equip(server))
         return dml__ps_fail(all, DML_ERROR_MEMORY, "no memory for a parameter server");
     dml_status status = dml_comm_scatterv(all, NULL, server->link.counts, NULL, DML_F32, server->vectors, 0);
-    if (status != DML_OK || !server->rule.prepare) return status;
-    status = server->rule.prepare(server->rule.user, server->link.begin, server->count, server->link.setup,
-                                  (size_t)server->link.terms[DML__PS_SETUP], server->vectors + server->count);
-    if (status == DML_OK) return DML_OK;
-    return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
+    if (status == DML_OK) status = dml__ps_prepare_rule(server);
+    return status == DML_OK ? dml_comm_barrier(all) : status; /* where the workers hear of it */
 }
 
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const dml_ps_options *options,

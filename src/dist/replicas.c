@@ -4,6 +4,7 @@
 #include "dist/replicas.h"
 
 #include "base/checksum.h"
+#include "dist/same_strategy.h"
 #include "graph/node.h"
 #include "graph/program_internal.h"
 #include "train/trainer_internal.h"
@@ -75,7 +76,6 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
 
 /* What all ranks need alike. */
 enum {
-    DML__ALIKE_STRATEGY,
     DML__ALIKE_OPTIONS,
     DML__ALIKE_COUNT,
     DML__ALIKE_SHAPES,
@@ -83,10 +83,12 @@ enum {
     DML__ALIKE_CLIP,
     DML__ALIKE_SCALED,
     DML__ALIKE_SCHEDULE,
+    DML__ALIKE_DTYPE,
+    DML__ALIKE_OPTIMIZER,
+    DML__ALIKE_AVERAGE,
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
-    "the strategy",
     "the strategy's options",
     "the number of parameters",
     "the parameters' names or shapes",
@@ -94,6 +96,9 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
     "the learning rate's schedule",
+    "what is computed in, f32 or 16 bits",
+    "the optimizer's kind, or what it keeps",
+    "whether a moving average is kept",
 };
 
 static uint32_t dml__mark_shapes(const dml_program *program)
@@ -136,7 +141,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
                                       const double mine[DML__ALIKE])
 {
     double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
-    char what[320] = "";
+    char what[384] = "";
     memcpy(first, mine, sizeof first);
     memcpy(other, mine, sizeof other);
     if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
@@ -147,7 +152,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) {
         const size_t used = strlen(what);
-        const bool follows = i == DML__ALIKE_OPTIONS || i == DML__ALIKE_TRAINED; /* from what is before it */
+        const bool follows = i == DML__ALIKE_TRAINED; /* from what is before it */
         if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
         snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
     }
@@ -157,8 +162,7 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
                             (int)rank, what, strategy, mine[DML__ALIKE_COUNT]);
 }
 
-/* Ranks with other models would exchange gradients of other parameters, and with other strategies they would
-   make other calls. */
+/* Ranks with other models would exchange gradients of other parameters. */
 static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options)
 {
@@ -166,7 +170,6 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
-    mine[DML__ALIKE_STRATEGY] = dml__crc32c(0, strategy, strlen(strategy));
     mine[DML__ALIKE_OPTIONS] = options;
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
@@ -174,6 +177,9 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
     mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
     mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
+    mine[DML__ALIKE_DTYPE] = (double)program->dtype;
+    mine[DML__ALIKE_OPTIMIZER] = (double)trainer->optimizer.kind * 256 + trainer->states;
+    mine[DML__ALIKE_AVERAGE] = trainer->average > 0.0f ? 1.0 : 0.0;
     for (int i = 0; i < DML__ALIKE; i++) {
         most[i] = mine[i];
         most[DML__ALIKE + i] = -mine[i];
@@ -187,7 +193,11 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options)
 {
-    const dml_status status = dml__compare_ranks(comm, trainer, strategy, options);
+    char sentence[DML__SAME_STRATEGY_BYTES];
+    dml_status status = dml__same_strategy(comm, strategy, sentence);
+    if (sentence[0]) return dml_trainer_fail(trainer, status, "%s", sentence);
+    if (status != DML_OK) return dml__sync_failed(trainer, comm);
+    status = dml__compare_ranks(comm, trainer, strategy, options);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 

@@ -68,7 +68,7 @@ static dml__cost dml__cost_of(const dml_program *program, int s)
                                    : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype) *
                                          (node->batched ? (size_t)program->batch : 1);
     if (slot->value_at == 3 * s) cost.value = bytes;
-    if (bytes && dml__kept_for_backward(program, s)) cost.kept = bytes;
+    if (bytes && dml__kept_for_backward(program, s)) cost.kept = slot->narrowed ? bytes / 2 : bytes;
     if (slot->has_gradient && node->op->saved_bytes) cost.kept += node->op->saved_bytes(node, program->batch);
     return cost;
 }

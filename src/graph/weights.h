@@ -64,11 +64,11 @@ DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
 DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes);
 
 /* Reads what any of dml_graph_save, dml_trainer_save and Python's safetensors wrote: each parameter of the
-   graph must be there by name, as F32 of its shape; tensors of the file that begin with "dml." are a
-   trainer's, others that the graph doesn't have are an error. The file goes straight to w, so loading takes
-   little more than w. DML_ERROR_IO when it can't be read; DML_ERROR_FORMAT when it is no such file, is
-   damaged or of another model, with what differs: w is then unchanged. DML_ERROR_STATE while programs predict
-   on other threads. `name` is what errors call the bytes. */
+   graph must be there by name, of its shape, as F32, or BF16 or F16, which become F32; tensors of the file
+   that begin with "dml." are a trainer's, others that the graph doesn't have are an error. The file goes
+   straight to w, so loading takes little more than w. DML_ERROR_IO when it can't be read; DML_ERROR_FORMAT
+   when it is no such file, is damaged or of another model, with what differs: w is then unchanged.
+   DML_ERROR_STATE while programs predict on other threads. `name` is what errors call the bytes. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load(dml_graph *graph, const char *path);
 #endif
@@ -78,8 +78,8 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
    shape the file has a tensor takes it on, every other stays as it is, and so does what the file has besides.
    dml_parameter_loaded says which were taken: whether the last file that was loaded into the graph, by
    whatever call, had the parameter. Errors are those of dml_graph_load for damage, and for a tensor that fits
-   but isn't F32; DML_ERROR_FORMAT too when no parameter is there; DML_ERROR_STATE where other ranks have
-   parts of w (dml_trainer_gather). w is then unchanged. */
+   but isn't F32, BF16 or F16; DML_ERROR_FORMAT too when no parameter is there; DML_ERROR_STATE where other
+   ranks have parts of w (dml_trainer_gather). w is then unchanged. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path);
 #endif

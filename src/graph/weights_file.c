@@ -124,7 +124,7 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" holds another model: its '%s' is %s, this model's is %s" DML__WAY_OUT, path,
                          name, dml__entry_shape(entry, got), dml_shape_format(shape, want));
-    if (entry->dtype != DML_F32)
+    if (!dml__safetensors_is_float(file, *found))
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" has '%s' as %.16s; convert it to F32 before loading", path, name,
                          entry->dtype_text);
@@ -197,7 +197,8 @@ DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *f
     for (dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
         const int found = dml__find_fitting(file, p);
         p->loaded = found >= 0;
-        if (found >= 0) status = dml__safetensors_read(file, found, w + p->offset, &graph->context->error);
+        if (found >= 0)
+            status = dml__safetensors_read_floats(file, found, w + p->offset, &graph->context->error);
     }
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
         if (p->loaded) status = dml_graph_put(graph, p->offset, p->offset + dml_shape_count(&p->shape));

@@ -8,6 +8,9 @@
 #include "kernels/pack.h"
 #include "thread/pool_internal.h"
 
+#include "base/memory.h"
+#include "kernels/vector.h"
+
 #include <string.h>
 
 #define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
@@ -30,6 +33,12 @@
    few lines come again, what the processor looks ahead by itself is more than what would be asked for. */
 #define DML__DEPTHWISE_THIRD ((size_t)64 << 20)
 #define DML__DEPTHWISE_OWN 1.5 /* second caches a worker: of arrays of that size most is still in one */
+
+/* Whole lines, too, of arrays of so many second caches' size where the first cache has no more bytes than
+   that: the runs of blocks would be too short for the third cache. Nearer arrays are read once into a
+   block's. */
+#define DML__DEPTHWISE_FIRST ((size_t)32 << 10)
+#define DML__DEPTHWISE_WHOLE 6
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
 typedef struct dml__depthwise_lines {
@@ -54,14 +63,14 @@ typedef struct dml__depthwise_loop {
     const dml__conv_pass *passes; /* (count) */
     int count;
     dml_isa isa;
-    bool distant;
+    bool distant, stream;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
 
 /* What the lines of a pass have in common; packs the weights of `channels` channels from c0 on. */
 static dml__depthwise_row dml__depthwise_row_of(const dml__conv_pass *p, ptrdiff_t c0, ptrdiff_t channels,
-                                                bool ask, float *weights)
+                                                bool ask, bool stream, float *weights)
 {
     dml__depthwise_row row;
     dml__conv_pass packed = *p;
@@ -74,7 +83,7 @@ static dml__depthwise_row dml__depthwise_row_of(const dml__conv_pass *p, ptrdiff
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
     row.source_line = p->source_w * p->source_pixel, row.line = p->dilation_h * row.source_line;
     row.source_end = p->source + p->batch * p->source_h * row.source_line;
-    row.ask = ask;
+    row.ask = ask, row.stream = stream;
     row.width = dml__round_up(channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
     row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
@@ -115,7 +124,7 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     float *to = weights;
     (void)worker;
     for (int i = 0; i < loop->count; i++) {
-        rows[i] = dml__depthwise_row_of(&p[i], c0, channels, loop->distant, to);
+        rows[i] = dml__depthwise_row_of(&p[i], c0, channels, loop->distant, loop->stream, to);
         first[i] = rows[i].weights;
         to += p[i].taps_h * p[i].taps_w * dml__round_up(channels, DML__DEPTHWISE_LINE);
     }
@@ -123,12 +132,13 @@ static void dml__depthwise_task(void *argument, int task, int worker)
         for (ptrdiff_t y = y0; y < y0 + loop->lines; y++)
             for (int i = 0; i < loop->count; i++)
                 if (y < p[i].grid_h) dml__depthwise_pass_line(loop->isa, &p[i], &rows[i], first[i], n, y, c0);
+    if (loop->stream) DML__STREAM_FENCE();
 }
 
 /* Where the arrays lie. */
 typedef struct dml__depthwise_place {
     bool near;    /* in the second cache, or in one that is as good */
-    bool far;     /* beyond those of all workers, in a third one that is far */
+    bool whole;   /* lines are gone through as a whole */
     bool distant; /* beyond the caches */
 } dml__depthwise_place;
 
@@ -142,8 +152,9 @@ static dml__depthwise_place dml__depthwise_place_of(dml_pool *pool, ptrdiff_t ba
     const bool spread = machine.caches.l3 > DML__DEPTHWISE_THIRD;
     dml__depthwise_place place;
     place.near = size <= 1 || (wide && !spread);
-    place.far = wide && spread && size > DML__DEPTHWISE_OWN * dml_pool_threads(pool);
-    place.distant = size > DML__DEPTHWISE_NEAR && !(place.far && stride > 1);
+    const bool far = wide && spread && size > DML__DEPTHWISE_OWN * dml_pool_threads(pool);
+    place.whole = far || (wide && machine.caches.l1 <= DML__DEPTHWISE_FIRST && size > DML__DEPTHWISE_WHOLE);
+    place.distant = size > DML__DEPTHWISE_NEAR && !(far && stride > 1);
     return place;
 }
 
@@ -156,9 +167,24 @@ static ptrdiff_t dml__depthwise_channels(dml_pool *pool, const dml__depthwise_pl
     const double l1 = DML__DEPTHWISE_L1 / sizeof(float) * (double)dml__pool_machine(pool).caches.l1;
     const ptrdiff_t fitting = (ptrdiff_t)(l1 / (double)dml__larger(1, floats));
     blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
-    if (!place->far && fitting >= (place->near ? DML__DEPTHWISE_RUN_NEAR : DML__DEPTHWISE_RUN))
+    if (!place->whole && fitting >= (place->near ? DML__DEPTHWISE_RUN_NEAR : DML__DEPTHWISE_RUN))
         blocks = dml__larger(blocks, dml__quotient_up(channels, fitting));
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
+}
+
+/* Whether the results go past the caches, of which each vector of 16 is a line. */
+static bool dml__depthwise_streams(dml_pool *pool, const dml__conv_pass *passes, int count)
+{
+    const dml__machine machine = dml__pool_machine(pool);
+    double floats = 0;
+    for (int i = 0; i < count; i++) {
+        const dml__conv_pass *p = &passes[i];
+        if (p->beta != 0 || p->relu || (intptr_t)p->target % DML__ALIGNMENT ||
+            (p->target_pixel | p->target_line | p->target_image) % DML__DEPTHWISE_LINE)
+            return false;
+        floats += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns;
+    }
+    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats);
 }
 
 DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)
@@ -181,6 +207,7 @@ DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *pass
     const dml__depthwise_place place = dml__depthwise_place_of(
         pool, p->batch, p->source_h * p->source_w * p->source_pixel, p->target_image, p->stride_w);
     loop.distant = place.distant;
+    loop.stream = dml__depthwise_streams(pool, p, count);
     loop.channels = dml__depthwise_channels(pool, &place, p->columns, taps, 1, lines * p->source_w);
     loop.blocks = dml__quotient_up(p->columns, loop.channels);
     loop.lines = p->grid_h;
@@ -218,7 +245,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
     row.source_end = j->x + j->batch * j->in_h * x_line;
-    row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
+    row.ask = loop->distant, row.stream = false, row.source_line = x_line, row.line = j->dilation_h * x_line;
     row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
@@ -254,9 +281,9 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
                                 job->out_h * job->out_w * job->dy_pixel, job->stride_w);
     loop.distant = place.distant;
     loop.channels = dml__depthwise_channels(pool, &place, job->filters, taps,
-                                            threads == 1 ? 1
-                                            : place.far  ? threads
-                                                         : 2 * threads,
+                                            threads == 1  ? 1
+                                            : place.whole ? threads
+                                                          : 2 * threads,
                                             (job->taps_h + 1) * job->in_w + taps);
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);

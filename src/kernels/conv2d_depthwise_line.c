@@ -116,7 +116,7 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
             if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                                   \
                 DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,               \
                                    row.source_pixel)                                                         \
-                DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                     \
+                if (!row.stream) DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)    \
             }                                                                                                \
             if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);          \
             DML__UNROLL                                                                                      \
@@ -157,7 +157,9 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
             DML__UNROLL                                                                                      \
             for (int p = 0; p < pixels; p++) {                                                               \
                 if (!whole && p >= count) continue;                                                          \
-                if (plain)                                                                                   \
+                if (row.stream && lanes == 16)                                                               \
+                    dml__##isa##_stream(to + p * row.target_pixel, pixel[p]);                                \
+                else if (plain)                                                                              \
                     dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                                 \
                 else                                                                                         \
                     DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
@@ -215,6 +217,10 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
                     for (int l = 0; l < lines; l++) at[l] += step;                                           \
                 }                                                                                            \
                 for (; x < x1; x++, to += target_pixel) {                                                    \
+                    if (row->ask) {                                                                          \
+                        DML__DEPTHWISE_ASK(at[0] + row->ahead, 2, row->source_line, 2, tap)                  \
+                        DML__PREFETCH(to + row->target_line);                                                \
+                    }                                                                                        \
                     const vector pixel = dml__##isa##_load(to);                                              \
                     DML__UNROLL                                                                              \
                     for (int l = 0; l < lines; l++) {                                                        \
@@ -291,7 +297,7 @@ DML__AVX512 static ptrdiff_t dml__depthwise_avx512(const dml__depthwise_row *row
         dml__depthwise_tiles_avx512(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT);
     else if (code == 3 * 4 + 2 && role == DML__DEPTHWISE_RESULT)
         dml__depthwise_tiles_avx512(row, 3, 2, 7, DML__DEPTHWISE_RESULT);
-    else if (code == 3 * 4 + 2 && !row->ask)
+    else if (code == 3 * 4 + 2)
         dml__depthwise_strided_avx512(row);
     else if (code == 2 * 4 + 1 && role == DML__DEPTHWISE_RESULT) /* of an input gradient's phases */
         dml__depthwise_tiles_avx512(row, 2, 1, 7, DML__DEPTHWISE_RESULT);
@@ -384,7 +390,7 @@ static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrd
         return;
     }
     some.channels = some.target_pixel = lanes;
-    some.ask = false;
+    some.ask = some.stream = false;
     some.weights += c0;
     some.target = target;
     if (row->bias) dml__depthwise_copy(row->bias + c0, 0, 1, channels, bias, 0), some.bias = bias;

@@ -6,6 +6,7 @@
 #include "kernels/conv2d_pass_plan.h"
 #include "kernels/conv2d_tall.h"
 #include "kernels/pack.h"
+#include "kernels/vector.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
@@ -64,9 +65,45 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 }
 /* --- the weights --- */
 
+/* Weights of more floats come from far, in lines that lie too far apart for the processor to look ahead by
+   itself: so many of a panel's k's ahead they are asked for; at its end, those of the next panel. */
+#define DML__CONV_NEAR_WEIGHTS 65536
+#define DML__CONV_ROWS_AHEAD 16
+#define DML__CONV_LINES_AHEAD 32
+
+/* Columns lie side by side, one k's behind the other's. */
+static void dml__conv_pass_pack_rows(const float *from, ptrdiff_t k_step, ptrdiff_t count, ptrdiff_t columns,
+                                     ptrdiff_t width, float *out)
+{
+    for (ptrdiff_t k = 0; k < count; k++, from += k_step, out += width) {
+        const float *ahead = from + DML__CONV_ROWS_AHEAD * k_step;
+        if (k + DML__CONV_ROWS_AHEAD >= count) ahead += columns - count * k_step;
+        DML__PREFETCH(ahead);
+        DML__PREFETCH(ahead + 16);
+        if (columns == 16)
+            memcpy(out, from, 16 * sizeof *out);
+        else
+            dml__conv_copy(out, from, columns);
+    }
+}
+
+/* A column's k's lie side by side. */
+static void dml__conv_pass_pack_lines(const float *from, ptrdiff_t column_step, ptrdiff_t count,
+                                      ptrdiff_t columns, ptrdiff_t width, bool far, float *out)
+{
+    for (ptrdiff_t k = 0; k < count; k += 16, out += 16 * width) {
+        const float *ahead = from + k + DML__CONV_LINES_AHEAD;
+        if (k + DML__CONV_LINES_AHEAD >= count) ahead += columns * column_step - count;
+        for (ptrdiff_t j = 0; far && j < columns; j++) DML__PREFETCH(ahead + j * column_step);
+        dml__pack_transposed(from + k, column_step, (int)columns, (int)dml__smaller(16, count - k), width,
+                             out);
+    }
+}
+
 DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
                                     ptrdiff_t k0, ptrdiff_t k1, float *out)
 {
+    const bool far = p->taps_h * p->taps_w * p->depth * p->columns > DML__CONV_NEAR_WEIGHTS;
     if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
     while (k0 < k1) { /* a tap at a time */
         const ptrdiff_t tap = k0 / p->depth, d = k0 % p->depth;
@@ -75,18 +112,11 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
                             tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
                             j0 * p->weights_column;
         if (p->weights_column == 1) {
-            for (ptrdiff_t k = 0; k < count; k++, from += p->weights_depth) {
-                DML__PREFETCH(from + 16 * p->weights_depth);
-                if (columns == 16)
-                    memcpy(out + k * width, from, 16 * sizeof *out);
-                else
-                    dml__conv_copy(out + k * width, from, columns);
-            }
+            dml__conv_pass_pack_rows(from, p->weights_depth, count, columns, width, out);
         } else {
             /* The forward weights of a filter lie side by side for all taps. */
             if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
-            count = dml__smaller(count, DML__CONV_KC);
-            dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
+            dml__conv_pass_pack_lines(from, p->weights_column, count, columns, width, far, out);
         }
         out += count * width;
         k0 += count;
@@ -433,6 +463,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
+    tile->stream = plan->stream;
     if (last && p->bias) {
         tile->bias = p->bias + sweep.j0;
         if (sweep.columns < tile->columns) { /* vectors are read of it */
@@ -458,6 +489,7 @@ static void dml__conv_pass_task(void *argument, int task, int worker)
             dml__conv_pass_panels(plan, &band, panel, panels, &chunk, c == 0, c == plan->chunks - 1);
         }
     }
+    if (plan->stream) DML__STREAM_FENCE();
 }
 
 static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)

@@ -3,6 +3,7 @@
 
 #include "kernels/conv2d_pass_plan.h"
 
+#include "base/memory.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
@@ -101,10 +102,11 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
 {
     dml__conv_pass_plan plan;
     const dml__conv_pass *p = pass;
+    const dml__machine machine = dml__pool_machine(pool);
     memset(&plan, 0, sizeof plan);
     plan.pass = pass;
     plan.pool = pool;
-    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.kernel = dml__microkernel_get(machine.isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
     plan.panels = dml__quotient_up(p->columns, plan.full);
     plan.k = p->taps_h * p->taps_w * p->depth;
@@ -138,6 +140,11 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
     plan.exact = plan.exact && !plan.spill;
     plan.copy = plan.copy && !plan.exact;
     plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
+    plan.stream =
+        plan.chunks == 1 && !plan.spill && p->beta == 0 && (intptr_t)p->target % DML__ALIGNMENT == 0 &&
+        (p->columns | p->target_pixel | p->target_line | p->target_image) % plan.kernel->lanes == 0 &&
+        dml__microkernel_streams(machine.isa, machine.caches.l3,
+                                 (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
 }

@@ -23,6 +23,7 @@ typedef struct dml__conv_pass_plan {
     bool copy;                /* the source has to be padded */
     bool exact;               /* taps outside of the image are left out, on all sides: no copy is needed */
     bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
+    bool stream;      /* the target is written past the caches */
     bool clips;       /* lines' taps above and below the image are left out */
     ptrdiff_t copy_w; /* pixels of a padded line */
     ptrdiff_t images, lines; /* of a band: whole images, or lines of one */

@@ -46,6 +46,7 @@
 /* --- plain C: four lanes of whatever the compiler has --- */
 
 #define dml__plain_load_some(from, mask) ((void)(mask), dml__plain_load(from))
+#define dml__plain_stream(to, value) dml__plain_store(to, value)
 #define dml__plain_store_some(to, mask, value) ((void)(mask), dml__plain_store(to, value))
 
 DML__INLINE dml__v4 dml__plain_splat(float x)
@@ -91,6 +92,7 @@ DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, flo
 #define dml__avx2_load_some(from, mask) ((void)(mask), _mm256_loadu_ps(from))
 #define dml__avx2_store_some(to, mask, value) ((void)(mask), _mm256_storeu_ps(to, value))
 #define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
+#define dml__avx2_stream(to, value) _mm256_stream_ps(to, value)
 #define dml__avx2_splat(x) _mm256_set1_ps(x)
 #define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
 #define dml__avx2_add(a, b) _mm256_add_ps(a, b)
@@ -117,6 +119,7 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 #define dml__avx512_load_some(from, mask) _mm512_maskz_loadu_ps((__mmask16)(mask), from)
 #define dml__avx512_store_some(to, mask, value) _mm512_mask_storeu_ps(to, (__mmask16)(mask), value)
 #define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__avx512_stream(to, value) _mm512_stream_ps(to, value)
 #define dml__avx512_splat(x) _mm512_set1_ps(x)
 #define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
 #define dml__avx512_add(a, b) _mm512_add_ps(a, b)
@@ -124,17 +127,26 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 /* Keeps a NaN. */
 #define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
 
+/* gcc lets what is used twice be loaded twice. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(DML__EMULATED)
+#define DML__IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#else
+#define DML__IN_REGISTER(vector) (void)0
+#endif
+
 /* The two halves added. */
 DML__AVX512 DML__INLINE __m256 dml__avx512_fold(__m512 a)
 {
-    float lanes[16];
-    _mm512_storeu_ps(lanes, a);
-    return _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+    return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
 DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
 {
-    dml__avx2_sums(dml__avx512_fold(a), dml__avx512_fold(b), dml__avx512_fold(c), dml__avx512_fold(d), sums);
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    const __m256 half = dml__avx512_fold(all);
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
 #endif
@@ -146,6 +158,7 @@ DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m5
 #define dml__neon_load_some(from, mask) ((void)(mask), vld1q_f32(from))
 #define dml__neon_store_some(to, mask, value) ((void)(mask), vst1q_f32(to, value))
 #define dml__neon_store(to, value) vst1q_f32(to, value)
+#define dml__neon_stream(to, value) vst1q_f32(to, value)
 #define dml__neon_splat(x) vdupq_n_f32(x)
 #define dml__neon_multiply(a, b) vmulq_f32(a, b)
 #define dml__neon_add(a, b) vaddq_f32(a, b)

@@ -51,6 +51,8 @@ typedef struct dml__tile {
     float alpha, beta;
     const float *bias; /* (panels, columns), or NULL */
     bool relu;
+    bool stream; /* by AVX-512, of columns that are whole vectors and beta = 0: rows of C begin at lines of
+                    the caches and are written past them; who asks for it ends with DML__STREAM_FENCE */
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
@@ -64,6 +66,7 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->beta = 0;
     tile->bias = NULL;
     tile->relu = false;
+    tile->stream = false;
 }
 
 /* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2. An
@@ -90,6 +93,15 @@ typedef struct dml__microkernel {
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
+
+/* Whether C, of so many floats, which isn't read and whose rows begin at lines of the caches, is to be
+   written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
+   somebody reads it, and its lines need not be fetched. */
+static inline bool dml__microkernel_streams(dml_isa isa, size_t l3, double floats)
+{
+    const double least = 8 << 20, quarter = (double)l3 / 4;
+    return isa == DML_ISA_AVX512 && floats * sizeof(float) > (quarter > least ? quarter : least);
+}
 
 /* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
    lower half, and their two products are added into the f32 sum. NULL: there is none. */

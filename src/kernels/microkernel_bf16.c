@@ -12,6 +12,7 @@
 #define DML__AVX512_BF16 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
 #define dml__pairs_load(from) _mm512_loadu_ps(from)
 #define dml__pairs_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__pairs_stream(to, value) _mm512_stream_ps(to, value)
 #define dml__pairs_splat(x) _mm512_set1_ps(x)
 #define dml__pairs_multiply(a, b) _mm512_mul_ps(a, b)
 #define dml__pairs_add(a, b) _mm512_add_ps(a, b)

@@ -89,7 +89,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
-        if (tile->blocks * tile->k >= DML__ASKING_K) {                                                       \
+        if (tile->blocks * tile->k >= DML__ASKING_K && !tile->stream) {                                      \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
                 DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);                          \
@@ -122,6 +122,10 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], DML__LOAD_OF(isa, tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
+        if (lanes == 16 && !masked && tile->stream) {                                                        \
+            DML__EACH(dml__##isa##_stream(tile->c[DML__ROW(i)] + column + second * j, sum[i][j]))            \
+            return;                                                                                          \
+        }                                                                                                    \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
             float *c = tile->c[DML__ROW(i)] + column;                                                        \

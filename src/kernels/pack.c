@@ -92,11 +92,12 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     }
 }
 
+/* Lines come from far where there is something to pack: some are asked for ahead. */
+#define DML__LINES_AHEAD 4
+
 #if defined(DML__HAS_AVX512)
 
-/* Panels of two vectors. The lines come from far where there is something to pack: some are asked for ahead.
- */
-#define DML__LINES_AHEAD 4
+/* Panels of two vectors. */
 DML__AVX512 static void dml__pack_panels_avx512(const float *x, ptrdiff_t k_step, ptrdiff_t panels,
                                                 ptrdiff_t kc, float *out)
 {
@@ -161,8 +162,10 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
 #endif
     for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
         float *to = out;
+        const float *ahead = x + (k + DML__LINES_AHEAD < kc ? DML__LINES_AHEAD * k_step : 0);
         if (width >= 8 && width <= 16) /* copies of a known size are a few instructions */
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width) {
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
+                DML__PREFETCH(ahead);
                 memcpy(to, x + panel * width, 8 * sizeof *to);
                 memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
             }

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "kernels/finish.h"
 #include "kernels/microkernel.h"
+#include "kernels/vector.h"
 
 #include <string.h>
 
@@ -97,6 +98,7 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     job.isa = machine.isa;
     job.l1 = (ptrdiff_t)machine.caches.l1;
     job.l2 = (ptrdiff_t)machine.caches.l2;
+    job.l3 = machine.caches.l3;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
     job.transposed = !product->panels && dml__is_better_transposed(product, job.kernel);
     if (job.transposed) {
@@ -222,6 +224,7 @@ static bool dml__collides(ptrdiff_t line_step)
 /* How a range is computed: what is packed, and how much of it at once. */
 typedef struct dml__blocking {
     bool pack_a, pack_b;
+    bool stream; /* C is written past the caches */
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
     ptrdiff_t ask_until; /* rows of A before this one are asked for a part ahead; 0: none are */
@@ -456,6 +459,7 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
     tile.alpha = job->product.alpha;
     tile.beta = first ? job->product.beta : 1;
+    tile.stream = blocking->stream;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, blocking, part);
     const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
@@ -519,6 +523,7 @@ static void dml__multiply_range(const dml__job *job, dml__blocking *blocking, co
             }
         }
     }
+    if (blocking->stream) DML__STREAM_FENCE();
 }
 
 /* --- what is packed, and where --- */
@@ -598,37 +603,56 @@ static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, 
            dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
 }
 
+static ptrdiff_t dml__most_rows_at_once(const dml__job *job)
+{
+    const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
+    return DML__PACK_ROWS / rows * rows;
+}
+
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
  * through. */
 static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
 {
     const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
     const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / rows;
-    const ptrdiff_t most = DML__PACK_ROWS / rows;
-    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * rows;
+    return dml__smaller(dml__larger(fitting, 1) * rows, dml__most_rows_at_once(job));
 }
 
-/* Whether a matrix B is packed a panel at a time, which then stays in the first cache: where A, used in
-   place, stays in the second while all panels go over it. Lines that lie side by side are best read from end
-   to end, unless a vector takes all of a cache's line. */
+/* Whether a matrix B is packed a panel at a time, which then stays in the first cache, or most of it: where
+   A, used in place, stays in the second while all panels go over it. Lines that lie side by side are best
+   read from end to end, unless a vector takes all of a cache's line. */
 static bool dml__packs_one_panel(const dml__job *job, const dml__blocking *blocking, ptrdiff_t rows)
 {
-    return !blocking->pack_a && job->product.b.pack == dml__pack_matrix &&
+    const ptrdiff_t panel = job->full * blocking->kc * (ptrdiff_t)sizeof(float);
+    return panel - panel / 4 <= job->l1 && !blocking->pack_a && job->product.b.pack == dml__pack_matrix &&
            (dml__loads_lines(job) || !dml__has_lanes(&job->product.b)) &&
            !dml__holds_more(rows, blocking->kc, job->l2 / 2 / (ptrdiff_t)sizeof(float));
 }
 
-/* Columns of B that are packed at once, at most. Where A is packed anew for each block of B, they are more
-   for an A that comes from beyond the second cache: B then takes half of that. */
+/* Columns of B that are packed at once, at most: they take half of a second cache that loads may come from,
+   or more where A is packed anew for each block of B; of lines, more for an A that comes from beyond the
+   second cache, half of which B then takes. */
 static ptrdiff_t dml__packed_columns(const dml__job *job, const dml__blocking *blocking,
                                      const dml__range *range)
 {
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    if (!job->kernel->k_multiple)
-        return columns >= 2 * job->full && dml__packs_one_panel(job, blocking, rows) ? job->full
-                                                                                     : DML__PACK_COLUMNS;
+    if (!job->kernel->k_multiple) {
+        const ptrdiff_t near = job->l2 / 2 / (ptrdiff_t)sizeof(float) / blocking->kc / job->full * job->full;
+        if (columns >= 2 * job->full && dml__packs_one_panel(job, blocking, rows)) return job->full;
+        if (!dml__loads_lines(job) || blocking->pack_a) return DML__PACK_COLUMNS;
+        return dml__smaller(dml__larger(near, job->full), DML__PACK_COLUMNS);
+    }
     const bool far = dml__holds_more(rows, range->k1 - range->k0, DML__PACK_FLOATS);
     return DML__PACK_FLOATS / (far ? 1 : 2) / dml__filled_k(job, blocking->kc) / job->full * job->full;
+}
+
+static bool dml__streams_c(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    const dml__product *p = &job->product;
+    return !job->kernel->k_multiple && !job->transposed && p->beta == 0 &&
+           blocking->kc >= range->k1 - range->k0 && (p->n | p->ldc) % job->kernel->lanes == 0 &&
+           (intptr_t)p->c % DML__ALIGNMENT == 0 &&
+           dml__microkernel_streams(job->isa, job->l3, (double)p->m * (double)p->n);
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -647,6 +671,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS ||
                       (dml__loads_lines(job) && !dml__holds_more(blocking.kc, blocking.nc, near));
+    blocking.stream = dml__streams_c(job, &blocking, range);
     blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
     blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
@@ -740,9 +765,15 @@ DML__LOCAL void dml__pack_ahead(const dml__job *job)
     }
 }
 
+/* On any processor: a machine that isn't known has small caches, of which one with larger ones fills more,
+   and packs a panel at a time wherever that does. */
 DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range)
 {
-    const dml__blocking blocking = dml__plan_blocking(job, range);
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    dml__blocking blocking = dml__plan_blocking(job, range);
+    blocking.mc = dml__smaller(rows, dml__most_rows_at_once(job));
+    if (!job->kernel->k_multiple && !dml__packs_one_panel(job, &blocking, rows))
+        blocking.nc = dml__smaller(columns, DML__PACK_COLUMNS);
     return (size_t)dml__blocking_floats(job, &blocking) * sizeof(float);
 }
 

@@ -19,7 +19,8 @@ typedef struct dml__job {
     const dml__microkernel *kernel;
     dml_isa isa;
     ptrdiff_t l1, l2; /* bytes of the first and second cache */
-    bool transposed;  /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    size_t l3;
+    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
     ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
 

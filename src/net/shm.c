@@ -75,6 +75,7 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
     size_t gone = 0;
     if (pair->out.remote ||
         (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        if (spans[count - 1].bytes >= DML__SHM_PAST) dml__shm_time_line(&pair->out);
         if (dml__shm_learn(&pair->out))
             gone = dml__shm_remote_gone(&pair->out);
         else

@@ -10,12 +10,12 @@
 
 typedef struct dml__shm_settings {
     int rank, world;
-    bool off;          /* no memory is shared with this rank */
-    size_t ring_bytes; /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 512 KiB, from
-                          17 ranks on less */
-    int spin;          /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
-                          ranks on this host than processors; -1: none */
-    bool no_reads;     /* nobody reads another's own memory: all bytes go through the rings */
+    bool off;           /* no memory is shared with this rank */
+    size_t ring_bytes;  /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 2 MiB, or
+                           512 KiB where there are more ranks than processors; of many ranks less */
+    int spin;           /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
+                           ranks on this host than processors; -1: none */
+    bool no_reads;      /* nobody reads another's own memory: all bytes go through the rings */
     bool reads_if_fast; /* this rank reads it only if that takes less than two copies */
     double seconds;     /* until every rank has to have answered */
     /* Takes in what has come on the control channels meanwhile; false: that has ended the job. NULL: it stays

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/cpu.h"
 
 /* How two ranks find out whether they share memory, in messages of one size over the data channel:
 
@@ -78,11 +79,13 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_t
     talk->expects = DML__SHM_ANSWER;
 }
 
-/* Two segments of the engine's, which a core's L2 still holds: larger rings are slower. Of many ranks, each
-   has rings of 8 MiB for what comes to it, as long as they are of 64 KiB: the memory is taken at once. */
+/* Where ranks share processors, two segments of the engine's, which are used again and again, as near as the
+   second cache. Else rings go round beyond it: a line that the other processor's second cache still has comes
+   slower from there than from what both share. Of many ranks, each has rings of 8 MiB for what comes to it,
+   as long as they are of 64 KiB: the memory is taken at once. */
 static uint32_t dml__shm_usual_ring(int world)
 {
-    uint32_t ring = 512u * 1024;
+    uint32_t ring = world > dml_cpu_count() ? DML__SHM_RING_NEAR : 4 * DML__SHM_RING_NEAR;
     while (ring > 64u * 1024 && (uint64_t)ring * (uint64_t)world > 8u * 1024 * 1024) ring /= 2;
     return ring;
 }

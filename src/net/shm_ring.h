@@ -8,6 +8,7 @@
 
 #include "base/pause.h"
 #include "base/platform.h"
+#include "net/shm_copy.h"
 
 #include <string.h>
 
@@ -18,6 +19,8 @@
 #define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
+#define DML__SHM_RING_NEAR (512u * 1024) /* up to which one begins anew whenever it is empty, */
+#define DML__SHM_FEW 4096u               /* and any if no more than these were in it */
 
 typedef struct dml__shm_piece {
     uint32_t number; /* 1 + that of the piece, once it is there */
@@ -43,7 +46,9 @@ typedef struct dml__shm_sender {
     uint8_t *ring; /* (size) */
     uint32_t size, head, tail;
     uint32_t at, freed; /* the end of what was written; the end of what was consumed of it */
+    uint32_t begun;     /* where it was when the ring was empty last */
     uint32_t remote;    /* how many of the pieces that are on their way are remote: the last */
+    int far_lines;      /* see shm_copy.h */
     uint32_t ends[DML__SHM_PIECES], sizes[DML__SHM_PIECES]; /* of these pieces; bytes of the remote ones */
 } dml__shm_sender;
 
@@ -61,6 +66,14 @@ typedef struct dml__shm_receiver {
 
 /* ---- sending ---- */
 
+/* Before dml__shm_learn, if it is for a large piece: a small one would wait for what it needn't know. */
+static inline void dml__shm_time_line(dml__shm_sender *s)
+{
+    const uint64_t begin = dml__shm_ticks();
+    if (__atomic_load_n(&s->way->tail, __ATOMIC_SEQ_CST) != s->tail)
+        s->far_lines = dml__shm_judge(s->far_lines, dml__shm_ticks_after_reads() - begin);
+}
+
 /* Learns what the receiver has consumed; false: it has spoiled the ring. */
 static inline bool dml__shm_learn(dml__shm_sender *s)
 {
@@ -68,7 +81,10 @@ static inline bool dml__shm_learn(dml__shm_sender *s)
     if (tail - s->tail > s->head - s->tail) return false;
     if (tail != s->tail) s->freed = s->ends[(tail - 1) % DML__SHM_PIECES];
     s->tail = tail;
-    if (tail == s->head) s->at = s->freed = 0; /* near what was last used */
+    if (tail == s->head) {
+        if (s->size > DML__SHM_RING_NEAR && s->at - s->begun >= DML__SHM_FEW) s->begun = s->at;
+        s->at = s->freed = s->begun; /* few bytes, and all in a small ring: where the last ones were */
+    }
     return true;
 }
 
@@ -134,7 +150,10 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
         if (bytes <= over + DML__SHM_SHORT) return 0;
         bytes -= over;
     }
-    memcpy(s->ring + begin, data, bytes);
+    if (s->far_lines < DML__SHM_FAR || bytes < DML__SHM_PAST)
+        memcpy(s->ring + begin, data, bytes);
+    else
+        dml__shm_copy_past(s->ring + begin, data, bytes);
     s->at += pad + bytes;
     dml__shm_publish(s, begin, bytes, 0);
     return bytes;

@@ -431,17 +431,19 @@ static dml_status dml__concat_infer(dml_node *node)
     if (axis < 0) return DML_ERROR_ARGUMENT;
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *x = node->input[i];
-        bool fits = x->dtype == DML_F32 && x->batched == first->batched && x->shape.ndim == first->shape.ndim;
+        bool fits = x->batched == first->batched && x->shape.ndim == first->shape.ndim;
+        if (x->dtype != DML_F32)
+            return dml__node_fail(node, DML_ERROR_SHAPE, "its input %d is %s; all must be f32", i + 1,
+                                  dml_dtype_name(x->dtype));
         for (int k = 0; fits && k < x->shape.ndim; k++)
             fits = k == axis || x->shape.dims[k] == first->shape.dims[k];
         if (!fits)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "its input %d is %s %s%s and the first %s%s; they must be f32 of one shape, "
-                "but for axis %d",
-                i + 1, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
-                x->batched ? "" : " for the whole batch", dml_shape_format(&first->shape, first_text),
-                first->batched ? "" : " for the whole batch", axis);
+                "its input %d is %s%s and the first %s%s; they must be of one shape, but for axis %d", i + 1,
+                dml_shape_format(&x->shape, text), x->batched ? "" : " for the whole batch",
+                dml_shape_format(&first->shape, first_text), first->batched ? "" : " for the whole batch",
+                axis);
         size += x->shape.dims[axis];
     }
     if (size > INT32_MAX)

@@ -23,6 +23,14 @@ static void dml__state_name(const char *state, const char *parameter, char name[
     snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
 }
 
+enum { DML__KEY_BYTES = 32 };
+
+/* State i of an optimizer elsewhere: "server.sum". */
+static void dml__away_name(const dml__away *away, int i, char name[])
+{
+    snprintf(name, DML__KEY_BYTES, "server.%s", away->row->state[i]);
+}
+
 /* ---- numbers from texts, the same in every locale ---- */
 
 static bool dml__read_whole(const char *text, uint64_t *value)
@@ -120,8 +128,9 @@ DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *nam
 
 /* ---- writing ---- */
 
-/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped. */
-enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
+/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped; three
+   of an optimizer elsewhere. */
+enum { DML__MOST_RUN_PAIRS = 23 };
 
 typedef struct dml__run_texts {
     int count;
@@ -171,6 +180,12 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
     snprintf(dml__add_run_text(texts, "skipped"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->skipped);
+    const dml__away *away = &trainer->away;
+    if (!away->row) return;
+    snprintf(dml__add_run_text(texts, "server.optimizer"), DML__NUMBER_BYTES, "%s", away->row->name);
+    snprintf(dml__add_run_text(texts, "server.states"), DML__NUMBER_BYTES, "%d", away->states);
+    snprintf(dml__add_run_text(texts, "server.step"), DML__NUMBER_BYTES, "%llu",
+             (unsigned long long)away->steps);
 }
 
 static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
@@ -184,13 +199,13 @@ static void dml__write_notes(const dml_trainer *trainer, dml__run_texts *texts)
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
-static int dml__state_tensors(const dml_trainer *trainer, int v, const float *vector, dml__tensor *tensors,
-                              char (*names)[2 * DML_NAME_BYTES])
+static int dml__state_tensors(const dml_trainer *trainer, const char *state, const float *vector,
+                              dml__tensor *tensors, char (*names)[2 * DML_NAME_BYTES])
 {
     int count = 0;
     for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
         if (p->frozen) continue;
-        dml__state_name(dml__vector_name(trainer, v), p->name, names[count]);
+        dml__state_name(state, p->name, names[count]);
         tensors[count].name = names[count];
         tensors[count].dtype = DML_F32;
         tensors[count].ndim = p->shape.ndim;
@@ -214,7 +229,15 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
         else
-            count += dml__state_tensors(trainer, v, vector, tensors + count, names + count);
+            count += dml__state_tensors(trainer, dml__vector_name(trainer, v), vector, tensors + count,
+                                        names + count);
+    }
+    for (int i = 0; i < trainer->away.states; i++) {
+        char state[DML__KEY_BYTES];
+        dml__away_name(&trainer->away, i, state);
+        count += dml__state_tensors(
+            trainer, state, trainer->away.state + (size_t)i * dml_trainer_count(trainer, DML_GRADIENTS),
+            tensors + count, names + count);
     }
     dml__run_texts texts;
     dml__write_run(trainer, &texts);
@@ -228,8 +251,8 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
     dml_context *context = trainer->context;
     if (context->error.status != DML_OK) return context->error.status;
     if (dml__check_not_swapped(trainer) != DML_OK) return DML_ERROR_STATE;
-    const size_t most =
-        (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
+    const size_t most = (size_t)dml_graph_parameters(trainer->program->graph) *
+                        (size_t)(trainer->vectors - 1 + trainer->away.states);
     dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
     char(*names)[2 * DML_NAME_BYTES] =
         (char(*)[2 * DML_NAME_BYTES]) dml__allocate_array(&context->memory, most, sizeof *names);
@@ -346,11 +369,50 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
             dml__state_name(dml__vector_name(trainer, v), p->name, name);
-            status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
-                                           &trainer->context->error);
+            status = dml__safetensors_read_floats(file, dml__safetensors_find(file, name), vector + p->offset,
+                                                  &trainer->context->error);
         }
         if (status == DML_OK) status = dml_trainer_put(trainer, v, 0, count);
     }
+    return status;
+}
+
+/* The optimizer that was elsewhere, if the file has one; *away is the caller's, who releases its memory. */
+static dml_status dml__read_away(dml_trainer *trainer, dml__safetensors *file, const char *path,
+                                 dml__away *away)
+{
+    dml__error *error = &trainer->context->error;
+    const char *kind = dml__safetensors_text(file, "dml.server.optimizer");
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    uint64_t states = 0;
+    memset(away, 0, sizeof *away);
+    if (!kind) return DML_OK;
+    for (int k = 0; (away->row = dml__optimizer_row_of((dml_optimizer_kind)k)) != NULL; k++)
+        if (strcmp(kind, away->row->name) == 0) break;
+    if (!away->row || !dml__read_whole(dml__safetensors_text(file, "dml.server.states"), &states) ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.server.step"), &away->steps) ||
+        states > DML__MAX_STATES || (states > 0 && !away->row->state[states - 1]))
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%s\" lacks what it should say of the servers' optimizer, %.32s, or has what can't be", path,
+            kind);
+    away->states = (int)states;
+    if (!dml__away_make(trainer, away))
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory left for the servers' optimizer's state");
+    dml_status status = DML_OK;
+    for (int i = 0; i < away->states; i++)
+        for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
+             p = p->next_parameter) {
+            char state[DML__KEY_BYTES], name[2 * DML_NAME_BYTES];
+            int found;
+            if (p->frozen) continue;
+            dml__away_name(away, i, state);
+            dml__state_name(state, p->name, name);
+            status = dml__file_has(file, path, name, &p->shape, &found, error);
+            if (status == DML_OK)
+                status = dml__safetensors_read_floats(file, found,
+                                                      away->state + (size_t)i * count + p->offset, error);
+        }
     return status;
 }
 
@@ -383,7 +445,8 @@ static dml_status dml__check_not_kept(const dml_trainer *trainer)
         "(on servers, or in an outer optimizer): load it before the strategy is attached");
 }
 
-static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
+static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path,
+                                            const dml__away *away)
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
@@ -401,6 +464,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
     dml__read_notes(trainer, file);
+    dml__away_put(trainer, away);
     dml__have_gathered(trainer);
     trainer->runs++;
     trainer->held = 0;
@@ -419,7 +483,11 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
     dml__safetensors *file = NULL;
     dml_status status = context->error.status;
     if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
-    if (status == DML_OK) status = dml__load_open_checkpoint(trainer, file, path);
+    dml__away away;
+    memset(&away, 0, sizeof away);
+    if (status == DML_OK) status = dml__read_away(trainer, file, path, &away);
+    if (status == DML_OK) status = dml__load_open_checkpoint(trainer, file, path, &away);
+    if (trainer->away.state != away.state) dml__release(&context->memory, away.state);
     dml__safetensors_close(file);
     dml__leave(context, entry);
     return status;

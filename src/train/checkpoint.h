@@ -10,7 +10,8 @@
 
 /* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
    state for each trained parameter ("dml.velocity.dense_1.weight"), its moving average ("dml.average...") if
-   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
+   the trainer keeps one, what an optimizer on servers keeps where dml_trainer_gather has just fetched that
+   ("dml.server..."), and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
    and the steps taken and skipped. So dml_graph_load, and other tools, read the model from it. Written aside,
    synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
    DML_ERROR_IO with a sentence when it can't be written. */

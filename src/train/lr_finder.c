@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define DML__MOST_FINDER_STEPS 1000000
+#define DML__FINDER_DEVIATIONS 4 /* of the noise, by which a loss must fall to tell anything */
 
 struct dml_lr_finder {
     dml__owned owned; /* first: the context destroys through it */
@@ -164,6 +165,22 @@ DML_API const dml_lr_point *dml_lr_finder_points(const dml_lr_finder *finder, in
     return finder && finder->count ? finder->points : NULL;
 }
 
+/* How far apart smoothed losses may lie by chance: of the losses, the mean change from one to the next is
+   2 / sqrt(pi) of their deviation, of which smoothing leaves sqrt((1 - k) / (1 + k)), and of the first few
+   their root. The first half of the points counts, before rates are so high that losses jump by themselves.
+ */
+static double dml__finder_noise(const dml_lr_finder *finder)
+{
+    const double k = (double)finder->options.smoothing;
+    const int half = finder->count / 2;
+    double change = 0;
+    for (int i = 1; i < half; i++)
+        change += fabs((double)finder->points[i].loss - (double)finder->points[i - 1].loss);
+    const double deviation = half > 1 ? change / (half - 1) * 0.886 : 0;
+    const double left = sqrt((1 - k) / (1 + k)), few = sqrt(1.0 / (finder->count / 10 + 1));
+    return deviation * (left > few ? left : few);
+}
+
 DML_API dml_status dml_lr_finder_suggest(const dml_lr_finder *finder, dml_lr_suggestion *suggestion)
 {
     if (suggestion) memset(suggestion, 0, sizeof *suggestion);
@@ -185,6 +202,17 @@ DML_API dml_status dml_lr_finder_suggest(const dml_lr_finder *finder, dml_lr_sug
             p[i + 1].smoothed - p[i].smoothed < p[steepest + 1].smoothed - p[steepest].smoothed)
             steepest = i;
     }
+    double highest = 0;
+    for (int i = begin; i <= smallest; i++)
+        if ((double)p[i].smoothed > highest) highest = (double)p[i].smoothed;
+    const double fall = highest - (double)p[smallest].smoothed, noise = dml__finder_noise(finder);
+    if (steepest >= 0 && fall < DML__FINDER_DEVIATIONS * noise)
+        return dml__fail(
+            error, DML_ERROR_STATE,
+            "a learning rate asked for, but over %d steps the smoothed loss falls by %.3g, which may "
+            "be chance where single losses differ as these do (by chance %.3g): search with larger "
+            "batches or more steps, or before the model is trained",
+            finder->count, fall, noise);
     suggestion->steepest = steepest < 0 ? 0.0f : p[steepest].lr;
     suggestion->minimum = p[smallest].lr / 10;
     return DML_OK;

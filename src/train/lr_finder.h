@@ -57,7 +57,8 @@ DML_API bool dml_lr_finder_step(dml_lr_finder *finder, float loss);
 DML_API const dml_lr_point *dml_lr_finder_points(const dml_lr_finder *finder, int *count);
 
 /* By the points but for the first tenth and, of 15 or more, the last 5, which have begun to diverge.
-   DML_ERROR_STATE for fewer than 3 of them. */
+   DML_ERROR_STATE for fewer than 3 of them, and where the smoothed loss falls by so little that it may be the
+   noise of the batches. */
 DML_API dml_status dml_lr_finder_suggest(const dml_lr_finder *finder, dml_lr_suggestion *suggestion);
 
 #ifndef DML_NO_STDIO

@@ -40,6 +40,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     dml__buffer_destroy(context, trainer->squares);
     dml__release(&context->memory, trainer->spent);
     dml__release(&context->memory, trainer->notes);
+    dml__away_put(trainer, NULL);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
 }
@@ -153,6 +154,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->schedule = options->schedule;
     trainer->average = options->average;
     trainer->loss_scale = dml__first_loss_scale(options);
+    trainer->spoiled = true; /* there is none yet */
     dml__own_all(trainer);
     dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
@@ -341,6 +343,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     if (status == DML_OK) status = dml__check_whole(trainer);
     if (status == DML_OK && !trainer->clipped) status = dml__find_overflow(trainer); /* by no update */
     if (status != DML_OK) return status;
+    if (!trainer->searched) dml__away_put(trainer, NULL);
     if (dml__step_counts(trainer)) {
         trainer->steps++;
         dml__follow_schedule(trainer);

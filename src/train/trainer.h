@@ -77,7 +77,8 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
 
 /* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
    (A second update without a backward between applies the same gradient again.) DML_ERROR_STATE while g waits
-   for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
+   for more (DML_MORE), before any backward, after one that failed, and while programs predict on other
+   threads. */
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the

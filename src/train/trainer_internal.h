@@ -32,6 +32,16 @@ typedef struct dml__note {
     char name[DML__NOTE_NAME_BYTES], text[DML__NOTE_BYTES]; /* no name: there is none in this place */
 } dml__note;
 
+/* What an optimizer that a strategy runs elsewhere (on servers, by other rules than the trainer's) keeps,
+   while it is here: gathered for a checkpoint, or read from one and not given back yet. The next step makes
+   it out of date. */
+typedef struct dml__away {
+    const dml__optimizer_row *row; /* NULL: there is nothing */
+    int states;
+    uint64_t steps; /* updates that it has made */
+    float *state;   /* (states, trained parameters) */
+} dml__away;
+
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
@@ -57,7 +67,7 @@ struct dml_trainer {
        rank's. 0: nothing that could be added to. */
     double held;
     bool pending;
-    bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
+    bool spoiled; /* nothing to apply, until a backward pass (that doesn't fail) or dml_trainer_put */
     /* What the first update after a backward pass does to g. */
     float clip_norm, clip_value; /* 0: nothing */
     bool clipped;                /* done */
@@ -72,7 +82,8 @@ struct dml_trainer {
     bool alone;    /* which nobody has called who is in the context himself */
     bool followed; /* w has followed ranges of g in this step, and the strategy sees to the rest */
     dml__late_update late;
-    bool swapped;        /* it lies in w, and w in its place */
+    bool swapped; /* it lies in w, and w in its place */
+    dml__away away;
     dml__note *notes;    /* (DML__MOST_NOTES): the program's own, for checkpoints; NULL: none yet */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -119,6 +130,11 @@ DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 
 /* Makes the place for notes, if there is none yet; false: no memory. */
 DML__LOCAL bool dml__have_notes(dml_trainer *trainer);
+
+/* Memory for away->state, not cleared; false: there is none. And makes `away` (NULL: nothing) the trainer's,
+   whose was there is released. */
+DML__LOCAL bool dml__away_make(dml_trainer *trainer, dml__away *away);
+DML__LOCAL void dml__away_put(dml_trainer *trainer, const dml__away *away);
 
 /* Every vector but g is whole again. */
 DML__LOCAL void dml__have_gathered(dml_trainer *trainer);

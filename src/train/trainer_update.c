@@ -131,10 +131,11 @@ DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t
 static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
 {
     if (trainer->spoiled)
-        return dml__fail(&trainer->context->error, DML_ERROR_STATE,
-                         "%s, but there is no gradient: the last backward pass failed, or what it left has "
-                         "been used up (by lars, lamb or an exchange with the average); make it again",
-                         what);
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_STATE,
+            "%s, but there is no gradient: no backward pass was made, the last one failed, or what "
+            "it left has been used up (by lars, lamb or an exchange with the average)",
+            what);
     const dml_node *spent = dml__find_spent(trainer, begin, end);
     if (!spent) return DML_OK;
     return dml__fail(&trainer->context->error, DML_ERROR_STATE,

@@ -156,7 +156,7 @@ END
 
 build() {
     (cd src/base && $CC -std=c99 $WARN -Wno-error -O1 -DDML__SEPARATE -I.. "$WORK/tool.c" safetensors.c \
-        safetensors_write.c json.c file.c checksum.c cpu.c dtype.c error.c memory.c -o "$WORK/tool")
+        safetensors_write.c json.c file.c float16.c checksum.c cpu.c dtype.c error.c memory.c -o "$WORK/tool")
 }
 
 same_text() {

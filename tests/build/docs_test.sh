@@ -28,7 +28,7 @@ same_hello() {
 check "the README's program is samples/hello.c" same_hello
 
 links_lead_somewhere() {
-    for page in README.md CONTRIBUTING.md docs/*.md; do
+    for page in README.md CONTRIBUTING.md docs/*.md docs/*/*.md; do
         for link in $(sed -n 's/.*](\([^)#]*\)[)#].*/\1/p' "$page" | grep -v '^http'); do
             [ -e "$(dirname "$page")/$link" ] || echo "$page links to $link" | tee -a "$WORK/broken"
         done

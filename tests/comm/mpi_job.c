@@ -200,6 +200,35 @@ static void try_parts(dml_comm *comm, size_t count, dml_dtype dtype, size_t gap)
     free(y);
 }
 
+/* What only the two ranks know: r + s + count elements from r to s, from 1 to others nothing. */
+static size_t between(size_t count, int from, int to)
+{
+    return from == 1 && to != 1 ? 0 : count + (size_t)from + (size_t)to;
+}
+
+static void try_exchange(dml_comm *comm, size_t count, dml_dtype dtype, size_t gap)
+{
+    size_t in[WORLD], out[WORLD], from[WORLD], to[WORLD], in_all = 0, out_all = 0;
+    for (int r = 0; r < world; r++) {
+        in[r] = between(count, rank, r);
+        out[r] = between(count, r, rank);
+        from[r] = in_all;
+        to[r] = out_all;
+        in_all += in[r] + gap;
+        out_all += out[r] + gap;
+    }
+    char *x = array(in_all), *y = array(out_all);
+    fill(x, in_all, dtype, rank);
+    EXPECT(!dml_comm_all_to_allv(comm, x, in, gap ? from : NULL, dtype, y, out, gap ? to : NULL));
+    for (int r = 0; r < world; r++) {
+        size_t begin = 0;
+        for (int s = 0; s < rank; s++) begin += between(count, r, s) + gap;
+        for (size_t i = 0; i < out[r]; i++) EXPECT(same(y, to[r] + i, dtype, element(r, begin + i)));
+    }
+    free(x);
+    free(y);
+}
+
 static void try_collectives(dml_comm *comm)
 {
     static const size_t counts[] = { 0, 1, 1000, 2503 }; /* a call of MPI takes 1000 at most here */
@@ -212,6 +241,8 @@ static void try_collectives(dml_comm *comm)
             try_moves(comm, counts[c], (dml_dtype)d);
             try_parts(comm, counts[c], (dml_dtype)d, 0);
             try_parts(comm, counts[c], (dml_dtype)d, 5);
+            try_exchange(comm, counts[c], (dml_dtype)d, 0);
+            try_exchange(comm, counts[c], (dml_dtype)d, 5);
         }
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         try_reductions(comm, counts[c], DML_I32, (int)own);

@@ -168,6 +168,13 @@ static void parts(dml_comm *comm, float *a, float *b)
     x = fetch(b, COUNT);
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < counts[r]; i++) EXPECT(x[offsets[r] + i] == value(r, i));
+    /* Rank r has r * 10 elements for each, its parts 100 apart. */
+    size_t in_counts[WORLD];
+    for (int r = 0; r < size; r++) in_counts[r] = own;
+    EXPECT(!dml_comm_all_to_allv(comm, a, in_counts, offsets, DML_F32, b, counts, offsets));
+    x = fetch(b, COUNT);
+    for (int r = 0; r < size; r++)
+        for (size_t i = 0; i < counts[r]; i++) EXPECT(x[offsets[r] + i] == value(r, offsets[me] + i));
     EXPECT(!dml_comm_reduce_scatterv(comm, a, counts, offsets, DML_F32, DML_SUM, b));
     x = fetch(b, own);
     for (size_t i = 0; i < own; i++) EXPECT(x[i] == combined(offsets[me] + i, DML_SUM, size));

@@ -664,6 +664,134 @@ static void test_table_choice(void)
     free(work);
 }
 
+/* ---- the library's own algorithms where ranks share a machine ---- */
+
+/* Ranks of one host, whose messages cost its processors what they touch. */
+static dml__price_model shared(int size, int processors)
+{
+    dml__price_model model = flat();
+    model.inside = dml__copied_link_of(20e-6, 4e9);
+    model.ranks_per_host = size;
+    model.processors = processors;
+    model.change = 1e-6;
+    model.segment = 256 << 10;
+    model.eager = 128 << 10;
+    model.scratch = 16 << 10;
+    model.most_segments = 1 << 14;
+    return model;
+}
+
+static double table_price(const dml__price_model *model, dml__comm_operation operation, const char *name,
+                          int size, uint64_t count)
+{
+    int algorithm_count;
+    const dml__algorithm_info *table = dml__algorithms(&algorithm_count);
+    const int steps = dml__most_steps(size);
+    const size_t bytes = dml__price_work_bytes(model, size, steps);
+    dml__collective call;
+    dml__price result;
+    void *work = malloc(bytes);
+    if (!work) return 0;
+    memset(&call, 0, sizeof call);
+    memset(&result, 0, sizeof result);
+    call.operation = operation;
+    call.size = size;
+    call.count = count;
+    CHECK_INT(dml__price_collective(model, &table[dml__find_algorithm(operation, name)], &call, 4, steps,
+                                    work, bytes, &result),
+              DML_OK);
+    free(work);
+    return result.seconds;
+}
+
+/* Four that have much to send and to receive keep two processors busy: none waits for one with another idle.
+ */
+static void test_keeps_processor(void)
+{
+    dml__price_model model = shared(4, 2);
+    model.change = 0;
+    model.inside.overhead = 0;
+    model.inside.latency = 1e-9;
+    model.inside.bandwidth = 1e30;
+    model.copy = 1e30;
+    const double all = 4 * 3 * 2 * 65536 * model.inside.touch;
+    const double seconds = table_price(&model, DML__CALL_ALL_TO_ALL, "direct", 4, 16384);
+    CHECK_MESSAGE(seconds > 0.49 * all && seconds < 0.6 * all, "%g of %g", seconds, all);
+}
+
+static void test_rounds_of_two(void)
+{
+    dml__price_model model = shared(2, 2);
+    const double once = table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 512 << 10);
+    const double whole = table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 2048 << 10);
+    model.round = 2 << 20;
+    CHECK_PRICE(table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 2048 << 10), 4 * once);
+    CHECK(whole < 3.9 * once); /* a pipeline that is filled once */
+}
+
+static void test_local_steps(void)
+{
+    dml__price_model model = shared(4, 4);
+    const double before = table_price(&model, DML__CALL_ALL_GATHER, "direct", 4, 1);
+    model.local = 1e-3;
+    CHECK(table_price(&model, DML__CALL_ALL_GATHER, "direct", 4, 1) >= before + 0.9e-3);
+}
+
+static const char *chosen_name(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes)
+{
+    int count;
+    return dml__algorithms(&count)[dml__choice_of(choice, operation, bytes, true)].name;
+}
+
+/* An algorithm that has room for 2 KiB a rank and no more is taken up to there; what a call of one element
+   costs, most of whose ranks have none to send, says nothing of the next sizes. */
+static void test_edges_of_choice(void)
+{
+    enum { M = 8 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = shared(M, 2);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    for (int power = 2; power <= 11; power++)
+        CHECK_STRING(chosen_name(&choice, DML__CALL_ALL_GATHER, UINT64_C(1) << power), "bruck");
+    CHECK(strcmp(chosen_name(&choice, DML__CALL_ALL_GATHER, 4096), "bruck") != 0);
+    for (int power = 3; power <= 9; power++)
+        CHECK_STRING(chosen_name(&choice, DML__CALL_ALL_REDUCE, UINT64_C(1) << power), "master_worker");
+    free(work);
+}
+
+/* Of ranks that take turns the first in the list is taken within a quarter of the least price, of others the
+   cheapest. */
+static void test_as_good(void)
+{
+    enum { M = 4 };
+    dml__algorithm_info two[2];
+    dml__price_model model = shared(M, 2);
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    const double direct = table_price(&model, DML__CALL_REDUCE, "direct", M, 1);
+    const double binomial = table_price(&model, DML__CALL_REDUCE, "binomial", M, 1);
+    CHECK(direct < binomial && binomial < 1.25 * direct);
+    two[0] = table[dml__find_algorithm(DML__CALL_REDUCE, "binomial")];
+    two[1] = table[dml__find_algorithm(DML__CALL_REDUCE, "direct")];
+    dml__fill_choice(&model, M, two, 2, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_INT(dml__choice_of(&choice, DML__CALL_REDUCE, 4, true), 0);
+    model.processors = M;
+    CHECK(table_price(&model, DML__CALL_REDUCE, "direct", M, 1) <
+          table_price(&model, DML__CALL_REDUCE, "binomial", M, 1));
+    dml__fill_choice(&model, M, two, 2, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_INT(dml__choice_of(&choice, DML__CALL_REDUCE, 4, true), 1);
+    free(work);
+}
+
 int main(void)
 {
     RUN(test_ring);
@@ -684,5 +812,10 @@ int main(void)
     RUN(test_fit);
     RUN(test_table);
     RUN(test_table_choice);
+    RUN(test_keeps_processor);
+    RUN(test_rounds_of_two);
+    RUN(test_local_steps);
+    RUN(test_edges_of_choice);
+    RUN(test_as_good);
     return test_report("comm/price");
 }

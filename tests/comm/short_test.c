@@ -4,7 +4,7 @@
 
 #include <sched.h>
 
-enum { MOST = 200, ROUNDS = 30 };
+enum { MOST = 1200, ROUNDS = 30 };
 
 /* How a rank goes about the calls. */
 typedef enum manner { SHORT, BY_ENGINE, MIXED } manner;

@@ -9,6 +9,7 @@
 #include "ops/op_loss.h"
 #include "train/checkpoint.h"
 #include "train/parameter_group.h"
+#include "train/trainer_internal.h"
 
 #include <time.h>
 
@@ -110,7 +111,7 @@ static void save_gathered(training *t, int me, dml_trainer *trainer)
 {
     char path[300];
     checkpoint_path(path);
-    if (me == 0 && t->workers && dml_trainer_vectors(trainer) > DML_OPTIMIZER_STATE) {
+    if (me == 0 && t->workers && !t->downpour && dml_trainer_vectors(trainer) > DML_OPTIMIZER_STATE) {
         CHECK_INT(dml_trainer_save(trainer, path), DML_ERROR_STATE);
         CHECK_CONTAINS(dml_error(dml_trainer_context(trainer)), "call dml_trainer_gather");
         dml_clear_error(dml_trainer_context(trainer));
@@ -326,6 +327,49 @@ static void checkpoints_have_the_servers_state(void)
     goes_on_from_a_checkpoint(&t, 1, 1);
 }
 
+/* Downpour's servers have an optimizer of their own, whose state goes along under names of its own. */
+static void checkpoints_have_downpours_sums(void)
+{
+    const dml_optimizer optimizers[] = { dml_adagrad(0.05f), dml_adam(0.01f), dml_sgd(0.02f, 0.9f) };
+    for (int i = 0; i < 3; i++) {
+        training t = usual(dml_sgd(0.05f, 0.9f));
+        t.steps = 40;
+        t.downpour = true;
+        t.down.optimizer = optimizers[i];
+        t.down.fetch_every = t.down.push_every = i + 1 == 3 ? 4 : 1;
+        goes_on_from_a_checkpoint(&t, 1, 1);
+    }
+}
+
+/* Which nobody goes on from elsewhere: the next step makes it out of date, and a file written then hasn't got
+ * it. */
+static void downpours_sums_stay_with_downpour(void)
+{
+    char path[300];
+    dml_context *context = dml_open(NULL);
+    many = usual(dml_sgd(0.05f, 0));
+    many.workers = many.servers = 1;
+    many.downpour = true;
+    many.steps = many.saves = 3;
+    run_training(&many);
+    check_status(&many);
+    dml_trainer *trainer = make_trainer(&many, context, 0);
+    checkpoint_path(path);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
+    CHECK(trainer->away.row && trainer->away.states == 1 && trainer->away.steps == 3 &&
+          trainer->away.state[0] > 0);
+    CHECK_INT(dml_trainer_save(trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_OK); /* with it, and over what is there */
+    CHECK(trainer->away.state && trainer->away.state[0] > 0);
+    CHECK_INT(step_of(&many, 0, trainer, 0), DML_OK);
+    CHECK(!trainer->away.row && !trainer->away.state);
+    CHECK_INT(dml_trainer_save(trainer, path), DML_OK);
+    CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
+    CHECK(!trainer->away.row);
+    remove(path);
+    dml_close(context);
+}
+
 /* Asking for the servers' state in the midst of a run changes nothing. */
 static void gathering_disturbs_nothing(void)
 {
@@ -505,6 +549,8 @@ int main(int argc, char **argv)
     RUN(asynchronous_with_one_worker);
     RUN(servers_go_on_at_the_step);
     RUN(checkpoints_have_the_servers_state);
+    RUN(checkpoints_have_downpours_sums);
+    RUN(downpours_sums_stay_with_downpour);
     RUN(gathering_disturbs_nothing);
     RUN(backups_end_together);
     RUN(learns_asynchronously);

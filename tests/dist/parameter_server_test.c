@@ -181,6 +181,7 @@ static void synchronous(void)
     for (int workers = 1; workers <= 3; workers++)
         for (int servers = 1; servers <= 3; servers++)
             for (int c = 0; c < 5; c++) {
+                if (counts[c] < (size_t)servers) continue; /* which is refused */
                 plan p = usual(workers, servers, counts[c]);
                 p.pieces = 1 + (workers + servers + c) % 3;
                 p.shm = c == 2;
@@ -481,6 +482,7 @@ static void bad_input(void)
         { .counts = { 8, 8 }, .options[0].push_dtype = DML_I8, .says = "DML_F32, DML_BF16 or DML_F16" },
         { .counts = { 8, 8 }, .options[0].vectors = 400, .says = "0 to 256 more vectors" },
         { .counts = { 8, 8 }, .servers_differ = true, .says = "with workers 1, where worker 0 has 2" },
+        { .counts = { 0, 0 }, .says = "1 servers for 0 elements: each keeps one at least" },
         { .counts = { 8, 8 }, .bad_call = 1, .says = "a push of elements 3 to 9 of vector 0; there are 8" },
         { .counts = { 8, 8 }, .bad_call = 2, .says = "a pull of elements 0 to 8 of vector 0 with NULL" },
         { .counts = { 8, 8 }, .bad_call = 3, .says = "a push of weight -1" },

@@ -35,6 +35,10 @@ typedef int32_t emulated__512i __attribute__((vector_size(64)));
     {                                                                                                        \
         memcpy(to, &value, sizeof value);                                                                    \
     }                                                                                                        \
+    EMULATED void prefix##_stream_ps(void *to, vector value)                                                 \
+    {                                                                                                        \
+        memcpy(to, &value, sizeof value);                                                                    \
+    }                                                                                                        \
     EMULATED vector prefix##_set1_ps(float x)                                                                \
     {                                                                                                        \
         vector value;                                                                                        \
@@ -347,6 +351,20 @@ EMULATED __m512 _mm512_shuffle_ps(__m512 a, __m512 b, int which)
 {
     __m512 value;
     for (int i = 0; i < 16; i++) value[i] = (i & 2 ? b : a)[i / 4 * 4 + (which >> i % 4 * 2 & 3)];
+    return value;
+}
+
+EMULATED __m256 _mm512_castps512_ps256(__m512 a)
+{
+    __m256 value;
+    memcpy(&value, &a, sizeof value);
+    return value;
+}
+
+EMULATED __m256 _mm512_extractf32x8_ps(__m512 a, int half)
+{
+    __m256 value;
+    for (int i = 0; i < 8; i++) value[i] = a[half * 8 + i];
     return value;
 }
 

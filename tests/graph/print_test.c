@@ -146,6 +146,11 @@ static void programs(void)
     CHECK(all.gradient_bytes == dml_graph_trained_count(g) * 4);
     CHECK(!some.training && some.parameters == 26 && some.backward_flops == 0 && some.kept_bytes == 0);
     CHECK(some.gradient_bytes == 0 && some.forward_flops == all.forward_flops - 30);
+    /* What is kept in 16 bits counts as such. */
+    const dml_program_totals narrow = dml_program_summary(
+        dml_compile(loss, &(dml_program_options){ .batch = 5, .training = true, .dtype = DML_BF16 }));
+    CHECK_INT(narrow.kept_bytes, all.kept_bytes - 40);
+    CHECK(narrow.arena_bytes >= narrow.kept_bytes);
     CHECK(dml_program_summary(NULL).batch == 0);
     printed = predict;
     write_with(print_program, g);

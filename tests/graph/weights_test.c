@@ -1,6 +1,7 @@
 /* Weights belong to their graph: reached, frozen, saved and loaded without a trainer. */
 #include "graph/weights.h"
 
+#include "base/float16.h"
 #include "base/safetensors.h"
 #include "graph/node.h"
 
@@ -356,6 +357,36 @@ static void another_model_is_refused(void)
     dml_close(n.context);
 }
 
+/* As most weights are published; the parameters are floats. */
+static void weights_of_16_bits(void)
+{
+    static const int sizes[] = { 1, 2, 3, 255, 256, 257, 511, 512, 513, 3001 };
+    static const dml_dtype types[] = { DML_BF16, DML_F16 };
+    enum { MOST = 3001 };
+    static float values[MOST];
+    static uint16_t narrow[MOST];
+    dml__memory memory;
+    dml__memory_init(&memory, NULL, NULL, 0);
+    for (size_t c = 0; c < 2 * sizeof sizes / sizeof *sizes; c++) {
+        const int n = sizes[c / 2];
+        const dml_dtype dtype = types[c % 2];
+        dml__error error = { DML_OK, "" };
+        for (int i = 0; i < n; i++) values[i] = (float)(i - n / 2) * 0.37f;
+        values[n - 1] = INFINITY;
+        dml__narrow_line(DML_ISA_SCALAR, dtype, (size_t)n, values, narrow);
+        dml__widen_line(DML_ISA_SCALAR, dtype, (size_t)n, narrow, values);
+        const dml__tensor tensors[] = { { "w", dtype, 1, &n, narrow } };
+        CHECK_INT(dml__safetensors_save(&memory, path, tensors, 1, NULL, 0, &error), DML_OK);
+        dml_context *context = dml_open(NULL);
+        dml_graph *g = dml_graph_create(context);
+        dml_node *w = dml_parameter(g, "w", dml_init_constant(5), n);
+        CHECK(dml_add(w, w));
+        CHECK_MESSAGE(dml_graph_load(g, path) == DML_OK, "%s", dml_error(context));
+        CHECK(memcmp(dml_graph_get(g, 0, (size_t)n), values, (size_t)n * sizeof(float)) == 0);
+        dml_close(context);
+    }
+}
+
 /* Another dtype of the right name and shape, by hand. */
 static void another_dtype_is_refused(void)
 {
@@ -494,8 +525,8 @@ EACH_BACKEND(the_rest_stays)
 static void what_cannot_match(void)
 {
     net n = build(1);
-    save_pretrained(DML_BF16, "block.3.attn"); /* which nobody would leave out silently */
-    cannot_match(n, DML_ERROR_FORMAT, "has 'block.3.attn.dense_1.weight' as BF16; convert it to F32");
+    save_pretrained(DML_I32, "block.3.attn"); /* which nobody would leave out silently */
+    cannot_match(n, DML_ERROR_FORMAT, "has 'block.3.attn.dense_1.weight' as I32; convert it to F32");
     save_pretrained(DML_F32, "model.block.3.attn");
     cannot_match(n, DML_ERROR_FORMAT,
                  "has none of this model's parameters by name and shape: its first tensor is "
@@ -581,6 +612,7 @@ int main(void)
     backend_here = find_backend("cpu");
     device_here = 0;
     RUN(another_model_is_refused);
+    RUN(weights_of_16_bits);
     RUN(another_dtype_is_refused);
     RUN_EACH(from_a_checkpoint);
     RUN_EACH(a_body_is_loaded_under_another_head);

@@ -585,6 +585,56 @@ static void gradients_without_taps(void)
     }
 }
 
+/* Runs two images at once and one by one, with results that begin at lines of the caches or beside them. */
+static void check_large_result(dml_conv2d_shape s, int direction, bool relu, unsigned *state)
+{
+    arrays both;
+    memset(&both, 0, sizeof both);
+    both.s = s;
+    both.x_count = (size_t)(s.batch * s.height * s.width * s.channels);
+    both.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels / s.groups);
+    both.y_count =
+        (size_t)(s.batch * exact_conv2d_output(s.height, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h) *
+                 exact_conv2d_output(s.width, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w) * s.filters);
+    both.x = random_floats(state, both.x_count), both.w = random_floats(state, both.w_count);
+    both.bias = random_floats(state, (size_t)s.filters), both.dy = random_floats(state, both.y_count);
+    const size_t count = result_count(&both, direction), x_image = both.x_count / 2,
+                 y_image = both.y_count / 2;
+    float *whole = new_floats(count + 32), *images = new_floats(count);
+    float *lines = whole + (size_t)(-(intptr_t)whole & 63) / sizeof *whole;
+    const end e = { true, relu, 0 };
+    for (size_t n = 0; n < 2; n++) {
+        arrays one = both;
+        one.s.batch = 1;
+        one.x += n * x_image, one.dy += n * y_image;
+        call(NULL, &one, direction, e, images + n * (count / 2));
+    }
+    for (int beside = 0; beside < 2; beside++) {
+        float *got = lines + beside;
+        for (size_t j = 0; j < count; j++) got[j] = NAN;
+        call(kernel_pools[1], &both, direction, e, got);
+        CHECK(memcmp(got, images, count * sizeof *got) == 0);
+    }
+    free(whole), free(images);
+    discard(&both);
+}
+
+/* What goes past the caches are the same bits, all of them; vectors of whole lines or not. */
+static void large_results(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 2, 112, 112, 16, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0 },
+        { 2, 150, 150, 8, 56, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0 },
+        { 2, 115, 111, 3, 112, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 2, 112, 112, 96, 96, 3, 3, 1, 1, 1, 1, 1, 1, 96, 0, 0 },
+    };
+    const dml_conv2d_shape strided = { 2, 112, 112, 96, 96, 3, 3, 2, 2, 1, 1, 1, 1, 96, 0, 0 };
+    unsigned state = 5;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        check_large_result(shapes[i], FORWARD, i % 2 == 0, &state);
+    check_large_result(strided, BACKWARD_INPUT, false, &state);
+}
+
 int main(void)
 {
     kernel_pools_open();
@@ -601,6 +651,7 @@ int main(void)
     RUN(impossible_shapes);
     RUN(what_isnt_there);
     RUN(gradients_without_taps);
+    RUN(large_results);
     kernel_pools_close();
     return test_report("kernels/conv2d");
 }

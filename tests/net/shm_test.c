@@ -198,12 +198,13 @@ static void what_is_large_is_read_where_it_is(void)
 
 static void threads_send_each_other_all(void)
 {
-    static const size_t most[] = { 8, 700, 9000, 300000 }, rings[] = { 4096, 65536, 0 };
+    static const size_t most[] = { 8, 700, 9000, 300000 };
+    static const size_t rings[] = { 4096, 65536, 0, 1 << 20 };
     for (int world = 2; world <= 5; world++)
         for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
             rank ranks[TRAFFIC_RANKS];
             const traffic t = traffic_of(most[i], world);
-            rank_prepare(ranks, world, rings[(i + (size_t)world) % 3], world % 2 ? 1000 : -1);
+            rank_prepare(ranks, world, rings[(i + (size_t)world) % 4], world % 2 ? 1000 : -1);
             run_threads(ranks, world, &t, rank_main);
             check_ranks(ranks, world, "threads");
             if (can_share()) CHECK_STRING(ranks[0].media[1], "shm");
@@ -526,17 +527,19 @@ static void who_leaves_has_taken_what_it_read(void)
     a->calls->close(a);
 }
 
-static void pieces_lie_at_every_offset(void)
+/* `past`: as to a far processor, past the caches where a piece is large enough. */
+static void check_offsets(size_t ring, size_t large, bool past)
 {
-    static uint8_t memory[4096] __attribute__((aligned(64)));
-    if (!two_open(4096)) return;
+    static uint8_t memory[16384] __attribute__((aligned(64)));
+    if (!two_open(ring)) return;
     size_t sent = 0, got = 0;
     unsigned random = 7;
     /* The first span stays on its way while the next ones go around, so that the ring is never empty. */
     for (int round = 0; round < 20000; round++) {
-        const size_t bytes = 1 + test_random(&random) % (round % 8 ? 80 : 1500);
+        const size_t bytes = 1 + test_random(&random) % (round % 8 ? 80 : large);
         uint8_t *data = memory + test_random(&random) % 128;
         const void *lent = NULL;
+        if (past) ((dml__shm *)(uintptr_t)a)->pairs[1].out.far_lines = 2 * DML__SHM_FAR;
         traffic_fill(data, 0, 1, DML__CHANNEL_DATA, sent, bytes);
         const ptrdiff_t now = send_bytes(a, 1, DML__CHANNEL_DATA, data, bytes);
         CHECK(now >= 0 && now <= (ptrdiff_t)bytes);
@@ -553,6 +556,27 @@ static void pieces_lie_at_every_offset(void)
         }
     }
     two_close();
+}
+
+static void pieces_lie_at_every_offset(void)
+{
+    check_offsets(4096, 1500, false);
+    check_offsets(16384, 6000, true);
+    check_offsets(2 * DML__SHM_RING_NEAR, 6000, true);
+}
+
+/* A line now and then that took long says nothing. */
+static void far_is_who_is_far_for_a_while(void)
+{
+    int lines = 0;
+    for (int i = 0; i < 100; i++) {
+        lines = dml__shm_judge(lines, i % 2 ? DML__SHM_FAR_TICKS : DML__SHM_FAR_TICKS - 1);
+        CHECK(lines < DML__SHM_FAR);
+    }
+    for (int i = 0; i < 100; i++) lines = dml__shm_judge(lines, 10 * DML__SHM_FAR_TICKS);
+    CHECK_INT(lines, 2 * DML__SHM_FAR);
+    for (int i = 0; i < 100; i++) lines = dml__shm_judge(lines, 0);
+    CHECK_INT(lines, 0);
 }
 
 static void waits_know_what_they_wait_for(void)
@@ -756,6 +780,7 @@ int main(void)
     prepare_calls();
     RUN(nothing_stays_open);
     RUN(pieces_lie_at_every_offset);
+    RUN(far_is_who_is_far_for_a_while);
     RUN(waits_know_what_they_wait_for);
     RUN(ranks_of_one_processor_know_it);
     RUN(a_late_bell_hides_no_wake);

@@ -237,8 +237,13 @@ for strategy in simu_parallel zero1 zero2 zero3 parameter_server downpour sandbl
 done
 check "all_reduce learns with compression" reaches all_reduce --compression 4bit
 check "all_reduce learns across steps" reaches all_reduce --across-steps
+check "all_reduce learns with a fraction of its own" reaches all_reduce --compression topk:0.1
+check "downpour learns with momentum on the servers" reaches downpour --server-momentum 0.9
 check "a parameter server with bounded staleness" reaches parameter_server --staleness 4
 check "no such compression" refuses 2 '--compression zip: it takes bf16' "$mnist" --compression zip
+check "a fraction of more than all" refuses 2 '--compression topk:2: it takes bf16' "$mnist" --compression topk:2
+check "a rank of 0" refuses 2 '--compression powersgd:0: it takes bf16' "$mnist" --compression powersgd:0
+check "a number that means nothing" refuses 2 '--compression bf16:3: it takes bf16' "$mnist" --compression bf16:3
 check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
 check "no devices" refuses 1 "0 devices" "$mnist" --strategy mirrored --devices ,
 port=$((20000 + $$ % 12000)) # below those that systems give to who connects

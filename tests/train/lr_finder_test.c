@@ -99,6 +99,63 @@ static void suggestions(void)
     dml_close(context);
 }
 
+/* Losses that hide what little they fall by: no rate is made up. The same noise on a fall that counts does
+   not matter. */
+static void noise(void)
+{
+    backend_here = find_backend("cpu");
+    for (int falls = 0; falls < 2; falls++)
+        for (unsigned seed = 1; seed <= 20; seed++) {
+            dml_trainer *t = small_trainer(0.5f, 0);
+            dml_lr_finder *finder = dml_lr_finder_begin(t, NULL);
+            dml_lr_suggestion found;
+            unsigned state = seed;
+            bool more = true;
+            for (int i = 0; more; i++) {
+                const double power = -7 + i * 0.0808, u = (double)(test_random(&state) >> 8) / 16777216.0;
+                const double loss = 1.2 + 0.4 * (u - 0.5) + (falls ? -0.5 * tanh((power + 3) * 2) : 0) +
+                                    (power > -0.5 ? 4 * (power + 0.5) : 0);
+                more = dml_lr_finder_step(finder, (float)loss);
+            }
+            const dml_status status = dml_lr_finder_suggest(finder, &found);
+            CHECK_INT(status, falls ? DML_OK : DML_ERROR_STATE);
+            if (falls)
+                CHECK_MESSAGE(fabs(log10((double)found.steepest) + 2.8) < 1, "seed %u: %g", seed,
+                              (double)found.steepest);
+            else
+                CHECK_CONTAINS(dml_error(context), "which may be chance");
+            dml_clear_error(context);
+            CHECK_INT(dml_lr_finder_end(finder), DML_OK);
+            dml_close(context);
+        }
+}
+
+/* A fall into the eleventh of 100 points is before what counts, one into the 95th in it, into the 96th
+ * behind. */
+static void what_counts(void)
+{
+    static const int falls[][2] = { { 10, 50 }, { 11, 50 }, { 50, 94 }, { 50, 95 } };
+    static const int steepest[] = { 49, 10, 93, 49 };
+    backend_here = find_backend("cpu");
+    for (int c = 0; c < 4; c++) {
+        const dml_lr_finder_options options = { .steps = 100, .smoothing = 1e-6f };
+        dml_trainer *t = small_trainer(0.5f, 0);
+        dml_lr_finder *finder = dml_lr_finder_begin(t, &options);
+        dml_lr_suggestion found;
+        int count;
+        for (int i = 0; i < 100;
+             i++) /* the later of the last two falls is the larger, of the first two the earlier */
+            dml_lr_finder_step(finder, 5 - (i >= falls[c][0] ? c < 2 ? 2.0f : 1.0f : 0) -
+                                           (i >= falls[c][1] ? c < 2 ? 1.0f : 2.0f : 0));
+        const dml_lr_point *points = dml_lr_finder_points(finder, &count);
+        CHECK_INT(count, 100);
+        CHECK_INT(dml_lr_finder_suggest(finder, &found), DML_OK);
+        CHECK_MESSAGE(found.steepest == points[steepest[c]].lr, "case %d: %g, not %g", c,
+                      (double)found.steepest, (double)points[steepest[c]].lr);
+        dml_close(context);
+    }
+}
+
 static void smoothing_and_ends(void)
 {
     dml_lr_suggestion found;
@@ -229,6 +286,8 @@ int main(void)
 {
     RUN_EACH(all_comes_back);
     RUN(suggestions);
+    RUN(noise);
+    RUN(what_counts);
     RUN(smoothing_and_ends);
     RUN(with_a_schedule);
     RUN(the_log);

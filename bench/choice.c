@@ -1,0 +1,318 @@
+/* choice: is the algorithm that is chosen the best one? Every algorithm of a collective is timed in turn with
+   the others, so that whatever else the machine does slows all of them down alike, beside its price. It asks
+   which one is chosen and for what price, which the library keeps to itself, so it is built with the sources
+   of src/. */
+#include "base/clock.h" /* first: it asks the system headers for POSIX */
+#include "comm/algorithms.h"
+#include "comm/choice.h"
+#include "comm/job.h"
+
+#include "bench.h"
+
+#include "collective.h"
+#include "loopback.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+enum { RANKS_MAX = 64, SAMPLES_MAX = 31, SAMPLES_MIN = 5, ALGORITHMS_MAX = 16, SLOW = 4 };
+
+typedef struct settings {
+    const char *operation, *transport;
+    double least, most, seconds;
+    bool each, quick;
+} settings;
+
+static const char usage[] =
+    "usage: choice [--op NAME] [--transport tcp|shm|local] [--ranks N] [--min B] [--max B] [--seconds S] "
+    "[--each]\n"
+    "  --op NAME         one collective, as in allreduce; otherwise all of them\n"
+    "  --transport NAME  ranks that are processes over TCP or in shared memory, or threads of one (local); "
+    "otherwise\n"
+    "                    one after the other\n"
+    "  --ranks N         N ranks only, 2 to 64; otherwise 2, 4 and 8\n"
+    "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 64 MiB, times 4 each\n"
+    "  --seconds S       how long to time each algorithm; 0.05. 0: only prices\n"
+    "  --each            a row for each algorithm, too\n"
+    "  --quick           fewer sizes\n"
+    "Prints a row for each transport, number of ranks, collective and size: the algorithm that is chosen and "
+    "the\n"
+    "best one by median times (microseconds of a call, of many one after the other, on the rank that takes\n"
+    "longest), both with their prices (of one call, by the links that rank 0 measured), and how much longer "
+    "the\n"
+    "chosen one takes.\n";
+
+static void die(const char *what, const char *name)
+{
+    fprintf(stderr, "choice: %s%s\n", what, name);
+    exit(2);
+}
+
+/* ---- one call ---- */
+
+typedef struct job {
+    dml_comm *comm;
+    const settings *asked;
+    const operation *operation;
+    const char *transport;
+    float *in, *out; /* (count) each */
+    size_t count;    /* floats of the whole array */
+} job;
+
+static void check(const dml_comm *comm)
+{
+    if (dml_comm_status(comm) == DML_OK) return;
+    fprintf(stderr, "choice: rank %d: %s\n", dml_comm_rank(comm), dml_comm_error(comm));
+    exit(1);
+}
+
+/* Seconds of one, on the rank that takes longest; told to all. */
+static double time_calls(const job *j, const char *algorithm, int calls)
+{
+    dml__comm_job *own = j->comm->job;
+    own->algorithm[0] = 0;
+    dml_comm_barrier(j->comm);
+    snprintf(own->algorithm, sizeof own->algorithm, "%s=%s", j->operation->name, algorithm);
+    const double start = dml_seconds();
+    for (int i = 0; i < calls; i++) call_operation(j->operation, j->comm, j->in, j->out, j->count);
+    double seconds = (dml_seconds() - start) / calls;
+    own->algorithm[0] = 0;
+    dml_comm_all_reduce(j->comm, &seconds, 1, DML_F64, DML_MAX);
+    check(j->comm);
+    return seconds;
+}
+
+/* ---- one size ---- */
+
+typedef struct candidate {
+    const dml__algorithm_info *info;
+    double seconds, price; /* 0: not known */
+    bool chosen;
+} candidate;
+
+static double price_of(const job *j, const dml__algorithm_info *info, uint64_t count)
+{
+    const int size = dml_comm_world_size(j->comm), steps = dml__most_steps(size);
+    dml__price_model model = j->comm->model;
+    dml__collective c;
+    dml__price price;
+    memset(&c, 0, sizeof c);
+    memset(&price, 0, sizeof price);
+    model.most_segments = 128 * (uint64_t)size; /* as where it is chosen */
+    c.operation = info->operation;
+    c.size = size;
+    c.count = count;
+    const size_t bytes = dml__price_work_bytes(&model, size, steps);
+    void *work = malloc(bytes);
+    if (!work) die("no memory", "");
+    if (dml__price_collective(&model, info, &c, sizeof(float), steps, work, bytes, &price)) price.seconds = 0;
+    free(work);
+    return price.seconds;
+}
+
+/* The algorithms that can run the call. */
+static int list_candidates(const job *j, candidate *list)
+{
+    dml__comm_call call;
+    int all, count = 0;
+    const dml__algorithm_info *infos = dml__algorithms(&all);
+    memset(&call, 0, sizeof call);
+    call.signature.operation = j->operation->call;
+    call.signature.dtype = DML_F32;
+    call.signature.count = j->operation->parts ? j->count / (size_t)dml_comm_world_size(j->comm) : j->count;
+    j->comm->job->algorithm[0] = 0;
+    const int chosen = dml__choose_algorithm(j->comm, &call);
+    for (int i = 0; i < all && count < ALGORITHMS_MAX; i++) {
+        if (infos[i].operation != call.signature.operation || dml__is_in_place(&infos[i])) continue;
+        snprintf(j->comm->job->algorithm, sizeof j->comm->job->algorithm, "%s", infos[i].name);
+        if (dml__choose_algorithm(j->comm, &call) != i) continue;
+        candidate *c = &list[count++];
+        c->info = &infos[i];
+        c->chosen = i == chosen;
+        c->seconds = 0;
+        c->price = dml_comm_rank(j->comm) ? 0 : price_of(j, c->info, call.signature.count);
+    }
+    return count;
+}
+
+/* Those that take SLOW times as long as the best by a first call, of many rounds of few elements mostly, are
+   put behind the others. Returns how many these are. */
+static int try_candidates(const job *j, candidate *list, int count)
+{
+    double least = 1e9;
+    int fast = 0;
+    for (int i = 0; i < count; i++) {
+        list[i].seconds = time_calls(j, list[i].info->name, 1);
+        if (list[i].seconds < 20e-3) list[i].seconds = time_calls(j, list[i].info->name, 2);
+        if (list[i].seconds < least) least = list[i].seconds;
+    }
+    for (int i = 0; i < count; i++) {
+        if (list[i].seconds > SLOW * least) continue;
+        const candidate c = list[i];
+        list[i] = list[fast];
+        list[fast++] = c;
+    }
+    return fast;
+}
+
+/* Rounds in which each has its turn, and each is the first in one. */
+static void time_candidates(const job *j, candidate *list, int count)
+{
+    double samples[ALGORITHMS_MAX][SAMPLES_MAX], sum = 0;
+    int calls[ALGORITHMS_MAX];
+    for (int i = 0; i < count; i++) {
+        calls[i] = list[i].seconds > 2e-3 ? 1 : (int)(2e-3 / list[i].seconds) + 1;
+        sum += list[i].seconds * calls[i];
+    }
+    const double fit = j->asked->seconds * count / sum;
+    const int rounds = fit < SAMPLES_MIN ? SAMPLES_MIN : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit;
+    for (int round = 0; round < rounds; round++)
+        for (int k = 0; k < count; k++) {
+            const int i = (k + round) % count;
+            samples[i][round] = time_calls(j, list[i].info->name, calls[i]);
+        }
+    for (int i = 0; i < count; i++) list[i].seconds = bench_median(samples[i], rounds);
+}
+
+static void print_rows(const job *j, const candidate *list, int count)
+{
+    const candidate *best = &list[0], *chosen = NULL;
+    char where[128];
+    snprintf(where, sizeof where, "op=%s transport=%s ranks=%d bytes=%zu", j->operation->name, j->transport,
+             dml_comm_world_size(j->comm), j->count * sizeof(float));
+    for (int i = 0; i < count; i++) {
+        if (list[i].chosen) chosen = &list[i];
+        if (list[i].seconds < best->seconds) best = &list[i];
+        if (j->asked->each)
+            printf("name=algorithm %s algo=%s chosen=%d us=%.4g price_us=%.4g\n", where, list[i].info->name,
+                   list[i].chosen, 1e6 * list[i].seconds, 1e6 * list[i].price);
+    }
+    if (chosen && best->seconds > 0)
+        printf("name=choice %s chosen=%s best=%s ratio=%.3f chosen_us=%.4g best_us=%.4g price_us=%.4g "
+               "best_price_us=%.4g\n",
+               where, chosen->info->name, best->info->name, chosen->seconds / best->seconds,
+               1e6 * chosen->seconds, 1e6 * best->seconds, 1e6 * chosen->price, 1e6 * best->price);
+    fflush(stdout);
+}
+
+static void measure_size(job *j, double bytes)
+{
+    const size_t ranks = (size_t)dml_comm_world_size(j->comm);
+    candidate list[ALGORITHMS_MAX];
+    j->count = (size_t)bytes / sizeof(float);
+    if (j->operation->parts) j->count = (j->count + ranks - 1) / ranks * ranks;
+    j->in = new_array(j->count);
+    j->out = new_array(j->count);
+    const int count = list_candidates(j, list);
+    if (j->asked->seconds > 0) time_candidates(j, list, try_candidates(j, list, count));
+    if (dml_comm_rank(j->comm) == 0) print_rows(j, list, count);
+    free(j->in);
+    free(j->out);
+}
+
+/* ---- the ranks ---- */
+
+static void run_rank(dml_comm *comm, const char *transport, const settings *asked)
+{
+    job j;
+    memset(&j, 0, sizeof j);
+    j.comm = comm;
+    j.asked = asked;
+    j.transport = transport;
+    check(comm);
+    for (int i = 0; i < OPERATIONS; i++) {
+        j.operation = &operations[i];
+        if (asked->operation && strcmp(asked->operation, operations[i].name) != 0) continue;
+        for (double bytes = 4; bytes <= asked->most; bytes *= asked->quick ? 64 : 4)
+            if (bytes >= asked->least) measure_size(&j, bytes);
+    }
+    dml_comm_close(comm);
+}
+
+/* Forks the ranks and waits for them: 0 if all went well. */
+static int run_processes(int ranks, const char *transport, const settings *asked)
+{
+    pid_t pids[RANKS_MAX];
+    const int port = loopback_free_port();
+    int failed = 0;
+    fflush(stdout);
+    for (int rank = 0; rank < ranks; rank++) {
+        pids[rank] = fork();
+        if (pids[rank] < 0) die("can't start a process", "");
+        if (pids[rank]) continue;
+        dml_comm_options options;
+        memset(&options, 0, sizeof options);
+        options.rank = rank;
+        options.world_size = ranks;
+        options.master_addr = "127.0.0.1";
+        options.master_port = port;
+        options.transport = transport;
+        run_rank(dml_comm_open(&options), transport, asked);
+        exit(0);
+    }
+    for (int rank = 0; rank < ranks; rank++) {
+        int status = 1;
+        waitpid(pids[rank], &status, 0);
+        failed |= status != 0;
+    }
+    return failed;
+}
+
+typedef struct thread_rank {
+    pthread_t thread;
+    dml_comm *comm;
+    const settings *asked;
+} thread_rank;
+
+static void *run_thread(void *argument)
+{
+    thread_rank *r = (thread_rank *)argument;
+    run_rank(r->comm, "local", r->asked);
+    return NULL;
+}
+
+static int run_threads(int ranks, const settings *asked)
+{
+    dml_comm *comms[RANKS_MAX];
+    thread_rank all[RANKS_MAX];
+    if (dml_comm_open_local(comms, ranks, NULL) != DML_OK) die("no memory", "");
+    for (int rank = 0; rank < ranks; rank++) {
+        all[rank].comm = comms[rank];
+        all[rank].asked = asked;
+        if (pthread_create(&all[rank].thread, NULL, run_thread, &all[rank])) die("can't start a thread", "");
+    }
+    for (int rank = 0; rank < ranks; rank++) pthread_join(all[rank].thread, NULL);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const transports[] = { "tcp", "shm", "local" };
+    int ranks = 0, failed = 0;
+    bool known = false;
+    settings asked;
+    memset(&asked, 0, sizeof asked);
+    asked.least = 4;
+    asked.most = 64 << 20;
+    asked.seconds = 0.05;
+    const bench_option options[] = { { "--op", BENCH_TEXT, &asked.operation, 0, 0 },
+                                     { "--transport", BENCH_TEXT, &asked.transport, 0, 0 },
+                                     { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
+                                     { "--min", BENCH_NUMBER, &asked.least, 4, 1 << 30 },
+                                     { "--max", BENCH_NUMBER, &asked.most, 4, 1 << 30 },
+                                     { "--seconds", BENCH_NUMBER, &asked.seconds, 0, 600 },
+                                     { "--each", BENCH_FLAG, &asked.each, 0, 0 },
+                                     { "--quick", BENCH_FLAG, &asked.quick, 0, 0 },
+                                     { NULL, BENCH_FLAG, NULL, 0, 0 } };
+    bench_parse(argc, argv, "choice", usage, options);
+    if (asked.operation && !find_operation(asked.operation))
+        die("there is no such collective: ", asked.operation);
+    for (int t = 0; t < 3; t++) {
+        if (asked.transport && strcmp(asked.transport, transports[t]) != 0) continue;
+        known = true;
+        for (int n = ranks ? ranks : 2; n <= (ranks ? ranks : 8); n *= 2)
+            failed |= t == 2 ? run_threads(n, &asked) : run_processes(n, transports[t], &asked);
+    }
+    if (!known) die("there is no such transport: ", asked.transport);
+    return failed;
+}

@@ -1,0 +1,90 @@
+/* dmlrun_environment.h: the environment variables by which ranks find each other, the same for all of them.
+   Linux's fcntl and sched_getaffinity need _GNU_SOURCE. */
+#ifndef DMLRUN_ENVIRONMENT_H
+#define DMLRUN_ENVIRONMENT_H
+
+#include "dmlrun_options.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* A port that nobody has now. On Linux it stays taken by a socket that doesn't listen, so that no other
+   program gets it before rank 0 listens there, which it may as both let others use the address. */
+static int free_port(void)
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    const int one = 1;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
+        die(1, "can't find a free port: %s", strerror(errno));
+#ifdef __linux__
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+#else
+    close(fd);
+#endif
+    return ntohs(address.sin_port);
+}
+
+static void set_random_key(void)
+{
+    unsigned char bytes[32];
+    char hex[65];
+    FILE *file = fopen("/dev/urandom", "rb");
+    if (!file || fread(bytes, 1, sizeof bytes, file) != sizeof bytes)
+        die(1, "can't read /dev/urandom for a key; set DML_KEY yourself");
+    fclose(file);
+    for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    setenv("DML_KEY", hex, 1);
+}
+
+static int processors(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+    const long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
+}
+
+/* What is the same for every rank goes into our own environment, which they inherit. */
+static void set_environment(const options *o)
+{
+    set_number("WORLD_SIZE", o->ranks);
+    set_number("LOCAL_WORLD_SIZE", o->ranks);
+    if (o->servers > 0) set_number("DML_PS", o->servers);
+    setenv("MASTER_ADDR", o->master_address, 1);
+    set_number("MASTER_PORT", o->master_port ? o->master_port : free_port());
+    if (!getenv("DML_KEY")) set_random_key();
+    const int share = processors() / o->ranks;
+    if (o->threads > 0) {
+        set_number("DML_THREADS", o->threads);
+    } else if (!getenv("DML_THREADS")) {
+        set_number("DML_THREADS", share > 0 ? share : 1);
+    }
+}
+
+#endif
