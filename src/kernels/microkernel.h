@@ -76,9 +76,9 @@ static inline void dml__tile_init(dml__tile *tile)
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
-    /* Blocks of k are at most so long: a tile's panel of B, with a few rows of A, shall stay in the first
-       cache; and longer blocks read and write C less often. Times (rows + vectors * lanes), DML__PANEL_FLOATS
-       at most. */
+    /* Blocks of k are at most so long: a tile's panel of B shall stay in half of a first cache, unless loads
+       may come from the second; and longer blocks read and write C less often. Times (rows + vectors *
+       lanes), DML__PANEL_FLOATS at most. */
     int k_block;
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, and those of C lie the same distance apart.

@@ -70,8 +70,12 @@ static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int 
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out)
 {
-    for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width)
+    for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width) {
+        /* as many lanes further on are mostly what comes next, and too short to be foreseen */
+        for (int lane = 0; lane < lanes; lane++)
+            DML__PREFETCH((const void *)((uintptr_t)x + (uintptr_t)((lanes + lane) * lane_step) * sizeof *x));
         dml__pack_strip(x, lane_step, lanes, kc - k < DML__PACK_STRIP ? kc - k : DML__PACK_STRIP, width, out);
+    }
 }
 
 /* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
