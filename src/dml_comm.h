@@ -109,7 +109,10 @@ DML__DRIVERS_BEGIN
 #include "dist/parameter_server_serve.c"
 DML__DRIVERS_END
 #ifdef DML_H
+#include "dist/buckets.c"
 #include "dist/all_reduce_sync.c"
+#include "dist/zero_share.c"
+#include "dist/zero_ahead.c"
 #include "dist/zero_sync.c"
 #include "dist/replicas.c"
 #include "dist/local_sgd.c"

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/job.h"
+#include "dist/buckets.h"
 #include "dist/compress_sum.h"
 #include "dist/replicas.h"
 #include "train/trainer_internal.h"
@@ -18,8 +19,7 @@
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
-    size_t bucket_elements;        /* 0: to be chosen at the start */
-    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    dml__filling filling; /* of 0 elements: to be chosen at the start */
     dml__roll_call call;
     double samples; /* of all ranks, once the call has ended */
     dml_compression compression;
@@ -52,15 +52,13 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
-    if (!state->bucket_elements) {
-        int64_t elements = (int64_t)dml__measured_bucket(state, count);
+    if (!state->filling.elements) {
+        int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        state->bucket_elements = (size_t)elements;
+        state->filling.elements = (size_t)elements;
     }
-    if (state->bucket_elements < least) state->bucket_elements = least;
+    dml__bound_buckets(&state->filling, trainer, DML__MAX_BUCKETS);
     return DML_OK;
 }
 
@@ -68,7 +66,7 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
 static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
 {
     const dml_compression *c = &state->compression;
-    const double how[] = { (double)state->bucket_elements,
+    const double how[] = { (double)state->filling.elements,
                            (double)c->kind,
                            (double)c->bits,
                            (double)c->fraction,
@@ -125,7 +123,7 @@ static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, d
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!trainer->late.take) dml__drain_requests(state);
     dml__trace_phase(state, NULL);
-    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml__begin_filling(&state->filling, trainer);
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
     const dml_status status = dml__start_roll_call(state->comm, trainer, samples, &state->call);
     dml_comm_set_priority(state->comm, usual);
@@ -145,7 +143,7 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    const size_t begin = state->filled_from, end = state->filled_to;
+    const size_t begin = state->filling.from, end = state->filling.to;
     float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
@@ -154,7 +152,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
         if (status != DML_OK) return status;
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
-    state->filled_to = begin;
+    dml__bucket_sent(&state->filling);
     return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
                                                              : dml__sync_failed(trainer, state->comm);
 }
@@ -162,11 +160,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    DML_ASSERT(end == state->filled_from);
-    (void)end;
-    state->filled_from = begin;
-    const bool full = state->filled_to - begin >= state->bucket_elements;
-    return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, begin, end) ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
 /* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
@@ -277,7 +271,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         state->memory = memory;
         state->comm = comm;
         dml__comm_keep(comm);
-        if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
+        if (options) state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
         if (options) state->across_steps = options->across_steps;
     }

@@ -142,21 +142,6 @@ DML__LOCAL double dml__compressor_bytes(const dml__compressor *c)
     return (double)dml__code_bytes(c, (double)c->how.fraction, n) / (double)n;
 }
 
-DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
-                                       size_t count)
-{
-    const double usual = 1 << 18, least = wires ? 1 << 12 : usual;
-    double elements = usual;
-    int steps = 1;
-    while (steps < 30 && 1 << steps < ranks) steps++;
-    if (ranks > 1 && link->bandwidth > 0)
-        elements = 9 * steps * (link->latency + 2 * link->overhead) * link->bandwidth * ranks / (ranks - 1) /
-                   bytes_each;
-    if (wires && elements > (double)count / 8) elements = (double)count / 8;
-    if (elements < least) elements = least;
-    return elements < (double)count ? (size_t)elements : count;
-}
-
 DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
 {
     return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;

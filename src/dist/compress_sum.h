@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "base/platform.h"
 #include "comm/comm.h"
-#include "comm/price.h"
 #include "dist/compress.h"
 #include "dist/compress_low_rank.h"
 #include "train/trainer.h"
@@ -49,13 +48,6 @@ DML__LOCAL void dml__compressor_close(dml__compressor *c);
 
 /* What an element of g takes in a message, about. */
 DML__LOCAL double dml__compressor_bytes(const dml__compressor *c);
-
-/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
-   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
-   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
-   work, less than 1 MiB gains nothing. */
-DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
-                                       size_t count);
 
 /* Before the first range of a step: how many samples the sum of g will stand for, over all ranks. Kinds
    that keep nothing and need no range don't ask (dml__compressor_asks). */

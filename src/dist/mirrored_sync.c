@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "comm/job.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/buckets.h"
 #include "dist/replicas.h"
 
 #include <math.h>
@@ -28,9 +29,8 @@ typedef struct dml__first_state {
     dml__memory memory;
     dml__mirrored_place place;
     bool first;
-    size_t bucket_elements;
-    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double samples;                /* this replica's, then those inside, then over all processes */
+    dml__filling filling;
+    double samples; /* this replica's, then those inside, then over all processes */
     dml_request *samples_inside;
     dml__roll_call call; /* of the processes */
     int buckets, gone;   /* that were started inside; that have gone on outside */
@@ -59,15 +59,19 @@ DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *tex
 
 /* ---- the start ---- */
 
-DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+static dml_status dml__send_range_from_first(dml_comm *inside, dml_trainer *trainer, int vector, size_t count)
 {
-    const size_t count = dml_trainer_count(trainer, vector);
     const bool first = dml_comm_rank(inside) == 0;
     float *data = (first ? dml_trainer_get : dml_trainer_host)(trainer, vector, 0, count);
     if (!data) return dml_status_of(dml_trainer_context(trainer));
     if (dml_comm_broadcast(inside, data, count, DML_F32, 0) != DML_OK)
         return dml__sync_failed(trainer, inside);
     return first ? DML_OK : dml_trainer_put(trainer, vector, 0, count);
+}
+
+DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+{
+    return dml__send_range_from_first(inside, trainer, vector, dml_trainer_count(trainer, vector));
 }
 
 /* The others keep no optimizer's state, so of the first's run they get all but the optimizer. */
@@ -90,16 +94,14 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
 {
     dml__first_state *state = (dml__first_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__FIRST_BUCKETS - 1) / DML__FIRST_BUCKETS;
-    if (state->bucket_elements < least) state->bucket_elements = least;
+    dml__bound_buckets(&state->filling, trainer, DML__FIRST_BUCKETS);
     if (dml_comm_start_progress_thread(state->place.inside) != DML_OK)
         return dml__inside_failed(state, trainer);
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
         const double how[3] = { (double)state->place.central, (double)state->place.late,
-                                (double)state->bucket_elements };
+                                (double)state->filling.elements };
         const dml_status status =
             dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
         if (status != DML_OK) return status;
@@ -128,7 +130,7 @@ static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samp
 {
     dml__first_state *state = (dml__first_state *)user;
     dml__drain_first(state);
-    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml__begin_filling(&state->filling, trainer);
     state->samples = samples;
     state->samples_inside =
         dml_comm_all_reduce_start(state->place.inside, &state->samples, 1, DML_F64, DML_SUM);
@@ -182,27 +184,23 @@ static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *
 {
     DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
     dml__first_bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filled_from;
-    bucket->end = state->filled_to;
+    bucket->begin = state->filling.from;
+    bucket->end = state->filling.to;
     float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     bucket->inside =
         dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
     if (!bucket->inside) return dml__inside_failed(state, trainer);
     state->buckets++;
-    state->filled_to = state->filled_from;
+    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__first_state *state = (dml__first_state *)user;
-    DML_ASSERT(end == state->filled_from);
-    (void)end;
-    state->filled_from = begin;
-    dml_status status = DML_OK;
-    if (begin == 0 || state->filled_to - begin >= state->bucket_elements)
-        status = dml__send_bucket_inside(state, trainer);
+    const bool full = dml__fill_bucket(&state->filling, begin, end);
+    const dml_status status = full ? dml__send_bucket_inside(state, trainer) : DML_OK;
     return status == DML_OK ? dml__move_on(state, trainer, false) : status;
 }
 
@@ -280,22 +278,16 @@ static dml_status dml__first_update(void *user, dml_trainer *trainer)
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const dml_status status = state->first ? dml_trainer_update_range(trainer, 0, count) : DML_OK;
     if (status != DML_OK || state->place.late) return status;
-    float *w = (state->first ? dml_trainer_get : dml_trainer_host)(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(dml_trainer_context(trainer));
-    if (dml_comm_broadcast(state->place.inside, w, count, DML_F32, 0) != DML_OK)
-        return dml__inside_failed(state, trainer);
-    return state->first ? DML_OK : dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+    return dml__send_range_from_first(state->place.inside, trainer, DML_PARAMETERS, count);
 }
 
 static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__first_state *state = (dml__first_state *)user;
-    if (dml_comm_all_reduce(state->place.inside, values, count, DML_F64, DML_SUM) != DML_OK)
-        return dml__inside_failed(state, trainer);
-    if (!state->place.processes) return DML_OK;
-    if (state->first &&
-        dml_comm_all_reduce(state->place.outside_sums, values, count, DML_F64, DML_SUM) != DML_OK)
-        return dml__sync_failed(trainer, state->place.outside_sums);
+    dml_status status = dml__sync_sum(state->place.inside, trainer, values, count);
+    if (status == DML_OK && state->place.processes && state->first)
+        status = dml__sync_sum(state->place.outside_sums, trainer, values, count);
+    if (status != DML_OK || !state->place.processes) return status;
     if (dml_comm_broadcast(state->place.inside, values, count, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     return DML_OK;
@@ -326,7 +318,7 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
         state->memory = memory;
         state->place = *place;
         state->first = dml_comm_rank(place->inside) == 0;
-        state->bucket_elements =
+        state->filling.elements =
             (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     }
     dml_sync sync;

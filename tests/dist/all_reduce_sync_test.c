@@ -1,6 +1,7 @@
 /* Ranks are threads of this process, each with a context and a communicator of its own, and compared with a
    trainer that knows no strategy. */
 #include "dist/all_reduce_sync.h"
+#include "dist/buckets.h"
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"

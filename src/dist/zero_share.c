@@ -1,0 +1,86 @@
+#ifndef DML_DIST_ZERO_SHARE_C
+#define DML_DIST_ZERO_SHARE_C
+
+#include "dist/zero_internal.h"
+
+#include "graph/weights.h"
+#include "train/trainer_internal.h"
+
+/* Under an optimizer that looks at whole parameters, where the one that lies at `at` begins. */
+static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
+{
+    const dml_node *p = trainer->row->whole ? trainer->program->graph->first_parameter : NULL;
+    for (; p; p = p->next_parameter)
+        if (!p->frozen && p->offset <= at && at < p->offset + dml_shape_count(&p->shape)) return p->offset;
+    return at;
+}
+
+DML__LOCAL dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS), ranks = (size_t)state->ranks;
+    for (size_t r = 0; r <= ranks; r++) {
+        const size_t even = count / ranks * r + (r < count % ranks ? r : count % ranks);
+        state->border[r] = dml__zero_cut(trainer, even);
+    }
+    return dml_trainer_own(trainer, state->border[state->rank], state->border[state->rank + 1]);
+}
+
+DML__LOCAL dml__zero_range dml__zero_part(const dml__zero_state *state, int r, size_t begin, size_t end)
+{
+    dml__zero_range part = { state->border[r], state->border[r + 1], NULL };
+    if (part.begin < begin) part.begin = begin;
+    if (part.begin > end) part.begin = end;
+    if (part.end > end) part.end = end;
+    if (part.end < part.begin) part.end = part.begin;
+    return part;
+}
+
+DML__LOCAL dml__zero_range dml__zero_parts(dml__zero_state *state, size_t begin, size_t end)
+{
+    for (int r = 0; r < state->ranks; r++) {
+        const dml__zero_range part = dml__zero_part(state, r, begin, end);
+        state->counts[r] = part.end - part.begin;
+        state->offsets[r] = part.begin - begin;
+    }
+    return dml__zero_part(state, state->rank, begin, end);
+}
+
+DML__LOCAL dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                       size_t end)
+{
+    const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
+    const dml_status status = dml_trainer_forget(trainer, vector, begin, own.begin);
+    return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
+}
+
+DML__LOCAL dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                                size_t begin, size_t end)
+{
+    const dml__zero_range own = dml__zero_parts(state, begin, end);
+    const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
+    float *all = dml_trainer_host(trainer, vector, begin, end);
+    if (!mine || !all) return NULL;
+    dml_request *request =
+        dml_comm_all_gatherv_start(state->comm, mine, state->counts, state->offsets, DML_F32, all);
+    if (!request) dml__sync_failed(trainer, state->comm);
+    return request;
+}
+
+DML__LOCAL dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                            size_t begin, size_t end, dml_request *request)
+{
+    const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
+    if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
+    const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
+    return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
+}
+
+DML__LOCAL dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                        size_t begin, size_t end)
+{
+    dml_request *request = dml__zero_collect_start(state, trainer, vector, begin, end);
+    return request ? dml__zero_collect_end(state, trainer, vector, begin, end, request)
+                   : dml_status_of(dml_trainer_context(trainer));
+}
+
+#endif
