@@ -115,6 +115,7 @@ DML__DRIVERS_END
 #include "dist/zero_ahead.c"
 #include "dist/zero_sync.c"
 #include "dist/replicas.c"
+#include "dist/local_sgd_outer.c"
 #include "dist/local_sgd.c"
 #include "dist/mirrored_sync.c"
 #include "dist/mirrored_clock.c"

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/job.h"
+#include "dist/local_sgd_outer.h"
 #include "dist/replicas.h"
 #include "graph/node.h"
 #include "kernels/elementwise.h"
@@ -25,57 +26,36 @@ typedef struct dml__local_sgd_state {
     bool once;                /* no average until the end */
     uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
     uint64_t runs;            /* the trainer's: those are steps of that one */
-    uint64_t rounds;          /* updates by the outer optimizer */
     double step_samples, samples;
     dml__local_sgd_word *words; /* (ranks) */
-    /* With an outer optimizer, each (trained parameters): what all ranks had after the last average; how far
-       they came from there; the optimizer's state. */
-    float *anchor, *change, *outer[DML__MAX_STATES];
+    dml__outer_optimizer outer;
 } dml__local_sgd_state;
 
 /* ---- the start ---- */
 
 static dml_status dml__check_local_sgd(const dml__local_sgd_state *state, dml_trainer *trainer)
 {
-    const dml_optimizer *outer = &state->options.outer;
     if (!state->once && state->options.tau < 1)
         return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
                                 "local SGD with an average every %d steps asked for; tau must be at least 1",
                                 state->options.tau);
-    if (outer->lr == 0.0f) return DML_OK;
-    const dml__optimizer_row *row = dml__optimizer_row_of(outer->kind);
-    if (row && row->whole)
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "%s asked for as the outer optimizer of local SGD; it updates whole "
-                                "parameters, take another one",
-                                row->name);
-    dml_optimizer completed = *outer;
-    return dml__complete_optimizer(&completed, &trainer->context->error);
+    return dml__check_outer(&state->outer, trainer);
 }
 
 static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t ranks = (size_t)dml_comm_world_size(state->comm);
-    const dml_optimizer *outer = &state->options.outer;
-    const int states = outer->lr != 0.0f ? dml_optimizer_states(outer) : 0;
     state->words = (dml__local_sgd_word *)dml__allocate_array(&state->memory, ranks, sizeof *state->words);
-    bool whole = state->words != NULL;
-    float **vectors[2 + DML__MAX_STATES] = { &state->anchor, &state->change };
-    for (int s = 0; s < states; s++) vectors[2 + s] = &state->outer[s];
-    for (int v = 0; v < 2 + states && outer->lr != 0.0f; v++) {
-        *vectors[v] = (float *)dml__allocate_array(&state->memory, count, sizeof(float));
-        whole = whole && *vectors[v];
-    }
-    return whole ? DML_OK
-                 : dml_trainer_fail(trainer, DML_ERROR_MEMORY,
-                                    "no memory left for local SGD's vectors of %zu parameters", count);
+    if (dml__allocate_outer(&state->outer, &state->memory, count) && state->words) return DML_OK;
+    return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                            "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
 /* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
 static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
-    dml_optimizer outer = state->options.outer;
+    dml_optimizer outer = state->outer.rule;
     const float *number;
     const double how[] = { state->once ? 0.0 : (double)state->options.tau,
                            (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
@@ -110,12 +90,7 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);
-    if (!state->anchor) return DML_OK;
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(trainer->context);
-    memcpy(state->anchor, w, count * sizeof *w);
-    return DML_OK;
+    return dml__begin_outer(&state->outer, trainer);
 }
 
 /* ---- an average ---- */
@@ -177,26 +152,6 @@ static dml_status dml__average_statistics(dml__local_sgd_state *state, dml_train
     return status;
 }
 
-/* w goes on from where the last average left it, along the way that the ranks went on average. */
-static dml_status dml__outer_update(dml__local_sgd_state *state, dml_trainer *trainer)
-{
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t bytes = count * sizeof(float);
-    dml_pool *pool = trainer->context->pool;
-    /* What the host has is what was averaged. */
-    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(trainer->context);
-    memcpy(state->change, state->anchor, bytes);
-    dml_axpby(pool, count, -1.0f, w, 1.0f, state->change);
-    const dml_status status = dml_optimizer_update(&state->options.outer, pool, state->rounds++, count,
-                                                   state->anchor, state->change, state->outer);
-    if (status != DML_OK)
-        return dml_trainer_fail(trainer, status, "local SGD's outer optimizer failed: %s",
-                                dml_status_string(status));
-    memcpy(w, state->anchor, bytes);
-    return dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
-}
-
 static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
@@ -205,7 +160,7 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
     dml_status status = dml__weigh_rank(state, trainer, &weight);
     if (status != DML_OK || state->averaged == state->steps) return status;
     status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
-    if (status == DML_OK && state->anchor) status = dml__outer_update(state, trainer);
+    if (status == DML_OK) status = dml__outer_update(&state->outer, trainer);
     if (status == DML_OK) status = dml__average_statistics(state, trainer, weight);
     for (int v = first; v < trainer->vectors && status == DML_OK; v++)
         status = dml__average_range(state, trainer, weight, v, 0, count);
@@ -241,9 +196,7 @@ static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
     if (!state) return;
     dml__comm_let_go(state->comm);
     dml__memory memory = state->memory;
-    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
-    dml__release(&memory, state->anchor);
-    dml__release(&memory, state->change);
+    dml__release_outer(&state->outer, &memory);
     dml__release(&memory, state->words);
     dml__release(&memory, state);
 }
@@ -258,6 +211,7 @@ static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *opti
         state->comm = comm;
         dml__comm_keep(comm);
         if (options) state->options = *options;
+        state->outer.rule = state->options.outer;
         state->once = once;
     }
     dml_sync sync;
