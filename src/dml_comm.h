@@ -129,6 +129,7 @@ DML__DRIVERS_END
 #include "dist/parameter_server_optimizer.c"
 #include "dist/parameter_server_sync.c"
 #include "dist/downpour_sync.c"
+#include "dist/sandblaster_coordinator.c"
 #include "dist/sandblaster.c"
 #endif
 
