@@ -10,128 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A thread a replica, which sleeps until the caller orders something of all of them, and does it on its own
-   trainer. Between two orders everything is the caller's: it opens the contexts, looks at the trainers and
-   hands out the batch. */
-
 /* Another division of the batch must promise this much, or noise would move samples about. */
 #define DML__SHARE_GAIN 1.05
 
-/* ---- a replica's thread ---- */
-
-static dml_status dml__replica_attach(dml__replica *replica)
-{
-    dml_sync none;
-    memset(&none, 0, sizeof none);
-    const dml_status status =
-        dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
-    if (status != DML_OK) return status;
-    return dml_trainer_sync(replica->trainer,
-                            dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));
-}
-
-static dml_status dml__replica_backward(dml__replica *replica)
-{
-    const dml_mirrored *all = replica->all;
-    dml_comm *inside = replica->place.inside;
-    dml_status status = DML_OK;
-    replica->timed.seconds = 0;
-    if (replica->place.late) status = dml__send_from_first(inside, replica->trainer, DML_PARAMETERS);
-    if (status == DML_OK && all->sends_gradient)
-        status = dml__send_from_first(inside, replica->trainer, DML_GRADIENTS);
-    if (status != DML_OK) return status;
-    return dml_trainer_backward(replica->trainer, replica->rows, replica->inputs, all->inputs, all->flags,
-                                all->wants_loss ? &replica->loss : NULL);
-}
-
-/* Whoever waits for this replica, here or in another process, need not any more. */
-static void dml__replica_failed(dml__replica *replica)
-{
-    const char *why = dml_error(replica->context);
-    const dml_status status = replica->status;
-    replica->own = dml_comm_status(replica->place.inside) == DML_OK;
-    snprintf(replica->text, sizeof replica->text, "replica %d (%s): %.440s", replica->index, replica->device,
-             *why ? why : dml_status_string(status));
-    if (replica->own) dml__end_comm(replica->place.inside, status, replica->text);
-    if (replica->place.outside && dml_comm_status(replica->place.outside) == DML_OK)
-        dml__end_comm(replica->place.outside, status, dml_comm_error(replica->place.inside));
-}
-
-static void dml__replica_obey(dml__replica *replica, dml__order order)
-{
-    dml_status status = DML_OK;
-    if (order == DML__ORDER_LEAVE) {
-        dml_trainer_destroy(replica->trainer);
-        dml_comm_close(replica->place.inside);
-        return;
-    }
-    if (order == DML__ORDER_ATTACH) status = dml__replica_attach(replica);
-    if (order == DML__ORDER_BACKWARD || order == DML__ORDER_STEP) status = dml__replica_backward(replica);
-    if ((order == DML__ORDER_UPDATE || order == DML__ORDER_STEP) && status == DML_OK)
-        status = dml_trainer_update(replica->trainer);
-    replica->status = status;
-    if (status != DML_OK) dml__replica_failed(replica);
-}
-
-static void dml__replica_main(void *argument)
-{
-    dml__replica *replica = (dml__replica *)argument;
-    dml_mirrored *all = replica->all;
-    unsigned seen = 0;
-    dml__order order;
-    do {
-        dml__mutex_lock(&all->mutex);
-        while (all->orders == seen) dml__cond_wait(&all->asked, &all->mutex, -1);
-        seen = all->orders;
-        order = all->order;
-        dml__mutex_unlock(&all->mutex);
-        dml__replica_obey(replica, order);
-        dml__mutex_lock(&all->mutex);
-        if (--all->busy == 0) dml__cond_signal_all(&all->answered);
-        dml__mutex_unlock(&all->mutex);
-    } while (order != DML__ORDER_LEAVE);
-}
-
-/* ---- orders ---- */
-
-static void dml__give_order(dml_mirrored *all, dml__order order)
-{
-    dml__mutex_lock(&all->mutex);
-    all->order = order;
-    all->busy = all->started;
-    all->orders++;
-    dml__cond_signal_all(&all->asked);
-    while (all->busy) dml__cond_wait(&all->answered, &all->mutex, -1);
-    dml__mutex_unlock(&all->mutex);
-}
+/* ---- before a call ---- */
 
 static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const char *text)
 {
     return dml__fail(&all->context->error, status, "%s", text);
-}
-
-/* The sentence of the replica that failed by itself; else a communicator has found out who is missing, and
-   knows ranks, so the devices are listed. */
-static dml_status dml__judge_replicas(dml_mirrored *all)
-{
-    const dml__replica *blamed = NULL;
-    for (int i = all->count - 1; i >= 0; i--) {
-        const dml__replica *replica = &all->replica[i];
-        if (replica->status != DML_OK && (replica->own || !blamed || !blamed->own)) blamed = replica;
-    }
-    if (!blamed) return DML_OK;
-    all->status = blamed->status;
-    int used = snprintf(all->text, sizeof all->text, "%.400s", blamed->text);
-    for (int i = 0; i < all->count && !blamed->own && used < (int)sizeof all->text; i++)
-        used += snprintf(all->text + used, sizeof all->text - (size_t)used, "%s%s",
-                         i ? ", " : "; the ranks are ", all->replica[i].device);
-    return dml__mirrored_fail(all, all->status, all->text);
-}
-
-DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order)
-{
-    dml__give_order(all, order);
-    return dml__judge_replicas(all);
 }
 
 /* What one trainer would refuse is refused before any replica moves, since those that did would differ from
@@ -158,40 +44,12 @@ static dml_status dml__check_replicas(dml_mirrored *all)
 /* One thread at a time; the context of the loss is what it is kept from others by. */
 static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
 {
+    if (!all) return DML_ERROR_ARGUMENT;
     *entry = dml__enter(all->context);
     if (*entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__check_replicas(all);
     if (status != DML_OK) dml__leave(all->context, *entry);
     return status;
-}
-
-/* ---- their beginning and end ---- */
-
-DML__LOCAL dml_status dml__start_replica_threads(dml_mirrored *all)
-{
-    for (; all->started < all->count; all->started++) {
-        dml__replica *replica = &all->replica[all->started];
-        if (!dml__thread_start(&replica->thread, dml__replica_main, replica))
-            return dml__fail(&all->context->error, DML_ERROR_MEMORY,
-                             "no thread can be had for replica %d of %d", all->started, all->count);
-    }
-    return DML_OK;
-}
-
-/* The communicators close together, each in its thread; those without a thread tell the others not to wait.
- */
-DML__LOCAL void dml__end_replicas(dml_mirrored *all)
-{
-    for (int i = all->started; i < all->count; i++)
-        if (all->replica[i].place.inside)
-            dml__end_comm(all->replica[i].place.inside, DML_ERROR_STATE, "a replica has no thread");
-    if (all->started) dml__give_order(all, DML__ORDER_LEAVE);
-    for (int i = 0; i < all->count; i++) {
-        if (i < all->started)
-            dml__thread_join(&all->replica[i].thread);
-        else
-            dml_comm_close(all->replica[i].place.inside);
-    }
 }
 
 /* ---- the batch ---- */
@@ -259,8 +117,8 @@ static float dml__mean_loss(const dml_mirrored *all)
     return rows > 0 ? (float)(sum / rows) : 0.0f;
 }
 
-static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int rows, const void *const *inputs,
-                                     int count, int flags, float *loss)
+static dml_status dml__mirrored_pass_in(dml_mirrored *all, dml__order order, int rows,
+                                        const void *const *inputs, int count, int flags, float *loss)
 {
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
@@ -282,34 +140,32 @@ static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int ro
 
 /* ---- the calls ---- */
 
+static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int rows, const void *const *inputs,
+                                     int count, int flags, float *loss)
+{
+    dml__entry entry;
+    dml_status status = dml__enter_mirrored(all, &entry);
+    if (status != DML_OK) return status;
+    status = dml__mirrored_pass_in(all, order, rows, inputs, count, flags, loss);
+    dml__leave(all->context, entry);
+    return status;
+}
+
 DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
                                      float *loss)
 {
-    dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
-    if (status != DML_OK) return status;
-    status = dml__mirrored_pass(mirrored, DML__ORDER_STEP, rows, inputs, count, DML_OVERWRITE, loss);
-    dml__leave(mirrored->context, entry);
-    return status;
+    return dml__mirrored_pass(mirrored, DML__ORDER_STEP, rows, inputs, count, DML_OVERWRITE, loss);
 }
 
 DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
                                          int count, int flags, float *loss)
 {
-    dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
-    if (status != DML_OK) return status;
-    status = dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
-    dml__leave(mirrored->context, entry);
-    return status;
+    return dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
 }
 
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     if (mirrored->pending)
@@ -326,7 +182,6 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     mirrored->holds = mirrored->pending = false;
@@ -353,7 +208,6 @@ static dml_status dml__copy_back(dml_mirrored *all)
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     status = dml__copy_back(mirrored);

@@ -1,5 +1,6 @@
-/* mirrored_internal.h: what replicas are made of, between opening them (mirrored_open.c) and running them
-   (mirrored.c). */
+/* mirrored_internal.h: what replicas are made of: their devices and trainers (mirrored_devices.c), their
+   communicators and how they come and go (mirrored_open.c), their threads (mirrored_threads.c), and what is
+   asked of them together (mirrored.c). */
 #ifndef DML_DIST_MIRRORED_INTERNAL_H
 #define DML_DIST_MIRRORED_INTERNAL_H
 
@@ -64,6 +65,9 @@ struct dml_mirrored {
     int flags;
     bool wants_loss, sends_gradient;
 };
+
+/* Opens a context and a trainer on each device, with threads and room for samples. */
+DML__LOCAL dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices);
 
 /* Returns when all have obeyed; the error is that of a replica that failed by itself, where one did. */
 DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order);
