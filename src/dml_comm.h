@@ -104,8 +104,12 @@ DML__DRIVERS_BEGIN
 #include "dist/cluster.c"
 #include "dist/same_strategy.c"
 #include "dist/parameter_server_meet.c"
+#include "dist/parameter_server_queue.c"
+#include "dist/parameter_server_push.c"
 #include "dist/parameter_server.c"
 #include "dist/parameter_server_weights.c"
+#include "dist/parameter_server_apply.c"
+#include "dist/parameter_server_pieces.c"
 #include "dist/parameter_server_serve.c"
 DML__DRIVERS_END
 #ifdef DML_H
