@@ -80,7 +80,6 @@ static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     dml_status status =
@@ -254,30 +253,25 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!state) return;
     dml__drain_requests(state);
     dml__compressor_close(&state->compressor);
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__all_reduce_state *state = (dml__all_reduce_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        if (options) state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
-        if (options) state->compression = options->compression;
-        if (options) state->across_steps = options->across_steps;
+    dml_sync sync = dml__make_strategy(comm, options ? &options->allocator : NULL,
+                                       sizeof(dml__all_reduce_state), &memory);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    if (options) {
+        state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
+        state->compression = options->compression;
+        state->across_steps = options->across_steps;
     }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
     sync.start = dml__all_reduce_sync_start;
     sync.begin = dml__all_reduce_sync_begin;
     sync.ready = dml__all_reduce_sync_ready;
@@ -285,8 +279,6 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     sync.failed = dml__all_reduce_sync_failed;
     sync.updated = dml__all_reduce_sync_updated;
     sync.destroy = dml__all_reduce_sync_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.all_reduce = dml__all_reduce_sync_sum;
     return sync;
 }

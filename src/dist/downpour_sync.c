@@ -72,7 +72,6 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
-    if (!d) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_downpour_options *o = &d->options;
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
@@ -180,32 +179,25 @@ static dml_status dml__downpour_gather(void *user, dml_trainer *trainer)
 static void dml__downpour_destroy(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
-    if (!d) return;
     if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
     if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
     dml_ps_close(d->ps);
-    dml__comm_let_go(d->comm);
-    dml__memory memory = d->memory;
-    dml__release(&memory, d->sum);
-    dml__release(&memory, d);
+    dml__release(&d->memory, d->sum);
+    dml__end_strategy(d, d->memory, d->comm);
 }
 
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
                                    const dml_downpour_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__downpour *state = (dml__downpour *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        state->cluster = dml__cluster_given(cluster);
-        if (options) state->options = *options;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__downpour), &memory);
+    dml__downpour *state = (dml__downpour *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    state->cluster = dml__cluster_given(cluster);
+    if (options) state->options = *options;
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
     sync.gather = dml__downpour_gather;

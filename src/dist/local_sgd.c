@@ -80,7 +80,6 @@ static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_tra
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
     if (status == DML_OK)
@@ -193,36 +192,27 @@ static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
-    if (!state) return;
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    dml__release_outer(&state->outer, &memory);
-    dml__release(&memory, state->words);
-    dml__release(&memory, state);
+    dml__release_outer(&state->outer, &state->memory);
+    dml__release(&state->memory, state->words);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *options, bool once)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__local_sgd_state *state = (dml__local_sgd_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        if (options) state->options = *options;
-        state->outer.rule = state->options.outer;
-        state->once = once;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__local_sgd_state), &memory);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    if (options) state->options = *options;
+    state->outer.rule = state->options.outer;
+    state->once = once;
     sync.start = dml__local_sgd_start;
     sync.begin = dml__local_sgd_begin;
     sync.updated = dml__local_sgd_updated;
     sync.destroy = dml__local_sgd_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.keeps = options && options->outer.lr != 0.0f;
     return sync;
 }

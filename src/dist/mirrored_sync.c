@@ -93,7 +93,6 @@ static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
 static dml_status dml__first_start(void *user, dml_trainer *trainer)
 {
     dml__first_state *state = (dml__first_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml__bound_buckets(&state->filling, trainer, DML__FIRST_BUCKETS);
     if (dml_comm_start_progress_thread(state->place.inside) != DML_OK)
         return dml__inside_failed(state, trainer);
@@ -303,27 +302,20 @@ static void dml__first_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__first_state *state = (dml__first_state *)user;
-    if (!state) return;
     dml__drain_first(state);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state);
+    dml__end_strategy(state, state->memory, NULL);
 }
 
 static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
 {
     dml__memory memory;
-    dml__memory_init(&memory, &place->allocator, NULL, 0);
-    dml__first_state *state = (dml__first_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->place = *place;
-        state->first = dml_comm_rank(place->inside) == 0;
-        state->filling.elements =
-            (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync = dml__make_strategy(NULL, &place->allocator, sizeof(dml__first_state), &memory);
+    dml__first_state *state = (dml__first_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->place = *place;
+    state->first = dml_comm_rank(place->inside) == 0;
+    state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;
     sync.ready = dml__first_ready;

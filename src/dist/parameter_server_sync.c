@@ -49,7 +49,6 @@ static dml_status dml__ps_give_state(dml__ps_sync *sync, dml_trainer *trainer)
 static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
 {
     dml__ps_sync *sync = (dml__ps_sync *)user;
-    if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_trainer_run run = dml_trainer_get_run(trainer);
     /* Where each worker's push is an update by itself, there are as many of them in a step. */
     const int updates = sync->options.consistency == DML_PS_SYNCHRONOUS ? 1 : sync->cluster.workers;
@@ -125,29 +124,22 @@ static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__ps_sync *sync = (dml__ps_sync *)user;
-    if (!sync) return;
     dml_ps_close(sync->ps);
-    dml__comm_let_go(sync->comm);
-    dml__memory memory = sync->memory;
-    dml__release(&memory, sync);
+    dml__end_strategy(sync, sync->memory, sync->comm);
 }
 
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__ps_sync *state = (dml__ps_sync *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        state->cluster = dml__cluster_given(cluster);
-        if (options) state->options = *options;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__ps_sync), &memory);
+    dml__ps_sync *state = (dml__ps_sync *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    state->cluster = dml__cluster_given(cluster);
+    if (options) state->options = *options;
     sync.start = dml__ps_sync_start;
     sync.begin = dml__ps_sync_begin;
     sync.update = dml__ps_sync_update;

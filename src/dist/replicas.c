@@ -4,6 +4,7 @@
 #include "dist/replicas.h"
 
 #include "base/checksum.h"
+#include "comm/job.h"
 #include "dist/same_strategy.h"
 #include "graph/node.h"
 #include "graph/program_internal.h"
@@ -11,6 +12,32 @@
 
 #include <stdio.h>
 #include <string.h>
+
+static dml_status dml__start_without_memory(void *user, dml_trainer *trainer)
+{
+    (void)user;
+    return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+}
+
+DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
+                                       dml__memory *memory)
+{
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    dml__memory_init(memory, allocator, NULL, 0);
+    sync.state = dml__allocate(memory, bytes);
+    sync.start = dml__start_without_memory;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    if (sync.state) dml__comm_keep(comm);
+    return sync;
+}
+
+DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm)
+{
+    dml__comm_let_go(comm);
+    dml__release(&memory, state);
+}
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 {

@@ -3,9 +3,17 @@
 #ifndef DML_DIST_REPLICAS_H
 #define DML_DIST_REPLICAS_H
 
+#include "base/memory.h"
 #include "base/platform.h"
 #include "comm/comm.h"
 #include "train/trainer.h"
+
+/* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
+   those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
+   rest isn't to be filled in. */
+DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
+                                       dml__memory *memory);
+DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm);
 
 /* The communicator's error becomes the trainer's; returns its status. */
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm);

@@ -40,7 +40,8 @@ typedef struct dml__zero_state {
 
 /* ---- who owns what ---- */
 
-/* The same on all ranks; tells the trainer. */
+/* Before the rest; then the same on all ranks, which tells the trainer. */
+DML__LOCAL dml_status dml__zero_make_room(dml__zero_state *state, dml_trainer *trainer);
 DML__LOCAL dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer);
 
 /* What of [begin, end) rank r owns. */

@@ -15,6 +15,17 @@ static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
     return at;
 }
 
+DML__LOCAL dml_status dml__zero_make_room(dml__zero_state *state, dml_trainer *trainer)
+{
+    const size_t each = (size_t)state->ranks + 1;
+    state->border = (size_t *)dml__allocate_array(&state->memory, 3 * each, sizeof *state->border);
+    if (!state->border)
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    state->counts = state->border + each;
+    state->offsets = state->counts + each;
+    return DML_OK;
+}
+
 DML__LOCAL dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS), ranks = (size_t)state->ranks;

@@ -45,9 +45,9 @@ static dml_status dml__zero_check(const dml__zero_state *state, dml_trainer *tra
 static dml_status dml__zero_start(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
+    if (status == DML_OK) status = dml__zero_make_room(state, trainer);
     if (status == DML_OK) status = dml__zero_foresee(state, trainer);
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
@@ -173,58 +173,36 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     (void)trainer;
-    if (!state) return;
     dml__zero_drain(state);
     dml__zero_drop_ahead(state, NULL);
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state->use);
-    dml__release(&memory, state->border);
-    dml__release(&memory, state);
-}
-
-static dml__zero_state *dml__zero_create(dml_comm *comm, const dml_zero_options *options)
-{
-    dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__zero_state *state = (dml__zero_state *)dml__allocate(&memory, sizeof *state);
-    if (!state) return NULL;
-    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
-    state->memory = memory;
-    state->comm = comm;
-    state->stage = options && options->stage ? options->stage : 2;
-    state->ranks = dml_comm_world_size(comm);
-    state->rank = dml_comm_rank(comm);
-    state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
-    const size_t each = (size_t)state->ranks + 1;
-    state->border = (size_t *)dml__allocate_array(&memory, 3 * each, sizeof *state->border);
-    if (state->border) {
-        state->counts = state->border + each;
-        state->offsets = state->counts + each;
-        dml__comm_keep(comm);
-        return state;
-    }
-    dml__release(&memory, state);
-    return NULL;
+    dml__release(&state->memory, state->use);
+    dml__release(&state->memory, state->border);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
 {
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    dml__zero_state *state = dml__zero_create(comm, options);
-    sync.state = state;
+    dml__memory memory;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
+    dml__zero_state *state = (dml__zero_state *)sync.state;
+    if (!state) return sync;
+    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+    state->memory = memory;
+    state->comm = comm;
+    state->stage = options && options->stage ? options->stage : 2;
+    state->ranks = sync.ranks;
+    state->rank = sync.rank;
+    state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;
     sync.ready = dml__zero_ready;
     sync.finish = dml__zero_finish;
     sync.failed = dml__zero_failed;
     sync.destroy = dml__zero_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.all_reduce = dml__zero_sum;
     sync.update = dml__zero_update;
-    if (state && state->stage == 3) {
+    if (state->stage == 3) {
         sync.use = dml__zero_use_range;
         sync.used = dml__zero_used_range;
     }

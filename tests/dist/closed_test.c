@@ -1,4 +1,4 @@
-/* Trainers whose communicator is closed before them. */
+/* Trainers whose communicator is closed before them, or whose strategy finds no memory. */
 #include "dist/all_reduce_sync.h"
 #include "dist/local_sgd.h"
 #include "dist/parameter_server_sync.h"
@@ -11,7 +11,26 @@
 
 enum { WAYS = 6, ROWS = 4 };
 
-static dml_sync sync_of(int way, dml_comm *comm)
+/* malloc, so many times. */
+typedef struct purse {
+    int left, taken;
+} purse;
+
+static void *purse_allocate(void *user, size_t bytes)
+{
+    purse *p = (purse *)user;
+    if (p->left-- <= 0) return NULL;
+    p->taken++;
+    return malloc(bytes);
+}
+
+static void purse_release(void *user, void *memory)
+{
+    ((purse *)user)->taken -= memory != NULL;
+    free(memory);
+}
+
+static dml_sync sync_with(int way, dml_comm *comm, dml_allocator allocator)
 {
     dml_all_reduce_sync_options across;
     dml_zero_options zero;
@@ -19,12 +38,20 @@ static dml_sync sync_of(int way, dml_comm *comm)
     memset(&across, 0, sizeof across);
     memset(&zero, 0, sizeof zero);
     memset(&local, 0, sizeof local);
-    across.across_steps = true;
+    across.across_steps = way == 1;
     zero.stage = way - 1;
     local.tau = 1;
-    if (way == 0) return dml_all_reduce_sync(comm, NULL);
-    if (way == 1) return dml_all_reduce_sync(comm, &across);
+    local.outer = dml_sgd(1, 0.5f);
+    across.allocator = zero.allocator = local.allocator = allocator;
+    if (way < 2) return dml_all_reduce_sync(comm, &across);
     return way < 5 ? dml_zero_sync(comm, &zero) : dml_local_sgd_sync(comm, &local);
+}
+
+static dml_sync sync_of(int way, dml_comm *comm)
+{
+    dml_allocator usual;
+    memset(&usual, 0, sizeof usual);
+    return sync_with(way, comm, usual);
 }
 
 static dml_trainer *make_trainer(dml_context *context)
@@ -97,8 +124,40 @@ static void one_of_several(void)
     ranks_run_on(ranks, 2, "local");
 }
 
+/* Wherever memory ends, the sentence says so, all is given back, and the trainer goes on without. */
+static void no_memory(void)
+{
+    for (int way = 0; way < WAYS; way++) {
+        dml_comm *comm = NULL;
+        CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
+        dml_context *context = dml_open(NULL);
+        dml_trainer *trainer = make_trainer(context);
+        dml_status status = DML_ERROR_MEMORY;
+        for (int most = 0; most < 20 && status != DML_OK; most++) {
+            purse p = { most, 0 };
+            const dml_allocator allocator = { purse_allocate, purse_release, &p };
+            dml_sync none;
+            memset(&none, 0, sizeof none);
+            status = dml_trainer_sync(trainer, sync_with(way, comm, allocator));
+            if (most == 0 || status != DML_OK) {
+                CHECK_INT(status, DML_ERROR_MEMORY);
+                CHECK_CONTAINS(dml_error(context), "no memory left");
+                dml_clear_error(context);
+                CHECK_INT(p.taken, 0);
+            }
+            CHECK_INT(step(trainer), DML_OK);
+            CHECK_INT(dml_trainer_sync(trainer, none), DML_OK);
+            CHECK_INT(p.taken, 0);
+        }
+        CHECK_INT(status, DML_OK);
+        dml_close(context);
+        CHECK_INT(dml_comm_close(comm), DML_OK);
+    }
+}
+
 int main(void)
 {
+    RUN(no_memory);
     RUN(the_last_one);
     RUN(one_of_several);
     return test_report("dist/closed");
