@@ -333,7 +333,8 @@ typedef enum dml_reduce_op {
     DML_MIN,
     DML_MAX,
     DML_PROD,
-    DML__REDUCE_OP_COUNT
+    DML__REDUCE_OP_COUNT,
+    DML__REDUCE_OP_LARGEST = 127 /* numbers of dml_comm_add_reduce's are values of the type in C++ too */
 } dml_reduce_op;
 
 /* into[i] = a user's own op of into[i] and from[i], which must be associative and commutative: who comes
@@ -463,7 +464,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
-   NULL, which dml_comm_open returns when memory is short, reads as that. */
+   NULL, which dml_comm_open returns when memory is short, reads as a communicator that failed for that. */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
@@ -676,7 +677,8 @@ DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
    for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
-   another communicator DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
+   a communicator that wasn't split off from this one, nor this one from it, DML_ERROR_ARGUMENT. NULL returns
+   the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 
@@ -20865,16 +20867,20 @@ DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory)
 
 #endif
 
-/* ---- dist/parameter_server.c ---- */
+/* ---- dist/parameter_server_queue.c ---- */
 
-#ifndef DML_DIST_PARAMETER_SERVER_C
-#define DML_DIST_PARAMETER_SERVER_C
+#ifndef DML_DIST_PARAMETER_SERVER_QUEUE_C
+#define DML_DIST_PARAMETER_SERVER_QUEUE_C
 
-#include <math.h>
+/* ---- dist/parameter_server_worker.h ---- */
 
-/* The workers' side. What is under way is a queue: its requests lie in a ring, those of each push and pull
-   one behind the other, and are waited for in that order. */
+/* parameter_server_worker.h: the workers' side: a queue of what is under way (parameter_server_queue.c), what
+   is pushed and how (parameter_server_push.c), and the rest (parameter_server.c). */
+#ifndef DML_DIST_PARAMETER_SERVER_WORKER_H
+#define DML_DIST_PARAMETER_SERVER_WORKER_H
 
+/* The requests of each push and pull lie in a ring, one behind the other, and are waited for in that order.
+ */
 #define DML__PS_MOST_OPERATIONS 256 /* under way; another waits for the oldest */
 
 typedef struct dml__ps_operation {
@@ -20908,12 +20914,34 @@ struct dml_ps {
     uint16_t *arrived; /* (count): of pulls */
 };
 
-/* ---- the queue ---- */
-
-static dml_isa dml__ps_isa(const dml_ps *ps)
+static inline dml_isa dml__ps_isa(const dml_ps *ps)
 {
     return ps->link.all->job->isa;
 }
+
+/* Waits for the oldest push or pull. */
+DML__LOCAL dml_status dml__ps_finish_oldest(dml_ps *ps);
+
+/* A place for another, of at most so many requests, which shares no buffer with one that is under way. */
+DML__LOCAL dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, size_t begin, size_t end,
+                                            size_t requests);
+
+/* Another request of the newest operation; false: it is NULL. */
+DML__LOCAL bool dml__ps_add(dml_ps *ps, dml__ps_operation *operation, dml_request *request);
+
+/* A header, and how it gets to a server. */
+DML__LOCAL void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER], dml__ps_kind kind,
+                               int vector, size_t begin, size_t end);
+DML__LOCAL dml_status dml__ps_say(dml_ps *ps, int server, const int64_t *header);
+
+/* What of [begin, end) is server s's. */
+DML__LOCAL bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to);
+
+/* False: the communicator has failed, or does now, since `call` asks for what there isn't. */
+DML__LOCAL bool dml__ps_check_range(dml_ps *ps, const char *call, const void *data, int vector, size_t begin,
+                                    size_t end);
+
+#endif
 
 static void dml__ps_take_answers(dml_ps *ps, const dml__ps_operation *operation)
 {
@@ -20928,8 +20956,7 @@ static void dml__ps_take_answers(dml_ps *ps, const dml__ps_operation *operation)
     if (living) ps->living = living;
 }
 
-/* Waits for the oldest push or pull. */
-static dml_status dml__ps_finish_oldest(dml_ps *ps)
+DML__LOCAL dml_status dml__ps_finish_oldest(dml_ps *ps)
 {
     dml__ps_operation *operation = &ps->operations[ps->first % DML__PS_MOST_OPERATIONS];
     dml_status status = DML_OK;
@@ -20948,8 +20975,8 @@ static dml_status dml__ps_finish_oldest(dml_ps *ps)
     return DML_OK;
 }
 
-/* A place for another, which shares no buffer with one that is under way. */
-static dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, size_t begin, size_t end)
+DML__LOCAL dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, size_t begin, size_t end,
+                                            size_t requests)
 {
     for (uint64_t t = ps->next; buffered && t > ps->first; t--) {
         const dml__ps_operation *o = &ps->operations[(t - 1) % DML__PS_MOST_OPERATIONS];
@@ -20958,7 +20985,8 @@ static dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, si
             if (dml__ps_finish_oldest(ps) != DML_OK) return NULL;
         break;
     }
-    while (ps->next - ps->first == DML__PS_MOST_OPERATIONS)
+    while (ps->next - ps->first == DML__PS_MOST_OPERATIONS ||
+           (ps->room - ps->used < requests && ps->first < ps->next))
         if (dml__ps_finish_oldest(ps) != DML_OK) return NULL;
     dml__ps_operation *operation = &ps->operations[ps->next % DML__PS_MOST_OPERATIONS];
     int64_t(*answers)[DML__PS_ANSWER] = operation->answers;
@@ -20973,8 +21001,7 @@ static dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, si
     return operation;
 }
 
-/* Room for another request of the newest operation, whose own have to be waited for last. */
-static bool dml__ps_add(dml_ps *ps, dml__ps_operation *operation, dml_request *request)
+DML__LOCAL bool dml__ps_add(dml_ps *ps, dml__ps_operation *operation, dml_request *request)
 {
     if (!request) return false;
     ps->ring[(ps->oldest + ps->used) % ps->room] = request;
@@ -20983,22 +21010,14 @@ static bool dml__ps_add(dml_ps *ps, dml__ps_operation *operation, dml_request *r
     return true;
 }
 
-/* Until `requests` more fit into the ring; the newest operation is being made and has none yet. */
-static bool dml__ps_make_room(dml_ps *ps, size_t requests)
-{
-    while (ps->room - ps->used < requests && ps->first + 1 < ps->next)
-        if (dml__ps_finish_oldest(ps) != DML_OK) return false;
-    return true;
-}
-
-static dml_status dml__ps_say(dml_ps *ps, int server, const int64_t *header)
+DML__LOCAL dml_status dml__ps_say(dml_ps *ps, int server, const int64_t *header)
 {
     return dml_comm_send(ps->link.all, header, DML__PS_HEADER, DML_I64, ps->workers + server,
                          DML__PS_TAG_HEADER);
 }
 
-static void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER], dml__ps_kind kind, int vector,
-                           size_t begin, size_t end)
+DML__LOCAL void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER], dml__ps_kind kind,
+                               int vector, size_t begin, size_t end)
 {
     memset(header, 0, DML__PS_HEADER * sizeof *header);
     header[DML__PS_KIND] = (int64_t)kind;
@@ -21009,8 +21028,7 @@ static void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER], dml
     header[DML__PS_SENT] = -1;
 }
 
-/* What of [begin, end) is server s's. */
-static bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to)
+DML__LOCAL bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to)
 {
     const size_t first = dml__ps_range(ps->count, ps->servers, s),
                  last = dml__ps_range(ps->count, ps->servers, s + 1);
@@ -21019,8 +21037,8 @@ static bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, s
     return *from < *to;
 }
 
-static bool dml__ps_check_range(dml_ps *ps, const char *call, const void *data, int vector, size_t begin,
-                                size_t end)
+DML__LOCAL bool dml__ps_check_range(dml_ps *ps, const char *call, const void *data, int vector, size_t begin,
+                                    size_t end)
 {
     if (!ps || dml_comm_status(ps->link.all)) return false;
     if (begin <= end && end <= ps->count && (data || begin == end) && vector >= 0 &&
@@ -21033,7 +21051,14 @@ static bool dml__ps_check_range(dml_ps *ps, const char *call, const void *data, 
     return false;
 }
 
-/* ---- pushes ---- */
+#endif
+
+/* ---- dist/parameter_server_push.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_PUSH_C
+#define DML_DIST_PARAMETER_SERVER_PUSH_C
+
+#include <math.h>
 
 /* The same elements, as they are. */
 static bool dml__ps_push_all(dml_ps *ps, dml__ps_operation *operation, const void *data, dml_dtype dtype,
@@ -21141,9 +21166,9 @@ static dml_ps_ticket dml__ps_push_in(dml_ps *ps, int vector, const float *g, siz
     size_t from, to;
     if (!dml__ps_check_range(ps, "a push", g, vector, begin, end)) return 0;
     const bool buffered = vector == 0 && (ps->residual || ps->link.push_dtype != DML_F32);
-    dml__ps_operation *operation = dml__ps_begin(ps, false, buffered, begin, end);
     const size_t pieces = (end - begin) / ps->link.piece + 1 + (size_t)ps->servers;
-    if (!operation || !dml__ps_make_room(ps, 2 * pieces)) return 0;
+    dml__ps_operation *operation = dml__ps_begin(ps, false, buffered, begin, end, 2 * pieces);
+    if (!operation) return 0;
     for (int s = 0; s < ps->servers; s++) {
         if (!dml__ps_overlap(ps, s, begin, end, &from, &to)) continue;
         dml__ps_header(ps, header, DML__PS_PUSH, vector, from, to);
@@ -21167,6 +21192,13 @@ DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, siz
 {
     return dml__ps_push_in(ps, vector < 1 ? -1 : vector, g, begin, end, 1);
 }
+
+#endif
+
+/* ---- dist/parameter_server.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_C
+#define DML_DIST_PARAMETER_SERVER_C
 
 /* ---- pulls ---- */
 
@@ -21197,9 +21229,9 @@ DML_API dml_ps_ticket dml_ps_pull_from(dml_ps *ps, int vector, float *x, size_t 
     if (!dml__ps_check_range(ps, "a pull", x, vector, begin, end)) return 0;
     const dml_dtype dtype = vector ? DML_F32 : ps->link.pull_dtype;
     const bool buffered = dtype != DML_F32;
-    dml__ps_operation *operation = dml__ps_begin(ps, true, buffered, begin, end);
-    const size_t pieces = (end - begin) / ps->link.piece + 1 + (size_t)ps->servers;
-    if (!operation || !dml__ps_make_room(ps, pieces + (size_t)ps->servers)) return 0;
+    const size_t servers = (size_t)ps->servers, pieces = (end - begin) / ps->link.piece + 1 + servers;
+    dml__ps_operation *operation = dml__ps_begin(ps, true, buffered, begin, end, pieces + servers);
+    if (!operation) return 0;
     operation->to = buffered ? x : NULL;
     void *data = buffered ? (void *)(ps->arrived + begin) : (void *)x;
     for (int s = 0; s < ps->servers; s++)
@@ -21257,8 +21289,8 @@ static dml_status dml__ps_command(dml_ps *ps, dml__ps_kind kind, int x, int y, d
         return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
                             "work on the servers' vectors %d and %d asked for; there are 0 to %d", x, y,
                             vectors);
-    dml__ps_operation *operation = dml__ps_begin(ps, true, false, 0, 0);
-    if (!operation || !dml__ps_make_room(ps, (size_t)ps->servers)) return dml_comm_status(ps->link.all);
+    dml__ps_operation *operation = dml__ps_begin(ps, true, false, 0, 0, (size_t)ps->servers);
+    if (!operation) return dml_comm_status(ps->link.all);
     dml__ps_header(ps, header, kind, x, (size_t)y, (size_t)y);
     header[DML__PS_REAL] = dml__ps_bits(alpha);
     header[DML__PS_REAL_2] = dml__ps_bits(beta);
@@ -21551,17 +21583,18 @@ DML__LOCAL bool dml__ps_weights_add(dml__ps_weights *weights, size_t begin, size
 
 #endif
 
-/* ---- dist/parameter_server_serve.c ---- */
+/* ---- dist/parameter_server_apply.c ---- */
 
-#ifndef DML_DIST_PARAMETER_SERVER_SERVE_C
-#define DML_DIST_PARAMETER_SERVER_SERVE_C
+#ifndef DML_DIST_PARAMETER_SERVER_APPLY_C
+#define DML_DIST_PARAMETER_SERVER_APPLY_C
 
-#include <math.h>
+/* ---- dist/parameter_server_server.h ---- */
 
-/* The servers' side: one thread that waits for whatever comes next, of any worker. What it copies it copies
-   by pieces that stay in the caches between the wire and the vector. */
+/* parameter_server_server.h: the servers' side: what becomes of elements (parameter_server_apply.c), how they
+   come and go (parameter_server_pieces.c), and who may do what when (parameter_server_serve.c). */
+#ifndef DML_DIST_PARAMETER_SERVER_SERVER_H
+#define DML_DIST_PARAMETER_SERVER_SERVER_H
 
-#define DML__PS_BLOCK 65536   /* elements that are applied at once */
 #define DML__PS_MOST_PULLS 64 /* of one worker, waiting */
 
 /* A worker's requests of the server's communicator. */
@@ -21621,38 +21654,43 @@ typedef struct dml__ps_server {
     dml_status status;
 } dml__ps_server;
 
-static dml_request **dml__ps_request(dml__ps_server *server, const dml__ps_guest *guest, int which)
-{
-    return &server->requests[(guest - server->guests) * DML__PS_FOR + which];
-}
+/* An error ends the serving, and the first one stays. */
+DML__LOCAL void dml__ps_note(dml__ps_server *server, dml_status status);
 
-static void dml__ps_note(dml__ps_server *server, dml_status status)
-{
-    if (server->status == DML_OK) server->status = status;
-}
+/* Workers that are left. */
+DML__LOCAL int dml__ps_living(const dml__ps_server *server);
 
-static void dml__ps_started(dml__ps_server *server, dml_request **at, dml_request *request)
-{
-    *at = request;
-    if (!request) dml__ps_note(server, dml_comm_status(server->link.all));
-}
+/* ---- elements ---- */
 
-static void dml__ps_listen(dml__ps_server *server, dml__ps_guest *guest)
-{
-    guest->header[DML__PS_KIND] = DML__PS_NONE;
-    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_HEADER),
-                    dml_comm_receive_start(server->link.all, guest->header, DML__PS_HEADER, DML_I64,
-                                           (int)(guest - server->guests), DML__PS_TAG_HEADER));
-}
+/* The mean of a clock, where anybody pushed. */
+DML__LOCAL void dml__ps_apply_clock(dml__ps_server *server);
 
-static int dml__ps_living(const dml__ps_server *server)
-{
-    int living = 0;
-    for (int w = 0; w < server->workers; w++) living += server->guests[w].present;
-    return living;
-}
+/* A piece of a push, in f32; x may be changed. */
+DML__LOCAL void dml__ps_take(dml__ps_server *server, dml__ps_guest *guest, size_t begin, size_t end,
+                             float *x);
 
-/* ---- applying ---- */
+/* Work on vectors, which the header asks for; what the answer says. */
+DML__LOCAL double dml__ps_work(dml__ps_server *server, const int64_t *header);
+
+/* ---- pieces ---- */
+
+/* Of a worker: for its next header; for what a push's header announced. */
+DML__LOCAL void dml__ps_listen(dml__ps_server *server, dml__ps_guest *guest);
+DML__LOCAL void dml__ps_begin_push(dml__ps_server *server, dml__ps_guest *guest);
+
+/* One has come, of those that a push has under way at once. */
+DML__LOCAL void dml__ps_piece_came(dml__ps_server *server, dml__ps_guest *guest, int which);
+
+/* Another answer; and as far as a worker's can be given. */
+DML__LOCAL void dml__ps_queue(dml__ps_server *server, dml__ps_guest *guest, int vector, size_t begin,
+                              size_t end, double value);
+DML__LOCAL void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest);
+
+#endif
+
+#include <math.h>
+
+#define DML__PS_BLOCK 65536 /* elements that are applied at once */
 
 /* sum += weight x */
 static void dml__ps_add_weighted(const dml__ps_server *server, size_t n, double weight, const float *x,
@@ -21688,8 +21726,7 @@ static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count,
                                           dml_status_string(status)));
 }
 
-/* The mean of a clock, where anybody pushed. */
-static void dml__ps_apply_clock(dml__ps_server *server)
+DML__LOCAL void dml__ps_apply_clock(dml__ps_server *server)
 {
     dml__ps_weights *weights = &server->weights;
     for (size_t run = 0; run < weights->runs; run++) {
@@ -21719,8 +21756,7 @@ static void dml__ps_add_to_clock(dml__ps_server *server, size_t begin, size_t en
                                           server->count, server->weights.room));
 }
 
-/* A piece of a push, in f32; x may be changed. */
-static void dml__ps_take(dml__ps_server *server, dml__ps_guest *guest, size_t begin, size_t end, float *x)
+DML__LOCAL void dml__ps_take(dml__ps_server *server, dml__ps_guest *guest, size_t begin, size_t end, float *x)
 {
     const int64_t *header = guest->header;
     const int vector = (int)header[DML__PS_VECTOR];
@@ -21734,6 +21770,66 @@ static void dml__ps_take(dml__ps_server *server, dml__ps_guest *guest, size_t be
     } else if ((uint64_t)header[DML__PS_AT] == server->applied) {
         dml__ps_add_to_clock(server, begin, end, weight, x);
     }
+}
+
+/* ---- work on vectors ---- */
+
+static double dml__ps_dot_of(size_t n, const float *x, const float *y)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+static double dml__ps_largest_of(size_t n, const float *x)
+{
+    float largest = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) <= largest)) largest = fabsf(x[i]);
+    return (double)largest;
+}
+
+DML__LOCAL double dml__ps_work(dml__ps_server *server, const int64_t *header)
+{
+    const size_t n = server->count;
+    const float *x = server->vectors + (size_t)header[DML__PS_VECTOR] * n;
+    float *y = server->vectors + (size_t)header[DML__PS_BEGIN] * n;
+    const float alpha = (float)dml__ps_real(header[DML__PS_REAL]),
+                beta = (float)dml__ps_real(header[DML__PS_REAL_2]);
+    double value = 0;
+    if (header[DML__PS_KIND] == DML__PS_DOT) value = dml__ps_dot_of(n, x, y);
+    if (header[DML__PS_KIND] == DML__PS_LARGEST) value = dml__ps_largest_of(n, x);
+    if (header[DML__PS_KIND] == DML__PS_AXPBY) /* of what isn't a number times 0 nothing is left */
+        for (size_t i = 0; i < n; i++)
+            y[i] = (alpha == 0.0f ? 0.0f : alpha * x[i]) + (beta == 0.0f ? 0.0f : beta * y[i]);
+    return value;
+}
+
+#endif
+
+/* ---- dist/parameter_server_pieces.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_PIECES_C
+#define DML_DIST_PARAMETER_SERVER_PIECES_C
+
+static dml_request **dml__ps_request(dml__ps_server *server, const dml__ps_guest *guest, int which)
+{
+    return &server->requests[(guest - server->guests) * DML__PS_FOR + which];
+}
+
+static void dml__ps_started(dml__ps_server *server, const dml__ps_guest *guest, int which,
+                            dml_request *request)
+{
+    *dml__ps_request(server, guest, which) = request;
+    if (!request) dml__ps_note(server, dml_comm_status(server->link.all));
+}
+
+DML__LOCAL void dml__ps_listen(dml__ps_server *server, dml__ps_guest *guest)
+{
+    guest->header[DML__PS_KIND] = DML__PS_NONE;
+    dml__ps_started(server, guest, DML__PS_FOR_HEADER,
+                    dml_comm_receive_start(server->link.all, guest->header, DML__PS_HEADER, DML_I64,
+                                           (int)(guest - server->guests), DML__PS_TAG_HEADER));
 }
 
 /* ---- pushes ---- */
@@ -21756,13 +21852,13 @@ static void dml__ps_ask(dml__ps_server *server, dml__ps_guest *guest, int which)
     const size_t n = left < server->link.piece ? left : server->link.piece;
     guest->piece_begin[which] = guest->asked;
     guest->piece_end[which] = guest->asked += n;
-    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_UP + which),
+    dml__ps_started(server, guest, DML__PS_FOR_UP + which,
                     dml_comm_receive_start(server->link.all, guest->up[which], n,
                                            dml__ps_dtype_of(server, guest), (int)(guest - server->guests),
                                            DML__PS_TAG_UP));
 }
 
-static void dml__ps_begin_push(dml__ps_server *server, dml__ps_guest *guest)
+DML__LOCAL void dml__ps_begin_push(dml__ps_server *server, dml__ps_guest *guest)
 {
     const int64_t *header = guest->header;
     const int rank = (int)(guest - server->guests);
@@ -21784,9 +21880,9 @@ static void dml__ps_begin_push(dml__ps_server *server, dml__ps_guest *guest)
     }
     guest->came[0] = guest->came[1] = false;
     dml__ps_started(
-        server, dml__ps_request(server, guest, DML__PS_FOR_UP),
+        server, guest, DML__PS_FOR_UP,
         dml_comm_receive_start(server->link.all, guest->up[0], sent, DML_I32, rank, DML__PS_TAG_PLACES));
-    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_UP_2),
+    dml__ps_started(server, guest, DML__PS_FOR_UP_2,
                     dml_comm_receive_start(server->link.all, guest->up[1], sent,
                                            dml__ps_dtype_of(server, guest), rank, DML__PS_TAG_UP));
 }
@@ -21825,8 +21921,7 @@ static void dml__ps_take_places(dml__ps_server *server, dml__ps_guest *guest)
     guest->taken = guest->push_end;
 }
 
-/* A piece has come. */
-static void dml__ps_piece_came(dml__ps_server *server, dml__ps_guest *guest, int which)
+DML__LOCAL void dml__ps_piece_came(dml__ps_server *server, dml__ps_guest *guest, int which)
 {
     if (dml__ps_has_places(guest)) {
         guest->came[which] = true;
@@ -21863,7 +21958,7 @@ static void dml__ps_begin_answer(dml__ps_server *server, dml__ps_guest *guest, c
     guest->answer[DML__PS_CLOCKS] = (int64_t)server->report.clocks;
     guest->answer[DML__PS_LIVING] = dml__ps_living(server);
     guest->answer[DML__PS_VALUE] = dml__ps_bits(pull->value);
-    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_ANSWER),
+    dml__ps_started(server, guest, DML__PS_FOR_ANSWER,
                     dml_comm_send_start(server->link.all, guest->answer, DML__PS_ANSWER, DML_I64,
                                         (int)(guest - server->guests), DML__PS_TAG_ANSWER));
 }
@@ -21879,13 +21974,12 @@ static void dml__ps_send_piece(dml__ps_server *server, dml__ps_guest *guest, con
     else
         dml__narrow_line(server->adding.isa, dtype, n, from, (uint16_t *)(void *)guest->down[which]);
     guest->sent += n;
-    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_DOWN + which),
+    dml__ps_started(server, guest, DML__PS_FOR_DOWN + which,
                     dml_comm_send_start(server->link.all, guest->down[which], n, dtype,
                                         (int)(guest - server->guests), DML__PS_TAG_DOWN));
 }
 
-/* As far as a worker's pulls can be answered. */
-static void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest)
+DML__LOCAL void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest)
 {
     while (guest->present && guest->pull_count && server->status == DML_OK) {
         const dml__ps_pull *pull = &guest->pulls[guest->first_pull];
@@ -21904,8 +21998,8 @@ static void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest)
     }
 }
 
-static void dml__ps_queue(dml__ps_server *server, dml__ps_guest *guest, int vector, size_t begin, size_t end,
-                          double value)
+DML__LOCAL void dml__ps_queue(dml__ps_server *server, dml__ps_guest *guest, int vector, size_t begin,
+                              size_t end, double value)
 {
     dml__ps_pull *pull = &guest->pulls[(guest->first_pull + guest->pull_count++) % DML__PS_MOST_PULLS];
     pull->vector = vector;
@@ -21916,38 +22010,26 @@ static void dml__ps_queue(dml__ps_server *server, dml__ps_guest *guest, int vect
     dml__ps_answer(server, guest);
 }
 
-/* ---- work on vectors ---- */
+#endif
 
-static double dml__ps_dot_of(size_t n, const float *x, const float *y)
+/* ---- dist/parameter_server_serve.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_SERVE_C
+#define DML_DIST_PARAMETER_SERVER_SERVE_C
+
+/* The servers' side: one thread that waits for whatever comes next, of any worker. What it copies it copies
+   by pieces that stay in the caches between the wire and the vector. */
+
+DML__LOCAL void dml__ps_note(dml__ps_server *server, dml_status status)
 {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
-    return sum;
+    if (server->status == DML_OK) server->status = status;
 }
 
-static double dml__ps_largest_of(size_t n, const float *x)
+DML__LOCAL int dml__ps_living(const dml__ps_server *server)
 {
-    float largest = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) <= largest)) largest = fabsf(x[i]);
-    return (double)largest;
-}
-
-static void dml__ps_work(dml__ps_server *server, dml__ps_guest *guest)
-{
-    const int64_t *header = guest->header;
-    const size_t n = server->count;
-    const float *x = server->vectors + (size_t)header[DML__PS_VECTOR] * n;
-    float *y = server->vectors + (size_t)header[DML__PS_BEGIN] * n;
-    const float alpha = (float)dml__ps_real(header[DML__PS_REAL]),
-                beta = (float)dml__ps_real(header[DML__PS_REAL_2]);
-    double value = 0;
-    if (header[DML__PS_KIND] == DML__PS_DOT) value = dml__ps_dot_of(n, x, y);
-    if (header[DML__PS_KIND] == DML__PS_LARGEST) value = dml__ps_largest_of(n, x);
-    if (header[DML__PS_KIND] == DML__PS_AXPBY) /* of what isn't a number times 0 nothing is left */
-        for (size_t i = 0; i < n; i++)
-            y[i] = (alpha == 0.0f ? 0.0f : alpha * x[i]) + (beta == 0.0f ? 0.0f : beta * y[i]);
-    dml__ps_queue(server, guest, 0, 0, 0, value);
+    int living = 0;
+    for (int w = 0; w < server->workers; w++) living += server->guests[w].present;
+    return living;
 }
 
 /* ---- clocks ---- */
@@ -22053,7 +22135,7 @@ static void dml__ps_go_on(dml__ps_server *server, dml__ps_guest *guest)
         dml__ps_queue(server, guest, (int)header[DML__PS_VECTOR], (size_t)header[DML__PS_BEGIN] - first,
                       (size_t)header[DML__PS_END] - first, 0);
         break;
-    default: dml__ps_work(server, guest); break;
+    default: dml__ps_queue(server, guest, 0, 0, 0, dml__ps_work(server, header)); break;
     }
     dml__ps_listen(server, guest);
 }
@@ -22224,6 +22306,85 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
 DML__DRIVERS_END
 #ifdef DML_H
 
+/* ---- dist/buckets.c ---- */
+
+#ifndef DML_DIST_BUCKETS_C
+#define DML_DIST_BUCKETS_C
+
+/* ---- dist/buckets.h ---- */
+
+/* buckets.h: gradients are sent in buckets: ranges of g that have become final are put together until they
+   are worth a message. */
+#ifndef DML_DIST_BUCKETS_H
+#define DML_DIST_BUCKETS_H
+
+/* Of the bucket that is being filled. */
+typedef struct dml__filling {
+    size_t elements; /* that make it full */
+    size_t from, to; /* g[from, to) is final and in no bucket yet */
+} dml__filling;
+
+/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
+   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
+   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
+   work, less than 1 MiB gains nothing. */
+DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
+                                       size_t count);
+
+/* Buckets of this trainer's g become as large as they must for there to be no more than `most`. */
+DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most);
+
+/* Before backward. */
+DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer);
+
+/* For dml_sync.ready. True: [from, to) is to be sent, and then dml__bucket_sent. */
+DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end);
+DML__LOCAL void dml__bucket_sent(dml__filling *filling);
+
+#endif
+
+DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
+                                       size_t count)
+{
+    const double usual = 1 << 18, least = wires ? 1 << 12 : usual;
+    double elements = usual;
+    int steps = 1;
+    while (steps < 30 && 1 << steps < ranks) steps++;
+    if (ranks > 1 && link->bandwidth > 0)
+        elements = 9 * steps * (link->latency + 2 * link->overhead) * link->bandwidth * ranks / (ranks - 1) /
+                   bytes_each;
+    if (wires && elements > (double)count / 8) elements = (double)count / 8;
+    if (elements < least) elements = least;
+    return elements < (double)count ? (size_t)elements : count;
+}
+
+DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t least = (count + (size_t)most - 1) / (size_t)most;
+    if (filling->elements < least) filling->elements = least;
+}
+
+DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer)
+{
+    filling->from = filling->to = dml_trainer_count(trainer, DML_GRADIENTS);
+}
+
+DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end)
+{
+    DML_ASSERT(end == filling->from);
+    (void)end;
+    filling->from = begin;
+    return begin == 0 || filling->to - begin >= filling->elements;
+}
+
+DML__LOCAL void dml__bucket_sent(dml__filling *filling)
+{
+    filling->to = filling->from;
+}
+
+#endif
+
 /* ---- dist/all_reduce_sync.c ---- */
 
 #ifndef DML_DIST_ALL_REDUCE_SYNC_C
@@ -22321,13 +22482,6 @@ DML__LOCAL void dml__compressor_close(dml__compressor *c);
 /* What an element of g takes in a message, about. */
 DML__LOCAL double dml__compressor_bytes(const dml__compressor *c);
 
-/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
-   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
-   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
-   work, less than 1 MiB gains nothing. */
-DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
-                                       size_t count);
-
 /* Before the first range of a step: how many samples the sum of g will stand for, over all ranks. Kinds
    that keep nothing and need no range don't ask (dml__compressor_asks). */
 DML__LOCAL bool dml__compressor_asks(const dml__compressor *c);
@@ -22352,6 +22506,13 @@ DML__LOCAL void dml__compressor_forget(dml__compressor *c);
  * was. */
 #ifndef DML_DIST_REPLICAS_H
 #define DML_DIST_REPLICAS_H
+
+/* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
+   those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
+   rest isn't to be filled in. */
+DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
+                                       dml__memory *memory);
+DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm);
 
 /* The communicator's error becomes the trainer's; returns its status. */
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm);
@@ -22404,8 +22565,7 @@ DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
-    size_t bucket_elements;        /* 0: to be chosen at the start */
-    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    dml__filling filling; /* of 0 elements: to be chosen at the start */
     dml__roll_call call;
     double samples; /* of all ranks, once the call has ended */
     dml_compression compression;
@@ -22438,15 +22598,13 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
-    if (!state->bucket_elements) {
-        int64_t elements = (int64_t)dml__measured_bucket(state, count);
+    if (!state->filling.elements) {
+        int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        state->bucket_elements = (size_t)elements;
+        state->filling.elements = (size_t)elements;
     }
-    if (state->bucket_elements < least) state->bucket_elements = least;
+    dml__bound_buckets(&state->filling, trainer, DML__MAX_BUCKETS);
     return DML_OK;
 }
 
@@ -22454,7 +22612,7 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
 static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
 {
     const dml_compression *c = &state->compression;
-    const double how[] = { (double)state->bucket_elements,
+    const double how[] = { (double)state->filling.elements,
                            (double)c->kind,
                            (double)c->bits,
                            (double)c->fraction,
@@ -22468,7 +22626,6 @@ static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     dml_status status =
@@ -22511,7 +22668,7 @@ static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, d
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!trainer->late.take) dml__drain_requests(state);
     dml__trace_phase(state, NULL);
-    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml__begin_filling(&state->filling, trainer);
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
     const dml_status status = dml__start_roll_call(state->comm, trainer, samples, &state->call);
     dml_comm_set_priority(state->comm, usual);
@@ -22531,7 +22688,7 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    const size_t begin = state->filled_from, end = state->filled_to;
+    const size_t begin = state->filling.from, end = state->filling.to;
     float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
@@ -22540,7 +22697,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
         if (status != DML_OK) return status;
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
-    state->filled_to = begin;
+    dml__bucket_sent(&state->filling);
     return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
                                                              : dml__sync_failed(trainer, state->comm);
 }
@@ -22548,11 +22705,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    DML_ASSERT(end == state->filled_from);
-    (void)end;
-    state->filled_from = begin;
-    const bool full = state->filled_to - begin >= state->bucket_elements;
-    return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, begin, end) ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
 /* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
@@ -22646,30 +22799,25 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!state) return;
     dml__drain_requests(state);
     dml__compressor_close(&state->compressor);
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__all_reduce_state *state = (dml__all_reduce_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
-        if (options) state->compression = options->compression;
-        if (options) state->across_steps = options->across_steps;
+    dml_sync sync = dml__make_strategy(comm, options ? &options->allocator : NULL,
+                                       sizeof(dml__all_reduce_state), &memory);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    if (options) {
+        state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
+        state->compression = options->compression;
+        state->across_steps = options->across_steps;
     }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
     sync.start = dml__all_reduce_sync_start;
     sync.begin = dml__all_reduce_sync_begin;
     sync.ready = dml__all_reduce_sync_ready;
@@ -22677,57 +22825,89 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     sync.failed = dml__all_reduce_sync_failed;
     sync.updated = dml__all_reduce_sync_updated;
     sync.destroy = dml__all_reduce_sync_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.all_reduce = dml__all_reduce_sync_sum;
     return sync;
 }
 
 #endif
 
-/* ---- dist/zero_sync.c ---- */
+/* ---- dist/zero_share.c ---- */
 
-#ifndef DML_DIST_ZERO_SYNC_C
-#define DML_DIST_ZERO_SYNC_C
+#ifndef DML_DIST_ZERO_SHARE_C
+#define DML_DIST_ZERO_SHARE_C
 
-#include <string.h>
+/* ---- dist/zero_internal.h ---- */
+
+/* zero_internal.h: what ZeRO is made of: who owns what of a vector (zero_share.c), gradients and updates
+   (zero_sync.c), and parameters that come ahead of their use (zero_ahead.c). */
+#ifndef DML_DIST_ZERO_INTERNAL_H
+#define DML_DIST_ZERO_INTERNAL_H
 
 /* No more are on their way at once: that bounds what of g is in memory. */
 #define DML__ZERO_BUCKETS 4
 
-typedef struct dml__zero_bucket {
-    size_t begin, end; /* of g, in elements */
-    dml_request *request;
-} dml__zero_bucket;
-
-/* A range of w that an op reads. */
-typedef struct dml__zero_use {
+/* Elements of a vector, and what is on its way of them. */
+typedef struct dml__zero_range {
     size_t begin, end;
-    dml_request *request; /* that brings it; NULL: it is here, or nobody has asked for it */
-} dml__zero_use;
+    dml_request *request; /* NULL: nothing, or nobody has asked for it yet */
+} dml__zero_range;
 
 typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
     int stage, ranks, rank;
-    bool drops; /* the vectors lie where memory can be given back */
-    bool whole; /* stage 3: dml_trainer_gather has filled w in; the next op to use some of it forgets the rest
-                 */
-    size_t bucket_elements;
-    size_t *border;                /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
-    size_t *counts, *offsets;      /* (ranks): of the collective that is being started */
-    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    int buckets, oldest;           /* on their way; the first of them, in a ring */
-    dml__zero_bucket bucket[DML__ZERO_BUCKETS];
+    bool drops;     /* the vectors lie where memory can be given back */
+    bool whole;     /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
+    size_t *border; /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
+    size_t *counts, *offsets; /* (ranks): of the collective that is being started */
+    dml__filling filling;
+    int buckets, oldest; /* on their way; the first of them, in a ring */
+    dml__zero_range bucket[DML__ZERO_BUCKETS];
     dml__roll_call call;
     /* Stage 3: what a pass uses of w, forward and then backward, in its order, which is the same on all
        ranks. Of it [held, next) is in use, and [next, ahead) has been asked for. */
-    dml__zero_use *use; /* (uses) */
+    dml__zero_range *use; /* (uses) */
     size_t uses, held, next, ahead;
     uint64_t pass; /* which one that is of */
 } dml__zero_state;
 
 /* ---- who owns what ---- */
+
+/* Before the rest; then the same on all ranks, which tells the trainer. */
+DML__LOCAL dml_status dml__zero_make_room(dml__zero_state *state, dml_trainer *trainer);
+DML__LOCAL dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer);
+
+/* What of [begin, end) rank r owns. */
+DML__LOCAL dml__zero_range dml__zero_part(const dml__zero_state *state, int r, size_t begin, size_t end);
+
+/* Fills in counts and offsets for a collective over [begin, end); returns this rank's part. */
+DML__LOCAL dml__zero_range dml__zero_parts(dml__zero_state *state, size_t begin, size_t end);
+
+/* What of [begin, end) is other ranks'. */
+DML__LOCAL dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                       size_t end);
+
+/* Each rank gets what of [begin, end) is others'. NULL, with the error recorded. */
+DML__LOCAL dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                                size_t begin, size_t end);
+DML__LOCAL dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                            size_t begin, size_t end, dml_request *request);
+DML__LOCAL dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                        size_t begin, size_t end);
+
+/* ---- parameters that come ahead: stage 3 ---- */
+
+/* Before the rest: lists what a pass will use. */
+DML__LOCAL dml_status dml__zero_foresee(dml__zero_state *state, dml_trainer *trainer);
+
+/* dml_sync.use and used. */
+DML__LOCAL dml_status dml__zero_use_range(void *user, dml_trainer *trainer, size_t begin, size_t end);
+DML__LOCAL dml_status dml__zero_used_range(void *user, dml_trainer *trainer, size_t begin, size_t end);
+
+/* What was asked for and nobody will use is waited for and forgotten; with `trainer` NULL only waited for. */
+DML__LOCAL dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *trainer);
+
+#endif
 
 /* Under an optimizer that looks at whole parameters, where the one that lies at `at` begins. */
 static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
@@ -22738,7 +22918,18 @@ static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
     return at;
 }
 
-static dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer)
+DML__LOCAL dml_status dml__zero_make_room(dml__zero_state *state, dml_trainer *trainer)
+{
+    const size_t each = (size_t)state->ranks + 1;
+    state->border = (size_t *)dml__allocate_array(&state->memory, 3 * each, sizeof *state->border);
+    if (!state->border)
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    state->counts = state->border + each;
+    state->offsets = state->counts + each;
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS), ranks = (size_t)state->ranks;
     for (size_t r = 0; r <= ranks; r++) {
@@ -22748,10 +22939,9 @@ static dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *train
     return dml_trainer_own(trainer, state->border[state->rank], state->border[state->rank + 1]);
 }
 
-/* What of [begin, end) rank r owns. */
-static dml__zero_bucket dml__zero_part(const dml__zero_state *state, int r, size_t begin, size_t end)
+DML__LOCAL dml__zero_range dml__zero_part(const dml__zero_state *state, int r, size_t begin, size_t end)
 {
-    dml__zero_bucket part = { state->border[r], state->border[r + 1], NULL };
+    dml__zero_range part = { state->border[r], state->border[r + 1], NULL };
     if (part.begin < begin) part.begin = begin;
     if (part.begin > end) part.begin = end;
     if (part.end > end) part.end = end;
@@ -22759,31 +22949,28 @@ static dml__zero_bucket dml__zero_part(const dml__zero_state *state, int r, size
     return part;
 }
 
-/* Fills in counts and offsets for a collective over [begin, end); returns this rank's part. */
-static dml__zero_bucket dml__zero_parts(dml__zero_state *state, size_t begin, size_t end)
+DML__LOCAL dml__zero_range dml__zero_parts(dml__zero_state *state, size_t begin, size_t end)
 {
     for (int r = 0; r < state->ranks; r++) {
-        const dml__zero_bucket part = dml__zero_part(state, r, begin, end);
+        const dml__zero_range part = dml__zero_part(state, r, begin, end);
         state->counts[r] = part.end - part.begin;
         state->offsets[r] = part.begin - begin;
     }
     return dml__zero_part(state, state->rank, begin, end);
 }
 
-/* What of [begin, end) is other ranks'. */
-static dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
-                                   size_t end)
+DML__LOCAL dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                       size_t end)
 {
-    const dml__zero_bucket own = dml__zero_part(state, state->rank, begin, end);
+    const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
     const dml_status status = dml_trainer_forget(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
 }
 
-/* Each rank gets what of [begin, end) is others'. NULL, with the error recorded. */
-static dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
-                                            size_t begin, size_t end)
+DML__LOCAL dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                                size_t begin, size_t end)
 {
-    const dml__zero_bucket own = dml__zero_parts(state, begin, end);
+    const dml__zero_range own = dml__zero_parts(state, begin, end);
     const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
     float *all = dml_trainer_host(trainer, vector, begin, end);
     if (!mine || !all) return NULL;
@@ -22793,27 +22980,32 @@ static dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer 
     return request;
 }
 
-static dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
-                                        size_t begin, size_t end, dml_request *request)
+DML__LOCAL dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                            size_t begin, size_t end, dml_request *request)
 {
-    const dml__zero_bucket own = dml__zero_part(state, state->rank, begin, end);
+    const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
     if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
 }
 
-static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
-                                    size_t end)
+DML__LOCAL dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                        size_t begin, size_t end)
 {
     dml_request *request = dml__zero_collect_start(state, trainer, vector, begin, end);
     return request ? dml__zero_collect_end(state, trainer, vector, begin, end, request)
                    : dml_status_of(dml_trainer_context(trainer));
 }
 
-/* ---- beginning ---- */
+#endif
+
+/* ---- dist/zero_ahead.c ---- */
+
+#ifndef DML_DIST_ZERO_AHEAD_C
+#define DML_DIST_ZERO_AHEAD_C
 
 /* Lists what a pass will use; with `to` NULL it is only counted. */
-static size_t dml__zero_list_uses(const dml_program *program, dml__zero_use *to)
+static size_t dml__zero_list_uses(const dml_program *program, dml__zero_range *to)
 {
     dml__w_range range[DML__MAX_INPUTS];
     size_t uses = 0;
@@ -22830,15 +23022,104 @@ static size_t dml__zero_list_uses(const dml_program *program, dml__zero_use *to)
     return uses;
 }
 
-static dml_status dml__zero_foresee(dml__zero_state *state, dml_trainer *trainer)
+DML__LOCAL dml_status dml__zero_foresee(dml__zero_state *state, dml_trainer *trainer)
 {
     if (state->stage != 3) return DML_OK;
     state->uses = dml__zero_list_uses(trainer->program, NULL);
-    state->use = (dml__zero_use *)dml__allocate_array(&state->memory, state->uses + 1, sizeof *state->use);
+    state->use = (dml__zero_range *)dml__allocate_array(&state->memory, state->uses + 1, sizeof *state->use);
     if (!state->use) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml__zero_list_uses(trainer->program, state->use);
     return DML_OK;
 }
+
+DML__LOCAL dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml_status status = DML_OK;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        dml__zero_range *use = &state->use[i];
+        if (use->request) dml_comm_wait(state->comm, use->request);
+        use->request = NULL;
+        if (trainer && status == DML_OK)
+            status = dml__zero_forget(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    }
+    state->held = state->next = state->ahead = 0;
+    return status;
+}
+
+/* Whether one more range can come while others are in use or on their way: it is apart from them, and what
+   comes before its time is at most a bucket, or this range alone. */
+static bool dml__zero_has_room(const dml__zero_state *state)
+{
+    const dml__zero_range *more = &state->use[state->ahead];
+    size_t early = more->end - more->begin;
+    for (size_t i = state->held; i < state->ahead; i++) {
+        const dml__zero_range *other = &state->use[i];
+        if (more->begin < other->end && other->begin < more->end) return false;
+        if (i > state->next) early += other->end - other->begin;
+    }
+    return state->ahead <= state->next + 1 || early <= state->filling.elements;
+}
+
+static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml__zero_range *use = &state->use[state->ahead];
+    use->request = dml__zero_collect_start(state, trainer, DML_PARAMETERS, use->begin, use->end);
+    if (!use->request) return dml_status_of(dml_trainer_context(trainer));
+    state->ahead++;
+    return DML_OK;
+}
+
+/* A pass that failed has left off anywhere. */
+static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
+{
+    const uint64_t pass = (dml__trainer_tried(trainer) << 32) + trainer->passes;
+    const dml__zero_range *use = &state->use[state->next];
+    if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
+        return DML_OK;
+    state->pass = pass;
+    return dml__zero_drop_ahead(state, trainer);
+}
+
+DML__LOCAL dml_status dml__zero_use_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = dml__zero_find_place(state, trainer, begin, end);
+    if (status == DML_OK && state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
+    state->whole = false;
+    if (status == DML_OK && state->ahead == state->next) status = dml__zero_ask(state, trainer);
+    while (status == DML_OK && state->ahead < state->uses && dml__zero_has_room(state))
+        status = dml__zero_ask(state, trainer);
+    if (status != DML_OK) return status;
+    dml_request *request = state->use[state->next].request;
+    state->use[state->next++].request = NULL;
+    return request ? dml__zero_collect_end(state, trainer, DML_PARAMETERS, begin, end, request) : DML_OK;
+}
+
+/* What the next op uses again stays. */
+DML__LOCAL dml_status dml__zero_used_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml__zero_range *next = &state->use[state->next];
+    const bool again = state->next < state->uses && next->begin >= begin && next->end <= end;
+    state->held++;
+    if (!again || state->ahead > state->next)
+        return dml__zero_forget(state, trainer, DML_PARAMETERS, begin, end);
+    state->ahead++;
+    const dml_status status = dml__zero_forget(state, trainer, DML_PARAMETERS, begin, next->begin);
+    return status == DML_OK ? dml__zero_forget(state, trainer, DML_PARAMETERS, next->end, end) : status;
+}
+
+#endif
+
+/* ---- dist/zero_sync.c ---- */
+
+#ifndef DML_DIST_ZERO_SYNC_C
+#define DML_DIST_ZERO_SYNC_C
+
+#include <string.h>
+
+/* ---- beginning ---- */
 
 /* Rank 0's vector, in pieces, so that what is other ranks' never lies here as a whole. */
 static dml_status dml__zero_start_vector(dml__zero_state *state, dml_trainer *trainer, int vector)
@@ -22850,7 +23131,7 @@ static dml_status dml__zero_start_vector(dml__zero_state *state, dml_trainer *tr
     float *data = dml_trainer_get(trainer, vector, 0, count);
     if (!data) return dml_status_of(dml_trainer_context(trainer));
     for (size_t begin = 0, end; begin < count && status == DML_OK; begin = end) {
-        end = count - begin < state->bucket_elements ? count : begin + state->bucket_elements;
+        end = count - begin < state->filling.elements ? count : begin + state->filling.elements;
         if (dml_comm_broadcast(state->comm, data + begin, end - begin, DML_F32, 0) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
         if (drops && begin < trained)
@@ -22875,14 +23156,14 @@ static dml_status dml__zero_check(const dml__zero_state *state, dml_trainer *tra
 static dml_status dml__zero_start(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
+    if (status == DML_OK) status = dml__zero_make_room(state, trainer);
     if (status == DML_OK) status = dml__zero_foresee(state, trainer);
     if (status != DML_OK) return status;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const double how[2] = { (double)state->stage, (double)state->bucket_elements };
+    const double how[2] = { (double)state->stage, (double)state->filling.elements };
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
@@ -22896,11 +23177,11 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
 /* Waits for the oldest bucket; of it, this rank goes on with its own part. */
 static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *trainer)
 {
-    const dml__zero_bucket bucket = state->bucket[state->oldest];
+    const dml__zero_range bucket = state->bucket[state->oldest];
     state->oldest = (state->oldest + 1) % DML__ZERO_BUCKETS;
     state->buckets--;
     if (dml_comm_wait(state->comm, bucket.request) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const dml__zero_bucket own = dml__zero_part(state, state->rank, bucket.begin, bucket.end);
+    const dml__zero_range own = dml__zero_part(state, state->rank, bucket.begin, bucket.end);
     const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, own.begin, own.end);
     if (status != DML_OK || !state->drops || state->stage == 1) return status;
     return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
@@ -22914,15 +23195,15 @@ static dml_status dml__zero_send_bucket(dml__zero_state *state, dml_trainer *tra
             dml_comm_done(state->comm, state->bucket[state->oldest].request)))
         status = dml__zero_take_bucket(state, trainer);
     if (status != DML_OK) return status;
-    dml__zero_bucket bucket = { state->filled_from, state->filled_to, NULL };
+    dml__zero_range bucket = { state->filling.from, state->filling.to, NULL };
     float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket.begin, bucket.end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
-    const dml__zero_bucket own = dml__zero_parts(state, bucket.begin, bucket.end);
+    const dml__zero_range own = dml__zero_parts(state, bucket.begin, bucket.end);
     bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
                                                     DML_SUM, g + (own.begin - bucket.begin));
     if (!bucket.request) return dml__sync_failed(trainer, state->comm);
     state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
-    state->filled_to = state->filled_from;
+    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
@@ -22941,18 +23222,14 @@ static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double sampl
 {
     dml__zero_state *state = (dml__zero_state *)user;
     dml__zero_drain(state);
-    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml__begin_filling(&state->filling, trainer);
     return dml__start_roll_call(state->comm, trainer, samples, &state->call);
 }
 
 static dml_status dml__zero_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    DML_ASSERT(end == state->filled_from);
-    (void)end;
-    state->filled_from = begin;
-    const bool full = state->filled_to - begin >= state->bucket_elements;
-    return full || begin == 0 ? dml__zero_send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, begin, end) ? dml__zero_send_bucket(state, trainer) : DML_OK;
 }
 
 static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *samples)
@@ -22977,85 +23254,6 @@ static dml_status dml__zero_update(void *user, dml_trainer *trainer)
         dml_trainer_update_range(trainer, state->border[state->rank], state->border[state->rank + 1]);
     if (status != DML_OK || state->stage == 3) return status;
     return dml__zero_collect(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
-}
-
-/* What was asked for and nobody will use. */
-static dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *trainer)
-{
-    dml_status status = DML_OK;
-    for (size_t i = state->held; i < state->ahead; i++) {
-        dml__zero_use *use = &state->use[i];
-        if (use->request) dml_comm_wait(state->comm, use->request);
-        use->request = NULL;
-        if (trainer && status == DML_OK)
-            status = dml__zero_forget(state, trainer, DML_PARAMETERS, use->begin, use->end);
-    }
-    state->held = state->next = state->ahead = 0;
-    return status;
-}
-
-/* Whether one more range can come while others are in use or on their way: it is apart from them, and what
-   comes before its time is at most a bucket, or this range alone. */
-static bool dml__zero_has_room(const dml__zero_state *state)
-{
-    const dml__zero_use *more = &state->use[state->ahead];
-    size_t early = more->end - more->begin;
-    for (size_t i = state->held; i < state->ahead; i++) {
-        const dml__zero_use *other = &state->use[i];
-        if (more->begin < other->end && other->begin < more->end) return false;
-        if (i > state->next) early += other->end - other->begin;
-    }
-    return state->ahead <= state->next + 1 || early <= state->bucket_elements;
-}
-
-static dml_status dml__zero_ask(dml__zero_state *state, dml_trainer *trainer)
-{
-    dml__zero_use *use = &state->use[state->ahead];
-    use->request = dml__zero_collect_start(state, trainer, DML_PARAMETERS, use->begin, use->end);
-    if (!use->request) return dml_status_of(dml_trainer_context(trainer));
-    state->ahead++;
-    return DML_OK;
-}
-
-/* A pass that failed has left off anywhere. */
-static dml_status dml__zero_find_place(dml__zero_state *state, dml_trainer *trainer, size_t begin, size_t end)
-{
-    const uint64_t pass = (dml__trainer_tried(trainer) << 32) + trainer->passes;
-    const dml__zero_use *use = &state->use[state->next];
-    if (pass == state->pass && state->next < state->uses && use->begin == begin && use->end == end)
-        return DML_OK;
-    state->pass = pass;
-    return dml__zero_drop_ahead(state, trainer);
-}
-
-static dml_status dml__zero_use_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
-{
-    dml__zero_state *state = (dml__zero_state *)user;
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    dml_status status = dml__zero_find_place(state, trainer, begin, end);
-    if (status == DML_OK && state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
-    state->whole = false;
-    if (status == DML_OK && state->ahead == state->next) status = dml__zero_ask(state, trainer);
-    while (status == DML_OK && state->ahead < state->uses && dml__zero_has_room(state))
-        status = dml__zero_ask(state, trainer);
-    if (status != DML_OK) return status;
-    dml_request *request = state->use[state->next].request;
-    state->use[state->next++].request = NULL;
-    return request ? dml__zero_collect_end(state, trainer, DML_PARAMETERS, begin, end, request) : DML_OK;
-}
-
-/* What the next op uses again stays. */
-static dml_status dml__zero_used_range(void *user, dml_trainer *trainer, size_t begin, size_t end)
-{
-    dml__zero_state *state = (dml__zero_state *)user;
-    const dml__zero_use *next = &state->use[state->next];
-    const bool again = state->next < state->uses && next->begin >= begin && next->end <= end;
-    state->held++;
-    if (!again || state->ahead > state->next)
-        return dml__zero_forget(state, trainer, DML_PARAMETERS, begin, end);
-    state->ahead++;
-    const dml_status status = dml__zero_forget(state, trainer, DML_PARAMETERS, begin, next->begin);
-    return status == DML_OK ? dml__zero_forget(state, trainer, DML_PARAMETERS, next->end, end) : status;
 }
 
 static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
@@ -23086,58 +23284,36 @@ static void dml__zero_destroy(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
     (void)trainer;
-    if (!state) return;
     dml__zero_drain(state);
     dml__zero_drop_ahead(state, NULL);
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state->use);
-    dml__release(&memory, state->border);
-    dml__release(&memory, state);
-}
-
-static dml__zero_state *dml__zero_create(dml_comm *comm, const dml_zero_options *options)
-{
-    dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__zero_state *state = (dml__zero_state *)dml__allocate(&memory, sizeof *state);
-    if (!state) return NULL;
-    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
-    state->memory = memory;
-    state->comm = comm;
-    state->stage = options && options->stage ? options->stage : 2;
-    state->ranks = dml_comm_world_size(comm);
-    state->rank = dml_comm_rank(comm);
-    state->bucket_elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
-    const size_t each = (size_t)state->ranks + 1;
-    state->border = (size_t *)dml__allocate_array(&memory, 3 * each, sizeof *state->border);
-    if (state->border) {
-        state->counts = state->border + each;
-        state->offsets = state->counts + each;
-        dml__comm_keep(comm);
-        return state;
-    }
-    dml__release(&memory, state);
-    return NULL;
+    dml__release(&state->memory, state->use);
+    dml__release(&state->memory, state->border);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
 {
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    dml__zero_state *state = dml__zero_create(comm, options);
-    sync.state = state;
+    dml__memory memory;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
+    dml__zero_state *state = (dml__zero_state *)sync.state;
+    if (!state) return sync;
+    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+    state->memory = memory;
+    state->comm = comm;
+    state->stage = options && options->stage ? options->stage : 2;
+    state->ranks = sync.ranks;
+    state->rank = sync.rank;
+    state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;
     sync.ready = dml__zero_ready;
     sync.finish = dml__zero_finish;
     sync.failed = dml__zero_failed;
     sync.destroy = dml__zero_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.all_reduce = dml__zero_sum;
     sync.update = dml__zero_update;
-    if (state && state->stage == 3) {
+    if (state->stage == 3) {
         sync.use = dml__zero_use_range;
         sync.used = dml__zero_used_range;
     }
@@ -23154,6 +23330,32 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
 
 #include <stdio.h>
 #include <string.h>
+
+static dml_status dml__start_without_memory(void *user, dml_trainer *trainer)
+{
+    (void)user;
+    return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+}
+
+DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
+                                       dml__memory *memory)
+{
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    dml__memory_init(memory, allocator, NULL, 0);
+    sync.state = dml__allocate(memory, bytes);
+    sync.start = dml__start_without_memory;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    if (sync.state) dml__comm_keep(comm);
+    return sync;
+}
+
+DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm)
+{
+    dml__comm_let_go(comm);
+    dml__release(&memory, state);
+}
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 {
@@ -23401,6 +23603,108 @@ DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call)
 
 #endif
 
+/* ---- dist/local_sgd_outer.c ---- */
+
+#ifndef DML_DIST_LOCAL_SGD_OUTER_C
+#define DML_DIST_LOCAL_SGD_OUTER_C
+
+/* ---- dist/local_sgd_outer.h ---- */
+
+/* local_sgd_outer.h: what makes parameters follow averages of the ranks' instead of becoming them. */
+#ifndef DML_DIST_LOCAL_SGD_OUTER_H
+#define DML_DIST_LOCAL_SGD_OUTER_H
+
+/* Its vectors have an element for each trained parameter; they are NULL where there is no such optimizer. */
+typedef struct dml__outer_optimizer {
+    dml_optimizer rule; /* its lr 0: none */
+    uint64_t rounds;    /* updates */
+    float *anchor;      /* what all ranks had after the last one */
+    float *change;      /* how far they came from there */
+    float *state[DML__MAX_STATES];
+} dml__outer_optimizer;
+
+/* Whether the rule can be, with a sentence on the trainer. */
+DML__LOCAL dml_status dml__check_outer(const dml__outer_optimizer *outer, dml_trainer *trainer);
+
+/* False: no memory is left. */
+DML__LOCAL bool dml__allocate_outer(dml__outer_optimizer *outer, dml__memory *memory, size_t count);
+DML__LOCAL void dml__release_outer(dml__outer_optimizer *outer, dml__memory *memory);
+
+/* With all ranks at the same w; then whenever the host's w is their average. */
+DML__LOCAL dml_status dml__begin_outer(dml__outer_optimizer *outer, dml_trainer *trainer);
+DML__LOCAL dml_status dml__outer_update(dml__outer_optimizer *outer, dml_trainer *trainer);
+
+#endif
+
+#include <string.h>
+
+DML__LOCAL dml_status dml__check_outer(const dml__outer_optimizer *outer, dml_trainer *trainer)
+{
+    if (outer->rule.lr == 0.0f) return DML_OK;
+    const dml__optimizer_row *row = dml__optimizer_row_of(outer->rule.kind);
+    if (row && row->whole)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "%s asked for as the outer optimizer of local SGD; it updates whole "
+                                "parameters, take another one",
+                                row->name);
+    dml_optimizer completed = outer->rule;
+    return dml__complete_optimizer(&completed, &trainer->context->error);
+}
+
+DML__LOCAL bool dml__allocate_outer(dml__outer_optimizer *outer, dml__memory *memory, size_t count)
+{
+    if (outer->rule.lr == 0.0f) return true;
+    const int states = dml_optimizer_states(&outer->rule);
+    float **vectors[2 + DML__MAX_STATES] = { &outer->anchor, &outer->change };
+    bool whole = true;
+    for (int s = 0; s < states; s++) vectors[2 + s] = &outer->state[s];
+    for (int v = 0; v < 2 + states; v++) {
+        *vectors[v] = (float *)dml__allocate_array(memory, count, sizeof(float));
+        whole = whole && *vectors[v];
+    }
+    return whole;
+}
+
+DML__LOCAL void dml__release_outer(dml__outer_optimizer *outer, dml__memory *memory)
+{
+    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(memory, outer->state[s]);
+    dml__release(memory, outer->anchor);
+    dml__release(memory, outer->change);
+}
+
+DML__LOCAL dml_status dml__begin_outer(dml__outer_optimizer *outer, dml_trainer *trainer)
+{
+    if (!outer->anchor) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(outer->anchor, w, count * sizeof *w);
+    return DML_OK;
+}
+
+/* w goes on from where the last average left it, along the way that the ranks went on average. */
+DML__LOCAL dml_status dml__outer_update(dml__outer_optimizer *outer, dml_trainer *trainer)
+{
+    if (!outer->anchor) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t bytes = count * sizeof(float);
+    dml_pool *pool = trainer->context->pool;
+    /* What the host has is what was averaged. */
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(outer->change, outer->anchor, bytes);
+    dml_axpby(pool, count, -1.0f, w, 1.0f, outer->change);
+    const dml_status status = dml_optimizer_update(&outer->rule, pool, outer->rounds++, count, outer->anchor,
+                                                   outer->change, outer->state);
+    if (status != DML_OK)
+        return dml_trainer_fail(trainer, status, "local SGD's outer optimizer failed: %s",
+                                dml_status_string(status));
+    memcpy(w, outer->anchor, bytes);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+}
+
+#endif
+
 /* ---- dist/local_sgd.c ---- */
 
 #ifndef DML_DIST_LOCAL_SGD_C
@@ -23421,57 +23725,36 @@ typedef struct dml__local_sgd_state {
     bool once;                /* no average until the end */
     uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
     uint64_t runs;            /* the trainer's: those are steps of that one */
-    uint64_t rounds;          /* updates by the outer optimizer */
     double step_samples, samples;
     dml__local_sgd_word *words; /* (ranks) */
-    /* With an outer optimizer, each (trained parameters): what all ranks had after the last average; how far
-       they came from there; the optimizer's state. */
-    float *anchor, *change, *outer[DML__MAX_STATES];
+    dml__outer_optimizer outer;
 } dml__local_sgd_state;
 
 /* ---- the start ---- */
 
 static dml_status dml__check_local_sgd(const dml__local_sgd_state *state, dml_trainer *trainer)
 {
-    const dml_optimizer *outer = &state->options.outer;
     if (!state->once && state->options.tau < 1)
         return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
                                 "local SGD with an average every %d steps asked for; tau must be at least 1",
                                 state->options.tau);
-    if (outer->lr == 0.0f) return DML_OK;
-    const dml__optimizer_row *row = dml__optimizer_row_of(outer->kind);
-    if (row && row->whole)
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "%s asked for as the outer optimizer of local SGD; it updates whole "
-                                "parameters, take another one",
-                                row->name);
-    dml_optimizer completed = *outer;
-    return dml__complete_optimizer(&completed, &trainer->context->error);
+    return dml__check_outer(&state->outer, trainer);
 }
 
 static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t ranks = (size_t)dml_comm_world_size(state->comm);
-    const dml_optimizer *outer = &state->options.outer;
-    const int states = outer->lr != 0.0f ? dml_optimizer_states(outer) : 0;
     state->words = (dml__local_sgd_word *)dml__allocate_array(&state->memory, ranks, sizeof *state->words);
-    bool whole = state->words != NULL;
-    float **vectors[2 + DML__MAX_STATES] = { &state->anchor, &state->change };
-    for (int s = 0; s < states; s++) vectors[2 + s] = &state->outer[s];
-    for (int v = 0; v < 2 + states && outer->lr != 0.0f; v++) {
-        *vectors[v] = (float *)dml__allocate_array(&state->memory, count, sizeof(float));
-        whole = whole && *vectors[v];
-    }
-    return whole ? DML_OK
-                 : dml_trainer_fail(trainer, DML_ERROR_MEMORY,
-                                    "no memory left for local SGD's vectors of %zu parameters", count);
+    if (dml__allocate_outer(&state->outer, &state->memory, count) && state->words) return DML_OK;
+    return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                            "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
 /* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
 static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
 {
-    dml_optimizer outer = state->options.outer;
+    dml_optimizer outer = state->outer.rule;
     const float *number;
     const double how[] = { state->once ? 0.0 : (double)state->options.tau,
                            (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
@@ -23496,7 +23779,6 @@ static void dml__local_sgd_follow_run(dml__local_sgd_state *state, const dml_tra
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
     if (status == DML_OK)
@@ -23506,12 +23788,7 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);
-    if (!state->anchor) return DML_OK;
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(trainer->context);
-    memcpy(state->anchor, w, count * sizeof *w);
-    return DML_OK;
+    return dml__begin_outer(&state->outer, trainer);
 }
 
 /* ---- an average ---- */
@@ -23573,26 +23850,6 @@ static dml_status dml__average_statistics(dml__local_sgd_state *state, dml_train
     return status;
 }
 
-/* w goes on from where the last average left it, along the way that the ranks went on average. */
-static dml_status dml__outer_update(dml__local_sgd_state *state, dml_trainer *trainer)
-{
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t bytes = count * sizeof(float);
-    dml_pool *pool = trainer->context->pool;
-    /* What the host has is what was averaged. */
-    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(trainer->context);
-    memcpy(state->change, state->anchor, bytes);
-    dml_axpby(pool, count, -1.0f, w, 1.0f, state->change);
-    const dml_status status = dml_optimizer_update(&state->options.outer, pool, state->rounds++, count,
-                                                   state->anchor, state->change, state->outer);
-    if (status != DML_OK)
-        return dml_trainer_fail(trainer, status, "local SGD's outer optimizer failed: %s",
-                                dml_status_string(status));
-    memcpy(w, state->anchor, bytes);
-    return dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
-}
-
 static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer *trainer)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
@@ -23601,7 +23858,7 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
     dml_status status = dml__weigh_rank(state, trainer, &weight);
     if (status != DML_OK || state->averaged == state->steps) return status;
     status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
-    if (status == DML_OK && state->anchor) status = dml__outer_update(state, trainer);
+    if (status == DML_OK) status = dml__outer_update(&state->outer, trainer);
     if (status == DML_OK) status = dml__average_statistics(state, trainer, weight);
     for (int v = first; v < trainer->vectors && status == DML_OK; v++)
         status = dml__average_range(state, trainer, weight, v, 0, count);
@@ -23634,37 +23891,27 @@ static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
-    if (!state) return;
-    dml__comm_let_go(state->comm);
-    dml__memory memory = state->memory;
-    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
-    dml__release(&memory, state->anchor);
-    dml__release(&memory, state->change);
-    dml__release(&memory, state->words);
-    dml__release(&memory, state);
+    dml__release_outer(&state->outer, &state->memory);
+    dml__release(&state->memory, state->words);
+    dml__end_strategy(state, state->memory, state->comm);
 }
 
 static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *options, bool once)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__local_sgd_state *state = (dml__local_sgd_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        if (options) state->options = *options;
-        state->once = once;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__local_sgd_state), &memory);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    if (options) state->options = *options;
+    state->outer.rule = state->options.outer;
+    state->once = once;
     sync.start = dml__local_sgd_start;
     sync.begin = dml__local_sgd_begin;
     sync.updated = dml__local_sgd_updated;
     sync.destroy = dml__local_sgd_destroy;
-    sync.ranks = dml_comm_world_size(comm);
-    sync.rank = dml_comm_rank(comm);
     sync.keeps = options && options->outer.lr != 0.0f;
     return sync;
 }
@@ -23776,9 +24023,8 @@ typedef struct dml__first_state {
     dml__memory memory;
     dml__mirrored_place place;
     bool first;
-    size_t bucket_elements;
-    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double samples;                /* this replica's, then those inside, then over all processes */
+    dml__filling filling;
+    double samples; /* this replica's, then those inside, then over all processes */
     dml_request *samples_inside;
     dml__roll_call call; /* of the processes */
     int buckets, gone;   /* that were started inside; that have gone on outside */
@@ -23807,15 +24053,19 @@ DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *tex
 
 /* ---- the start ---- */
 
-DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+static dml_status dml__send_range_from_first(dml_comm *inside, dml_trainer *trainer, int vector, size_t count)
 {
-    const size_t count = dml_trainer_count(trainer, vector);
     const bool first = dml_comm_rank(inside) == 0;
     float *data = (first ? dml_trainer_get : dml_trainer_host)(trainer, vector, 0, count);
     if (!data) return dml_status_of(dml_trainer_context(trainer));
     if (dml_comm_broadcast(inside, data, count, DML_F32, 0) != DML_OK)
         return dml__sync_failed(trainer, inside);
     return first ? DML_OK : dml_trainer_put(trainer, vector, 0, count);
+}
+
+DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+{
+    return dml__send_range_from_first(inside, trainer, vector, dml_trainer_count(trainer, vector));
 }
 
 /* The others keep no optimizer's state, so of the first's run they get all but the optimizer. */
@@ -23837,17 +24087,14 @@ static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
 static dml_status dml__first_start(void *user, dml_trainer *trainer)
 {
     dml__first_state *state = (dml__first_state *)user;
-    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__FIRST_BUCKETS - 1) / DML__FIRST_BUCKETS;
-    if (state->bucket_elements < least) state->bucket_elements = least;
+    dml__bound_buckets(&state->filling, trainer, DML__FIRST_BUCKETS);
     if (dml_comm_start_progress_thread(state->place.inside) != DML_OK)
         return dml__inside_failed(state, trainer);
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
         const double how[3] = { (double)state->place.central, (double)state->place.late,
-                                (double)state->bucket_elements };
+                                (double)state->filling.elements };
         const dml_status status =
             dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
         if (status != DML_OK) return status;
@@ -23876,7 +24123,7 @@ static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samp
 {
     dml__first_state *state = (dml__first_state *)user;
     dml__drain_first(state);
-    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml__begin_filling(&state->filling, trainer);
     state->samples = samples;
     state->samples_inside =
         dml_comm_all_reduce_start(state->place.inside, &state->samples, 1, DML_F64, DML_SUM);
@@ -23930,27 +24177,23 @@ static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *
 {
     DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
     dml__first_bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filled_from;
-    bucket->end = state->filled_to;
+    bucket->begin = state->filling.from;
+    bucket->end = state->filling.to;
     float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     bucket->inside =
         dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
     if (!bucket->inside) return dml__inside_failed(state, trainer);
     state->buckets++;
-    state->filled_to = state->filled_from;
+    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__first_state *state = (dml__first_state *)user;
-    DML_ASSERT(end == state->filled_from);
-    (void)end;
-    state->filled_from = begin;
-    dml_status status = DML_OK;
-    if (begin == 0 || state->filled_to - begin >= state->bucket_elements)
-        status = dml__send_bucket_inside(state, trainer);
+    const bool full = dml__fill_bucket(&state->filling, begin, end);
+    const dml_status status = full ? dml__send_bucket_inside(state, trainer) : DML_OK;
     return status == DML_OK ? dml__move_on(state, trainer, false) : status;
 }
 
@@ -24028,22 +24271,16 @@ static dml_status dml__first_update(void *user, dml_trainer *trainer)
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const dml_status status = state->first ? dml_trainer_update_range(trainer, 0, count) : DML_OK;
     if (status != DML_OK || state->place.late) return status;
-    float *w = (state->first ? dml_trainer_get : dml_trainer_host)(trainer, DML_PARAMETERS, 0, count);
-    if (!w) return dml_status_of(dml_trainer_context(trainer));
-    if (dml_comm_broadcast(state->place.inside, w, count, DML_F32, 0) != DML_OK)
-        return dml__inside_failed(state, trainer);
-    return state->first ? DML_OK : dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+    return dml__send_range_from_first(state->place.inside, trainer, DML_PARAMETERS, count);
 }
 
 static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__first_state *state = (dml__first_state *)user;
-    if (dml_comm_all_reduce(state->place.inside, values, count, DML_F64, DML_SUM) != DML_OK)
-        return dml__inside_failed(state, trainer);
-    if (!state->place.processes) return DML_OK;
-    if (state->first &&
-        dml_comm_all_reduce(state->place.outside_sums, values, count, DML_F64, DML_SUM) != DML_OK)
-        return dml__sync_failed(trainer, state->place.outside_sums);
+    dml_status status = dml__sync_sum(state->place.inside, trainer, values, count);
+    if (status == DML_OK && state->place.processes && state->first)
+        status = dml__sync_sum(state->place.outside_sums, trainer, values, count);
+    if (status != DML_OK || !state->place.processes) return status;
     if (dml_comm_broadcast(state->place.inside, values, count, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     return DML_OK;
@@ -24059,27 +24296,20 @@ static void dml__first_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__first_state *state = (dml__first_state *)user;
-    if (!state) return;
     dml__drain_first(state);
-    dml__memory memory = state->memory;
-    dml__release(&memory, state);
+    dml__end_strategy(state, state->memory, NULL);
 }
 
 static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
 {
     dml__memory memory;
-    dml__memory_init(&memory, &place->allocator, NULL, 0);
-    dml__first_state *state = (dml__first_state *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->place = *place;
-        state->first = dml_comm_rank(place->inside) == 0;
-        state->bucket_elements =
-            (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync = dml__make_strategy(NULL, &place->allocator, sizeof(dml__first_state), &memory);
+    dml__first_state *state = (dml__first_state *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->place = *place;
+    state->first = dml_comm_rank(place->inside) == 0;
+    state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;
     sync.ready = dml__first_ready;
@@ -24381,15 +24611,16 @@ DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, cons
 
 #endif
 
-/* ---- dist/mirrored.c ---- */
+/* ---- dist/mirrored_threads.c ---- */
 
-#ifndef DML_DIST_MIRRORED_C
-#define DML_DIST_MIRRORED_C
+#ifndef DML_DIST_MIRRORED_THREADS_C
+#define DML_DIST_MIRRORED_THREADS_C
 
 /* ---- dist/mirrored_internal.h ---- */
 
-/* mirrored_internal.h: what replicas are made of, between opening them (mirrored_open.c) and running them
-   (mirrored.c). */
+/* mirrored_internal.h: what replicas are made of: their devices and trainers (mirrored_devices.c), their
+   communicators and how they come and go (mirrored_open.c), their threads (mirrored_threads.c), and what is
+   asked of them together (mirrored.c). */
 #ifndef DML_DIST_MIRRORED_INTERNAL_H
 #define DML_DIST_MIRRORED_INTERNAL_H
 
@@ -24447,6 +24678,9 @@ struct dml_mirrored {
     bool wants_loss, sends_gradient;
 };
 
+/* Opens a context and a trainer on each device, with threads and room for samples. */
+DML__LOCAL dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices);
+
 /* Returns when all have obeyed; the error is that of a replica that failed by itself, where one did. */
 DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order);
 
@@ -24462,9 +24696,6 @@ DML__LOCAL void dml__end_replicas(dml_mirrored *all);
 /* A thread a replica, which sleeps until the caller orders something of all of them, and does it on its own
    trainer. Between two orders everything is the caller's: it opens the contexts, looks at the trainers and
    hands out the batch. */
-
-/* Another division of the batch must promise this much, or noise would move samples about. */
-#define DML__SHARE_GAIN 1.05
 
 /* ---- a replica's thread ---- */
 
@@ -24554,11 +24785,6 @@ static void dml__give_order(dml_mirrored *all, dml__order order)
     dml__mutex_unlock(&all->mutex);
 }
 
-static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const char *text)
-{
-    return dml__fail(&all->context->error, status, "%s", text);
-}
-
 /* The sentence of the replica that failed by itself; else a communicator has found out who is missing, and
    knows ranks, so the devices are listed. */
 static dml_status dml__judge_replicas(dml_mirrored *all)
@@ -24574,44 +24800,13 @@ static dml_status dml__judge_replicas(dml_mirrored *all)
     for (int i = 0; i < all->count && !blamed->own && used < (int)sizeof all->text; i++)
         used += snprintf(all->text + used, sizeof all->text - (size_t)used, "%s%s",
                          i ? ", " : "; the ranks are ", all->replica[i].device);
-    return dml__mirrored_fail(all, all->status, all->text);
+    return dml__fail(&all->context->error, all->status, "%s", all->text);
 }
 
 DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order)
 {
     dml__give_order(all, order);
     return dml__judge_replicas(all);
-}
-
-/* What one trainer would refuse is refused before any replica moves, since those that did would differ from
-   the rest. */
-static dml_status dml__check_replicas(dml_mirrored *all)
-{
-    dml__error *error = &all->context->error;
-    if (error->status != DML_OK) return error->status;
-    if (all->status != DML_OK) return dml__mirrored_fail(all, all->status, all->text);
-    for (int i = 0; i < all->count; i++) {
-        const dml__replica *replica = &all->replica[i];
-        if (dml_status_of(replica->context) != DML_OK)
-            return dml__fail(error, dml_status_of(replica->context), "replica %d (%s) has an error: %s", i,
-                             replica->device, dml_error(replica->context));
-        if (replica->trainer->swapped)
-            return dml__fail(error, DML_ERROR_STATE,
-                             "replica %d (%s) has the parameters' average in their place; call "
-                             "dml_trainer_swap_average again first",
-                             i, replica->device);
-    }
-    return DML_OK;
-}
-
-/* One thread at a time; the context of the loss is what it is kept from others by. */
-static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
-{
-    *entry = dml__enter(all->context);
-    if (*entry == DML__REFUSED) return DML_ERROR_STATE;
-    const dml_status status = dml__check_replicas(all);
-    if (status != DML_OK) dml__leave(all->context, *entry);
-    return status;
 }
 
 /* ---- their beginning and end ---- */
@@ -24641,6 +24836,58 @@ DML__LOCAL void dml__end_replicas(dml_mirrored *all)
         else
             dml_comm_close(all->replica[i].place.inside);
     }
+}
+
+#endif
+
+/* ---- dist/mirrored.c ---- */
+
+#ifndef DML_DIST_MIRRORED_C
+#define DML_DIST_MIRRORED_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* Another division of the batch must promise this much, or noise would move samples about. */
+#define DML__SHARE_GAIN 1.05
+
+/* ---- before a call ---- */
+
+static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const char *text)
+{
+    return dml__fail(&all->context->error, status, "%s", text);
+}
+
+/* What one trainer would refuse is refused before any replica moves, since those that did would differ from
+   the rest. */
+static dml_status dml__check_replicas(dml_mirrored *all)
+{
+    dml__error *error = &all->context->error;
+    if (error->status != DML_OK) return error->status;
+    if (all->status != DML_OK) return dml__mirrored_fail(all, all->status, all->text);
+    for (int i = 0; i < all->count; i++) {
+        const dml__replica *replica = &all->replica[i];
+        if (dml_status_of(replica->context) != DML_OK)
+            return dml__fail(error, dml_status_of(replica->context), "replica %d (%s) has an error: %s", i,
+                             replica->device, dml_error(replica->context));
+        if (replica->trainer->swapped)
+            return dml__fail(error, DML_ERROR_STATE,
+                             "replica %d (%s) has the parameters' average in their place; call "
+                             "dml_trainer_swap_average again first",
+                             i, replica->device);
+    }
+    return DML_OK;
+}
+
+/* One thread at a time; the context of the loss is what it is kept from others by. */
+static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
+{
+    if (!all) return DML_ERROR_ARGUMENT;
+    *entry = dml__enter(all->context);
+    if (*entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__check_replicas(all);
+    if (status != DML_OK) dml__leave(all->context, *entry);
+    return status;
 }
 
 /* ---- the batch ---- */
@@ -24708,8 +24955,8 @@ static float dml__mean_loss(const dml_mirrored *all)
     return rows > 0 ? (float)(sum / rows) : 0.0f;
 }
 
-static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int rows, const void *const *inputs,
-                                     int count, int flags, float *loss)
+static dml_status dml__mirrored_pass_in(dml_mirrored *all, dml__order order, int rows,
+                                        const void *const *inputs, int count, int flags, float *loss)
 {
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
@@ -24731,34 +24978,32 @@ static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int ro
 
 /* ---- the calls ---- */
 
+static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int rows, const void *const *inputs,
+                                     int count, int flags, float *loss)
+{
+    dml__entry entry;
+    dml_status status = dml__enter_mirrored(all, &entry);
+    if (status != DML_OK) return status;
+    status = dml__mirrored_pass_in(all, order, rows, inputs, count, flags, loss);
+    dml__leave(all->context, entry);
+    return status;
+}
+
 DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
                                      float *loss)
 {
-    dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
-    if (status != DML_OK) return status;
-    status = dml__mirrored_pass(mirrored, DML__ORDER_STEP, rows, inputs, count, DML_OVERWRITE, loss);
-    dml__leave(mirrored->context, entry);
-    return status;
+    return dml__mirrored_pass(mirrored, DML__ORDER_STEP, rows, inputs, count, DML_OVERWRITE, loss);
 }
 
 DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
                                          int count, int flags, float *loss)
 {
-    dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
-    if (status != DML_OK) return status;
-    status = dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
-    dml__leave(mirrored->context, entry);
-    return status;
+    return dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
 }
 
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     if (mirrored->pending)
@@ -24775,7 +25020,6 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     mirrored->holds = mirrored->pending = false;
@@ -24802,7 +25046,6 @@ static dml_status dml__copy_back(dml_mirrored *all)
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    if (!mirrored) return DML_ERROR_ARGUMENT;
     dml_status status = dml__enter_mirrored(mirrored, &entry);
     if (status != DML_OK) return status;
     status = dml__copy_back(mirrored);
@@ -24836,18 +25079,14 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
 
 #endif
 
-/* ---- dist/mirrored_open.c ---- */
+/* ---- dist/mirrored_devices.c ---- */
 
-#ifndef DML_DIST_MIRRORED_OPEN_C
-#define DML_DIST_MIRRORED_OPEN_C
+#ifndef DML_DIST_MIRRORED_DEVICES_C
+#define DML_DIST_MIRRORED_DEVICES_C
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DML__MOST_REPLICAS 64
-
-/* ---- opening ---- */
 
 /* "cpu" or "cpu*3": how many threads, 0 for any; -1: another device. */
 static int dml__cpu_threads(const char *device)
@@ -24964,7 +25203,7 @@ static dml_status dml__set_most(dml_mirrored *all)
     return DML_OK;
 }
 
-static dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices)
+DML__LOCAL dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices)
 {
     dml_status status = dml__name_devices(all, devices);
     if (status == DML_OK) status = dml__set_most(all);
@@ -24976,6 +25215,19 @@ static dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, co
     return dml__fail(&all->context->error, DML_ERROR_UNSUPPORTED, "%d inputs; replicas take at most %d",
                      all->inputs, DML__MOST_PARTS);
 }
+
+#endif
+
+/* ---- dist/mirrored_open.c ---- */
+
+#ifndef DML_DIST_MIRRORED_OPEN_C
+#define DML_DIST_MIRRORED_OPEN_C
+
+#include <string.h>
+
+#define DML__MOST_REPLICAS 64
+
+/* ---- their communicators ---- */
 
 /* Replicas of all processes are numbered process by process. */
 static dml_status dml__join_processes(dml_mirrored *all)
@@ -25875,21 +26127,6 @@ DML__LOCAL double dml__compressor_bytes(const dml__compressor *c)
     return (double)dml__code_bytes(c, (double)c->how.fraction, n) / (double)n;
 }
 
-DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
-                                       size_t count)
-{
-    const double usual = 1 << 18, least = wires ? 1 << 12 : usual;
-    double elements = usual;
-    int steps = 1;
-    while (steps < 30 && 1 << steps < ranks) steps++;
-    if (ranks > 1 && link->bandwidth > 0)
-        elements = 9 * steps * (link->latency + 2 * link->overhead) * link->bandwidth * ranks / (ranks - 1) /
-                   bytes_each;
-    if (wires && elements > (double)count / 8) elements = (double)count / 8;
-    if (elements < least) elements = least;
-    return elements < (double)count ? (size_t)elements : count;
-}
-
 DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
 {
     return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;
@@ -26287,7 +26524,6 @@ static dml_status dml__ps_give_state(dml__ps_sync *sync, dml_trainer *trainer)
 static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
 {
     dml__ps_sync *sync = (dml__ps_sync *)user;
-    if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_trainer_run run = dml_trainer_get_run(trainer);
     /* Where each worker's push is an update by itself, there are as many of them in a step. */
     const int updates = sync->options.consistency == DML_PS_SYNCHRONOUS ? 1 : sync->cluster.workers;
@@ -26363,29 +26599,22 @@ static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__ps_sync *sync = (dml__ps_sync *)user;
-    if (!sync) return;
     dml_ps_close(sync->ps);
-    dml__comm_let_go(sync->comm);
-    dml__memory memory = sync->memory;
-    dml__release(&memory, sync);
+    dml__end_strategy(sync, sync->memory, sync->comm);
 }
 
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__ps_sync *state = (dml__ps_sync *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        state->cluster = dml__cluster_given(cluster);
-        if (options) state->options = *options;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__ps_sync), &memory);
+    dml__ps_sync *state = (dml__ps_sync *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    state->cluster = dml__cluster_given(cluster);
+    if (options) state->options = *options;
     sync.start = dml__ps_sync_start;
     sync.begin = dml__ps_sync_begin;
     sync.update = dml__ps_sync_update;
@@ -26464,7 +26693,6 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
-    if (!d) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_downpour_options *o = &d->options;
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
@@ -26572,32 +26800,25 @@ static dml_status dml__downpour_gather(void *user, dml_trainer *trainer)
 static void dml__downpour_destroy(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
-    if (!d) return;
     if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
     if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
     dml_ps_close(d->ps);
-    dml__comm_let_go(d->comm);
-    dml__memory memory = d->memory;
-    dml__release(&memory, d->sum);
-    dml__release(&memory, d);
+    dml__release(&d->memory, d->sum);
+    dml__end_strategy(d, d->memory, d->comm);
 }
 
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
                                    const dml_downpour_options *options)
 {
     dml__memory memory;
-    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
-    dml__downpour *state = (dml__downpour *)dml__allocate(&memory, sizeof *state);
-    if (state) {
-        state->memory = memory;
-        state->comm = comm;
-        dml__comm_keep(comm);
-        state->cluster = dml__cluster_given(cluster);
-        if (options) state->options = *options;
-    }
-    dml_sync sync;
-    memset(&sync, 0, sizeof sync);
-    sync.state = state;
+    dml_sync sync =
+        dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__downpour), &memory);
+    dml__downpour *state = (dml__downpour *)sync.state;
+    if (!state) return sync;
+    state->memory = memory;
+    state->comm = comm;
+    state->cluster = dml__cluster_given(cluster);
+    if (options) state->options = *options;
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
     sync.gather = dml__downpour_gather;
@@ -26610,13 +26831,17 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
 
 #endif
 
-/* ---- dist/sandblaster.c ---- */
+/* ---- dist/sandblaster_coordinator.c ---- */
 
-#ifndef DML_DIST_SANDBLASTER_C
-#define DML_DIST_SANDBLASTER_C
+#ifndef DML_DIST_SANDBLASTER_COORDINATOR_C
+#define DML_DIST_SANDBLASTER_COORDINATOR_C
 
-#include <math.h>
-#include <string.h>
+/* ---- dist/sandblaster_internal.h ---- */
+
+/* sandblaster_internal.h: what Sandblaster's workers (sandblaster.c) and the first of them, which hands out
+   the work (sandblaster_coordinator.c), have in common. */
+#ifndef DML_DIST_SANDBLASTER_INTERNAL_H
+#define DML_DIST_SANDBLASTER_INTERNAL_H
 
 /* A worker reports, and waits for the order that answers it. */
 enum { DML__SB_READY, DML__SB_RESULT };              /* reports */
@@ -26679,46 +26904,28 @@ typedef struct dml__sandblaster {
     dml_status status;
 } dml__sandblaster;
 
-/* ---- portions ---- */
+DML__LOCAL dml_status dml__sandblaster_fetch(dml__sandblaster *s, int vector);
 
-static dml_status dml__sandblaster_fetch(dml__sandblaster *s, int vector)
-{
-    float *w = dml_trainer_host(s->trainer, DML_PARAMETERS, 0, s->n);
-    if (!w) return dml_status_of(dml_trainer_context(s->trainer));
-    const dml_status status = dml_ps_wait(s->ps, dml_ps_pull_from(s->ps, vector, w, 0, s->n));
-    return status == DML_OK ? dml_trainer_put(s->trainer, DML_PARAMETERS, 0, s->n) : status;
-}
-
-static dml_status dml__sandblaster_compute(dml__sandblaster *s, int evaluation, int portion, int x,
-                                           double *loss, double *samples)
-{
-    *loss = *samples = 0;
-    dml_status status = s->fetched == evaluation ? DML_OK : dml__sandblaster_fetch(s, x);
-    if (status != DML_OK) return status;
-    s->fetched = evaluation;
-    status = s->portion(s->user, s->trainer, portion, s->portions, loss, samples);
-    if (status == DML_OK && *samples >= 0 && *samples <= 1e15) return DML_OK;
-    if (status == DML_OK)
-        return dml__ps_fail(s->comm, DML_ERROR_ARGUMENT,
-                            "portion %d of %d has %g samples, it says: it must be 0 or more", portion,
-                            s->portions, *samples);
-    const char *text = dml_error(dml_trainer_context(s->trainer));
-    return dml__ps_fail(s->comm, status, "portion %d of %d failed: %s", portion, s->portions,
-                        *text ? text : dml_status_string(status));
-}
+/* What one portion comes to, at the x of that evaluation, a vector of the servers; its gradient is the
+   trainer's. */
+DML__LOCAL dml_status dml__sandblaster_compute(dml__sandblaster *s, int evaluation, int portion, int x,
+                                               double *loss, double *samples);
 
 /* To the servers' sum, of samples' gradients. */
-static dml_status dml__sandblaster_push(dml__sandblaster *s, int gradient, double samples)
-{
-    if (samples == 0) return DML_OK;
-    float *g = dml_trainer_get(s->trainer, DML_GRADIENTS, 0, s->n);
-    if (!g) return dml_status_of(dml_trainer_context(s->trainer));
-    for (size_t i = 0; i < s->n; i++) g[i] *= (float)samples;
-    dml_ps_push_to(s->ps, gradient, g, 0, s->n);
-    return dml_ps_fence(s->ps);
-}
+DML__LOCAL dml_status dml__sandblaster_push(dml__sandblaster *s, int gradient, double samples);
 
-/* ---- the coordinator and its helpers ---- */
+/* Worker 0's part of it; the others do what it orders. */
+DML__LOCAL dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml_lbfgs_options *o);
+
+/* Into the order to end. */
+DML__LOCAL void dml__sandblaster_write_result(const dml_sandblaster_result *r, double words[DML__SB_WORDS]);
+
+#endif
+
+#include <math.h>
+#include <string.h>
+
+/* ---- its helpers ---- */
 
 /* Whether nothing has failed yet. Servers that die fail nothing by themselves (dml_comm_outlive). */
 static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
@@ -26897,34 +27104,7 @@ static double dml__sandblaster_evaluate(void *user, int x, int gradient)
     return s->status == DML_OK ? s->loss / s->samples : NAN;
 }
 
-/* ---- the end ---- */
-
-static void dml__sandblaster_write_result(const dml_sandblaster_result *r, double words[DML__SB_WORDS])
-{
-    words[DML__SB_KIND] = DML__SB_END;
-    words[1] = (double)r->lbfgs.end;
-    words[2] = r->lbfgs.value;
-    words[3] = (double)r->lbfgs.gradient;
-    words[4] = r->lbfgs.iterations;
-    words[5] = r->lbfgs.evaluations;
-    words[6] = r->again;
-    words[7] = r->dropped;
-    words[8] = r->repeated;
-    words[9] = r->lost;
-}
-
-static void dml__sandblaster_read_result(dml_sandblaster_result *r, const double words[DML__SB_WORDS])
-{
-    r->lbfgs.end = (dml_lbfgs_end)words[1];
-    r->lbfgs.value = words[2];
-    r->lbfgs.gradient = (float)words[3];
-    r->lbfgs.iterations = (int)words[4];
-    r->lbfgs.evaluations = (int)words[5];
-    r->again = (int)words[6];
-    r->dropped = (int)words[7];
-    r->repeated = (int)words[8];
-    r->lost = (int)words[9];
-}
+/* ---- all of it ---- */
 
 /* Once all have reported, so that all are told the same. */
 static void dml__sandblaster_dismiss(dml__sandblaster *s)
@@ -26958,7 +27138,7 @@ static dml_status dml__sandblaster_run(dml__sandblaster *s, const dml_lbfgs_opti
     return s->status == DML_OK ? dml__sandblaster_fetch(s, DML__LBFGS_X) : s->status;
 }
 
-static dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml_lbfgs_options *o)
+DML__LOCAL dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml_lbfgs_options *o)
 {
     const int most = s->comm->job->max_requests / 4; /* a quarter isn't the parameter server's */
     if (s->workers > most)
@@ -26973,6 +27153,84 @@ static dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml_lbf
     if (s->helpers && s->reports && s->progress) return dml__sandblaster_run(s, o);
     return dml__ps_fail(s->comm, DML_ERROR_MEMORY, "no memory for Sandblaster's coordinator");
 }
+
+#endif
+
+/* ---- dist/sandblaster.c ---- */
+
+#ifndef DML_DIST_SANDBLASTER_C
+#define DML_DIST_SANDBLASTER_C
+
+#include <string.h>
+
+/* ---- portions ---- */
+
+DML__LOCAL dml_status dml__sandblaster_fetch(dml__sandblaster *s, int vector)
+{
+    float *w = dml_trainer_host(s->trainer, DML_PARAMETERS, 0, s->n);
+    if (!w) return dml_status_of(dml_trainer_context(s->trainer));
+    const dml_status status = dml_ps_wait(s->ps, dml_ps_pull_from(s->ps, vector, w, 0, s->n));
+    return status == DML_OK ? dml_trainer_put(s->trainer, DML_PARAMETERS, 0, s->n) : status;
+}
+
+DML__LOCAL dml_status dml__sandblaster_compute(dml__sandblaster *s, int evaluation, int portion, int x,
+                                               double *loss, double *samples)
+{
+    *loss = *samples = 0;
+    dml_status status = s->fetched == evaluation ? DML_OK : dml__sandblaster_fetch(s, x);
+    if (status != DML_OK) return status;
+    s->fetched = evaluation;
+    status = s->portion(s->user, s->trainer, portion, s->portions, loss, samples);
+    if (status == DML_OK && *samples >= 0 && *samples <= 1e15) return DML_OK;
+    if (status == DML_OK)
+        return dml__ps_fail(s->comm, DML_ERROR_ARGUMENT,
+                            "portion %d of %d has %g samples, it says: it must be 0 or more", portion,
+                            s->portions, *samples);
+    const char *text = dml_error(dml_trainer_context(s->trainer));
+    return dml__ps_fail(s->comm, status, "portion %d of %d failed: %s", portion, s->portions,
+                        *text ? text : dml_status_string(status));
+}
+
+DML__LOCAL dml_status dml__sandblaster_push(dml__sandblaster *s, int gradient, double samples)
+{
+    if (samples == 0) return DML_OK;
+    float *g = dml_trainer_get(s->trainer, DML_GRADIENTS, 0, s->n);
+    if (!g) return dml_status_of(dml_trainer_context(s->trainer));
+    for (size_t i = 0; i < s->n; i++) g[i] *= (float)samples;
+    dml_ps_push_to(s->ps, gradient, g, 0, s->n);
+    return dml_ps_fence(s->ps);
+}
+
+/* ---- the end ---- */
+
+DML__LOCAL void dml__sandblaster_write_result(const dml_sandblaster_result *r, double words[DML__SB_WORDS])
+{
+    words[DML__SB_KIND] = DML__SB_END;
+    words[1] = (double)r->lbfgs.end;
+    words[2] = r->lbfgs.value;
+    words[3] = (double)r->lbfgs.gradient;
+    words[4] = r->lbfgs.iterations;
+    words[5] = r->lbfgs.evaluations;
+    words[6] = r->again;
+    words[7] = r->dropped;
+    words[8] = r->repeated;
+    words[9] = r->lost;
+}
+
+static void dml__sandblaster_read_result(dml_sandblaster_result *r, const double words[DML__SB_WORDS])
+{
+    r->lbfgs.end = (dml_lbfgs_end)words[1];
+    r->lbfgs.value = words[2];
+    r->lbfgs.gradient = (float)words[3];
+    r->lbfgs.iterations = (int)words[4];
+    r->lbfgs.evaluations = (int)words[5];
+    r->again = (int)words[6];
+    r->dropped = (int)words[7];
+    r->repeated = (int)words[8];
+    r->lost = (int)words[9];
+}
+
+/* ---- workers ---- */
 
 /* Does what the coordinator orders. */
 static dml_status dml__sandblaster_help(dml__sandblaster *s)

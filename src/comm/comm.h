@@ -35,7 +35,8 @@ typedef enum dml_reduce_op {
     DML_MIN,
     DML_MAX,
     DML_PROD,
-    DML__REDUCE_OP_COUNT
+    DML__REDUCE_OP_COUNT,
+    DML__REDUCE_OP_LARGEST = 127 /* numbers of dml_comm_add_reduce's are values of the type in C++ too */
 } dml_reduce_op;
 
 /* into[i] = a user's own op of into[i] and from[i], which must be associative and commutative: who comes
@@ -165,7 +166,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
-   NULL, which dml_comm_open returns when memory is short, reads as that. */
+   NULL, which dml_comm_open returns when memory is short, reads as a communicator that failed for that. */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
@@ -378,7 +379,8 @@ DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
    for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
-   another communicator DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
+   a communicator that wasn't split off from this one, nor this one from it, DML_ERROR_ARGUMENT. NULL returns
+   the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 

@@ -418,8 +418,8 @@ static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
 }
 
 /* False for a shape that the header rules out. */
-static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s, const void *in,
-                              const void *out)
+static bool dml__pool2d_start(const dml_pool *pool, dml__pool2d_job *job, const dml_pool2d_shape *s,
+                              const void *in, const void *out)
 {
     if (!s || (s->batch && (!in || !out))) return false;
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
@@ -428,7 +428,7 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s, c
         return false;
     if (s->height > INT32_MAX / s->width) return false;
     memset(job, 0, sizeof *job);
-    job->isa = dml_cpu_isa();
+    job->isa = dml__pool_machine(pool).isa;
     job->shape = s;
     job->out_height = dml__pool2d_out(s->height, s->kernel_h, s->stride_h, s->pad_h, s->out_h);
     job->out_width = dml__pool2d_out(s->width, s->kernel_w, s->stride_w, s->pad_w, s->out_w);
@@ -471,7 +471,7 @@ static dml_status dml__max_pool2d(dml_pool *pool, const dml_pool2d_shape *shape,
                                   float *y, int32_t *argmax)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(pool, &job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     job.argmax_out = argmax;
@@ -495,7 +495,7 @@ DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            const int32_t *argmax, const float *dy, float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape, dy, dx) || (shape->batch && !argmax)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(pool, &job, shape, dy, dx) || (shape->batch && !argmax)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.argmax = argmax;
@@ -507,7 +507,7 @@ DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape
                                           float *y)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape, x, y)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(pool, &job, shape, x, y)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     return dml__pool2d_over_rows(pool, &job, job.out_height, dml__avg_forward_rows);
@@ -517,7 +517,7 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
                                            float beta, float *dx)
 {
     dml__pool2d_job job;
-    if (!dml__pool2d_start(&job, shape, dy, dx)) return DML_ERROR_ARGUMENT;
+    if (!dml__pool2d_start(pool, &job, shape, dy, dx)) return DML_ERROR_ARGUMENT;
     job.x = dy;
     job.y = dx;
     job.beta = beta;
