@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/conv2d.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 

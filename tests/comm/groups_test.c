@@ -185,6 +185,27 @@ static void functions_go_along(void)
     run_on_all(5, custom_body, 0);
 }
 
+/* Sixteen of them, whose numbers the type holds in C++ too; one more is none. */
+static void many_functions_body(test_rank *me)
+{
+    int calls = 0;
+    dml_reduce_op op = DML_SUM;
+    for (int i = 0; i < 16; i++) {
+        op = dml_comm_add_reduce(me->comm, add_squares, &calls);
+        me->bad += (int)op <= (int)DML_PROD || (int)op > (int)DML__REDUCE_OP_LARGEST;
+    }
+    float x = (float)me->rank;
+    me->bad += dml_comm_all_reduce(me->comm, &x, 1, DML_F32, op) != DML_OK || x != (float)(me->world - 1);
+    op = dml_comm_add_reduce(me->comm, add_squares, &calls);
+    me->bad += (int)op > (int)DML__REDUCE_OP_LARGEST;
+    me->bad += dml_comm_all_reduce(me->comm, &x, 1, DML_F32, op) != DML_ERROR_ARGUMENT;
+}
+
+static void sixteen_functions(void)
+{
+    run_on_all(3, many_functions_body, 0);
+}
+
 int main(void)
 {
     RUN(colors_and_keys);
@@ -192,5 +213,6 @@ int main(void)
     RUN(closed_with_something_under_way);
     RUN(groups_come_and_go);
     RUN(functions_go_along);
+    RUN(sixteen_functions);
     return test_report("comm/groups");
 }
