@@ -22909,12 +22909,16 @@ DML__LOCAL dml_status dml__zero_drop_ahead(dml__zero_state *state, dml_trainer *
 
 #endif
 
-/* Under an optimizer that looks at whole parameters, where the one that lies at `at` begins. */
+/* Where a border near `at` may lie: an optimizer that looks at whole parameters must find them whole, and
+   whether a row of a sparse one was met shows in all of its gradient. */
 static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
 {
-    const dml_node *p = trainer->row->whole ? trainer->program->graph->first_parameter : NULL;
-    for (; p; p = p->next_parameter)
-        if (!p->frozen && p->offset <= at && at < p->offset + dml_shape_count(&p->shape)) return p->offset;
+    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
+        const size_t count = dml_shape_count(&p->shape);
+        if (p->frozen || at < p->offset || at >= p->offset + count) continue;
+        if (trainer->row->whole) return p->offset;
+        return p->sparse ? at - (at - p->offset) % (count / (size_t)p->shape.dims[0]) : at;
+    }
     return at;
 }
 

@@ -97,11 +97,11 @@ DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, flo
 #define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
 #define dml__avx2_add(a, b) _mm256_add_ps(a, b)
 /* Of the intrinsic gcc 12 makes the forms that overwrite a factor too, and then runs out of registers: a loop
-   that spills one of its sums is 6 % slower. */
-#if defined(__GNUC__) && !defined(__clang__)
+   that spills one of its sums is 6 % slower. Its operands stand for either syntax (-masm=intel). */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(DML__EMULATED)
 DML__AVX2 DML__INLINE __m256 dml__avx2_fma(__m256 a, __m256 b, __m256 c)
 {
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(a), "x"(b));
     return c;
 }
 #else

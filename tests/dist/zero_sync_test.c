@@ -12,6 +12,7 @@
 #include "ops/op_embedding.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
+#include "ops/op_reduce.h"
 #include "ops/op_shape.h"
 #include "train/checkpoint.h"
 
@@ -425,6 +426,43 @@ static void what_is_told(void)
     }
 }
 
+/* A border between two ranks would cut the second of three rows, whose gradient is once zero in the first
+   rank's part of it alone. */
+static void rows_body(test_rank *me)
+{
+    static const float met[3][3] = { { 1, 1, 1 }, { 0, 0, 1 }, { 1, 1, 1 } };
+    static const float want[9] = { -1, -1, -1, -1.5f, -1.5f, -2.5f, 0, 0, 0 };
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *i = dml_input(graph, "i", DML_I32), *v = dml_input(graph, "v", DML_F32, 3);
+    dml_node *table = dml_parameter(graph, "table", dml_init_constant(0), 3, 3);
+    me->bad += dml_parameter_set_sparse(table, true) != DML_OK;
+    dml_node *sum = dml_sum(dml_mul(dml_embedding_with(i, table), v), dml_all_axes(), false);
+    dml_trainer *trainer = dml_trainer_create(
+        dml_batch_mean(sum, NULL), &(dml_trainer_options){ .batch = 1, .optimizer = dml_sgd(1, 0.5f) });
+    dml_trainer_sync(trainer, dml_zero_sync(me->comm, &(dml_zero_options){ .stage = *(int *)me->user }));
+    for (int step = 0; step < 3; step++) {
+        const int32_t row = step < 2;
+        me->bad += dml_trainer_step(trainer, 1, DML_INPUTS(&row, met[step]), NULL) != DML_OK;
+    }
+    float w[9];
+    me->bad += dml_trainer_gather(trainer) != DML_OK || dml_parameter_read(table, w, 9) != DML_OK;
+    for (int k = 0; k < 9; k++) me->bad += w[k] != want[k];
+    dml_close(context);
+}
+
+static void rows_of_sparse_tables_are_whole(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 20, rows_body, &stage);
+        ranks_run_on(ranks, 2, "local");
+        for (int r = 0; r < 2; r++)
+            CHECK_MESSAGE(!ranks[r].bad && !ranks[r].status, "stage %d: rank %d: %d wrong: %s", stage, r,
+                          ranks[r].bad, ranks[r].error);
+    }
+}
+
 int main(void)
 {
     RUN(any_stage_trains_like_one_rank);
@@ -437,6 +475,7 @@ int main(void)
     RUN(optimizers_of_whole_parameters);
     RUN(a_step_that_overflows_is_skipped_by_all);
     RUN(a_device_with_memory_of_its_own);
+    RUN(rows_of_sparse_tables_are_whole);
     RUN(what_is_told);
     return test_report("dist/zero_sync");
 }
