@@ -3037,7 +3037,7 @@ typedef struct dml_sync {
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
-       not means, times the loss scale if there is one, so that shards of any sizes add up; `samples` is how
+       not means, times a factor if there is a loss scale, so that shards of any sizes add up; `samples` is how
        many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
@@ -38654,8 +38654,15 @@ DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph)
 /* What a trainer with such options begins with; 0: it doesn't scale. */
 DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options);
 
-/* The present factor: 1 for a trainer that doesn't scale. */
+/* The factor of what backward adds to g: 1 for a trainer that doesn't scale. Under a strategy that combines
+   gradients g is a sum over samples, where it is a mean without one, so a power of two that is near the
+   global batch is taken out of it: each sample's gradient has the range in 16 bits that it would have had on
+   one rank. */
 DML__LOCAL double dml__loss_factor(const dml_trainer *trainer);
+
+/* Sets that power of two for a strategy of `ranks` ranks, unless another group of its ranks has one already.
+   All of them are to have rank 0's. */
+DML__LOCAL void dml__begin_sum_unit(dml_trainer *trainer, int ranks);
 
 /* Sets whether g overflowed. Under a strategy every rank finds the same, since every rank holds the same g.
  */
@@ -38736,6 +38743,7 @@ struct dml_trainer {
     float clip_norm, clip_value; /* 0: nothing */
     bool clipped;                /* done */
     float loss_scale;            /* 0: none (train/loss_scale.h) */
+    float sum_unit;              /* that strategies count samples in where there is one; 0: 1 */
     bool overflowed;             /* g isn't finite: found out when it would be clipped */
     uint64_t scaled_steps, skipped;
     double norm; /* of g before clip_norm; NaN while only the device knows */
@@ -38776,6 +38784,12 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
+
+/* Whether its ranks' gradients become one: it sees sums over samples, and never a mean. */
+static inline bool dml__sync_combines(const dml_sync *sync)
+{
+    return sync->ready || sync->finish;
+}
 
 /* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)
@@ -38866,7 +38880,15 @@ DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options)
 
 DML__LOCAL double dml__loss_factor(const dml_trainer *trainer)
 {
-    return trainer->loss_scale > 0.0f ? (double)trainer->loss_scale : 1;
+    const double unit = trainer->sum_unit > 0.0f ? (double)trainer->sum_unit : 1;
+    return trainer->loss_scale > 0.0f ? (double)trainer->loss_scale / unit : 1;
+}
+
+DML__LOCAL void dml__begin_sum_unit(dml_trainer *trainer, int ranks)
+{
+    const double most = dml__sync_combines(&trainer->sync) ? (double)ranks * trainer->program->batch : 1;
+    if (trainer->sum_unit > 0.0f) return;
+    for (trainer->sum_unit = 1; (double)trainer->sum_unit < most;) trainer->sum_unit *= 2;
 }
 
 DML__LOCAL dml_status dml__find_overflow(dml_trainer *trainer)
@@ -38901,7 +38923,7 @@ DML__LOCAL bool dml__step_counts(dml_trainer *trainer)
 
 DML_API float dml_trainer_loss_scale(const dml_trainer *trainer)
 {
-    return trainer ? (float)dml__loss_factor(trainer) : 1.0f;
+    return trainer && trainer->loss_scale > 0.0f ? trainer->loss_scale : 1.0f;
 }
 
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer)
@@ -39611,6 +39633,7 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
+    trainer->sum_unit = 0;
     memset(&trainer->program->ranks, 0, sizeof trainer->program->ranks);
     dml__own_all(trainer);
     if (sync.destroy) sync.destroy(sync.state, trainer);
@@ -39765,11 +39788,6 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 }
 
 /* ---- backward ---- */
-
-static bool dml__sync_combines(const dml_sync *sync)
-{
-    return sync->ready || sync->finish;
-}
 
 static bool dml__sync_attached(const dml_sync *sync)
 {

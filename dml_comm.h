@@ -23387,14 +23387,16 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     dml__note notes[DML__MOST_NOTES];
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
-        DML_ASSERT(numbers < 31);
+        DML_ASSERT(numbers < 30);
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
+    dml__begin_sum_unit(trainer, dml_comm_world_size(comm));
+    real[numbers + 1] = trainer->sum_unit;
     memset(notes, 0, sizeof notes);
     if (trainer->notes) memcpy(notes, trainer->notes, sizeof notes);
     if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
+        dml_comm_broadcast(comm, real, (size_t)numbers + 2, DML_F32, 0) != DML_OK ||
         dml_comm_broadcast(comm, notes, sizeof notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
     bool noted = false;
@@ -23410,6 +23412,7 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     run.scaled_steps = (uint64_t)whole[4];
     run.skipped = (uint64_t)whole[5];
     run.loss_scale = real[numbers];
+    trainer->sum_unit = real[numbers + 1];
     return dml_trainer_set_run(trainer, &run);
 }
 
@@ -24078,13 +24081,17 @@ static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
     dml_trainer_run run = dml_trainer_get_run(trainer);
     int64_t whole[4] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps,
                          (int64_t)run.skipped };
+    dml__begin_sum_unit(trainer, dml_comm_world_size(state->place.inside));
+    float scale[2] = { run.loss_scale, trainer->sum_unit };
     if (dml_comm_broadcast(state->place.inside, whole, 4, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
+        dml_comm_broadcast(state->place.inside, scale, 2, DML_F32, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     run.seed = (uint64_t)whole[0];
     run.steps = (uint64_t)whole[1];
     run.scaled_steps = (uint64_t)whole[2];
     run.skipped = (uint64_t)whole[3];
+    run.loss_scale = scale[0];
+    trainer->sum_unit = scale[1];
     return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
 }
 
@@ -26150,15 +26157,16 @@ static void dml__compressor_follow_run(dml__compressor *c, const dml_trainer *tr
    bit. */
 DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples)
 {
+    const double unit = (double)dml_trainer_loss_scale(trainer) / dml__loss_factor(trainer);
     double whole = 1;
     dml__compressor_follow_run(c, trainer);
     c->code_used = 0;
     c->before = NULL;
     c->fraction = dml__fraction_at(&c->how, dml_trainer_steps(trainer));
     if (c->how.kind == DML_COMPRESS_F16)
-        while (whole < samples) whole *= 2;
+        while (whole * unit < samples) whole *= 2;
     else if (dml__keeps(c) && samples > 0)
-        whole = samples * (double)dml_trainer_loss_scale(trainer);
+        whole = samples * dml__loss_factor(trainer);
     c->unit = (float)(1 / whole);
     c->factor = (float)whole;
 }

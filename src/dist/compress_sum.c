@@ -8,6 +8,7 @@
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 #include "kernels/half.h"
+#include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -161,15 +162,16 @@ static void dml__compressor_follow_run(dml__compressor *c, const dml_trainer *tr
    bit. */
 DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples)
 {
+    const double unit = (double)dml_trainer_loss_scale(trainer) / dml__loss_factor(trainer);
     double whole = 1;
     dml__compressor_follow_run(c, trainer);
     c->code_used = 0;
     c->before = NULL;
     c->fraction = dml__fraction_at(&c->how, dml_trainer_steps(trainer));
     if (c->how.kind == DML_COMPRESS_F16)
-        while (whole < samples) whole *= 2;
+        while (whole * unit < samples) whole *= 2;
     else if (dml__keeps(c) && samples > 0)
-        whole = samples * (double)dml_trainer_loss_scale(trainer);
+        whole = samples * dml__loss_factor(trainer);
     c->unit = (float)(1 / whole);
     c->factor = (float)whole;
 }

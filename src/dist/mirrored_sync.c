@@ -8,6 +8,8 @@
 #include "dist/all_reduce_sync.h"
 #include "dist/buckets.h"
 #include "dist/replicas.h"
+#include "train/loss_scale.h"
+#include "train/trainer_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -80,13 +82,17 @@ static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
     dml_trainer_run run = dml_trainer_get_run(trainer);
     int64_t whole[4] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps,
                          (int64_t)run.skipped };
+    dml__begin_sum_unit(trainer, dml_comm_world_size(state->place.inside));
+    float scale[2] = { run.loss_scale, trainer->sum_unit };
     if (dml_comm_broadcast(state->place.inside, whole, 4, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
+        dml_comm_broadcast(state->place.inside, scale, 2, DML_F32, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
     run.seed = (uint64_t)whole[0];
     run.steps = (uint64_t)whole[1];
     run.scaled_steps = (uint64_t)whole[2];
     run.skipped = (uint64_t)whole[3];
+    run.loss_scale = scale[0];
+    trainer->sum_unit = scale[1];
     return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
 }
 

@@ -8,6 +8,7 @@
 #include "dist/same_strategy.h"
 #include "graph/node.h"
 #include "graph/program_internal.h"
+#include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
 #include <stdio.h>
@@ -65,14 +66,16 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     dml__note notes[DML__MOST_NOTES];
     int numbers = 0;
     for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
-        DML_ASSERT(numbers < 31);
+        DML_ASSERT(numbers < 30);
         real[numbers] = *number;
     }
     real[numbers] = run.loss_scale;
+    dml__begin_sum_unit(trainer, dml_comm_world_size(comm));
+    real[numbers + 1] = trainer->sum_unit;
     memset(notes, 0, sizeof notes);
     if (trainer->notes) memcpy(notes, trainer->notes, sizeof notes);
     if (dml_comm_broadcast(comm, whole, 6, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK ||
+        dml_comm_broadcast(comm, real, (size_t)numbers + 2, DML_F32, 0) != DML_OK ||
         dml_comm_broadcast(comm, notes, sizeof notes, DML_U8, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
     bool noted = false;
@@ -88,6 +91,7 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     run.scaled_steps = (uint64_t)whole[4];
     run.skipped = (uint64_t)whole[5];
     run.loss_scale = real[numbers];
+    trainer->sum_unit = real[numbers + 1];
     return dml_trainer_set_run(trainer, &run);
 }
 

@@ -16,7 +16,15 @@ DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options)
 
 DML__LOCAL double dml__loss_factor(const dml_trainer *trainer)
 {
-    return trainer->loss_scale > 0.0f ? (double)trainer->loss_scale : 1;
+    const double unit = trainer->sum_unit > 0.0f ? (double)trainer->sum_unit : 1;
+    return trainer->loss_scale > 0.0f ? (double)trainer->loss_scale / unit : 1;
+}
+
+DML__LOCAL void dml__begin_sum_unit(dml_trainer *trainer, int ranks)
+{
+    const double most = dml__sync_combines(&trainer->sync) ? (double)ranks * trainer->program->batch : 1;
+    if (trainer->sum_unit > 0.0f) return;
+    for (trainer->sum_unit = 1; (double)trainer->sum_unit < most;) trainer->sum_unit *= 2;
 }
 
 DML__LOCAL dml_status dml__find_overflow(dml_trainer *trainer)
@@ -51,7 +59,7 @@ DML__LOCAL bool dml__step_counts(dml_trainer *trainer)
 
 DML_API float dml_trainer_loss_scale(const dml_trainer *trainer)
 {
-    return trainer ? (float)dml__loss_factor(trainer) : 1.0f;
+    return trainer && trainer->loss_scale > 0.0f ? trainer->loss_scale : 1.0f;
 }
 
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer)

@@ -16,8 +16,15 @@
 /* What a trainer with such options begins with; 0: it doesn't scale. */
 DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options);
 
-/* The present factor: 1 for a trainer that doesn't scale. */
+/* The factor of what backward adds to g: 1 for a trainer that doesn't scale. Under a strategy that combines
+   gradients g is a sum over samples, where it is a mean without one, so a power of two that is near the
+   global batch is taken out of it: each sample's gradient has the range in 16 bits that it would have had on
+   one rank. */
 DML__LOCAL double dml__loss_factor(const dml_trainer *trainer);
+
+/* Sets that power of two for a strategy of `ranks` ranks, unless another group of its ranks has one already.
+   All of them are to have rank 0's. */
+DML__LOCAL void dml__begin_sum_unit(dml_trainer *trainer, int ranks);
 
 /* Sets whether g overflowed. Under a strategy every rank finds the same, since every rank holds the same g.
  */

@@ -21,6 +21,7 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
+    trainer->sum_unit = 0;
     memset(&trainer->program->ranks, 0, sizeof trainer->program->ranks);
     dml__own_all(trainer);
     if (sync.destroy) sync.destroy(sync.state, trainer);
@@ -175,11 +176,6 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 }
 
 /* ---- backward ---- */
-
-static bool dml__sync_combines(const dml_sync *sync)
-{
-    return sync->ready || sync->finish;
-}
 
 static bool dml__sync_attached(const dml_sync *sync)
 {

@@ -72,6 +72,7 @@ struct dml_trainer {
     float clip_norm, clip_value; /* 0: nothing */
     bool clipped;                /* done */
     float loss_scale;            /* 0: none (train/loss_scale.h) */
+    float sum_unit;              /* that strategies count samples in where there is one; 0: 1 */
     bool overflowed;             /* g isn't finite: found out when it would be clipped */
     uint64_t scaled_steps, skipped;
     double norm; /* of g before clip_norm; NaN while only the device knows */
@@ -112,6 +113,12 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
+
+/* Whether its ranks' gradients become one: it sees sums over samples, and never a mean. */
+static inline bool dml__sync_combines(const dml_sync *sync)
+{
+    return sync->ready || sync->finish;
+}
 
 /* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)

@@ -388,6 +388,22 @@ static void a_step_that_overflows_is_skipped_by_all(void)
     }
 }
 
+/* Sums over samples have no larger numbers in 16 bits than one rank's mean has. */
+static void in_f16_ranks_skip_the_steps_that_one_rank_skips(void)
+{
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int stage = 0; stage <= 3; stage++) {
+            job j = plain(ranks, stage);
+            j.options.dtype = DML_F16;
+            j.options.loss_scale = 131072;
+            j.steps = 10;
+            j.uneven = ranks == 3;
+            j.pieces = ranks == 4;
+            compare(&j, 1e-2);
+            CHECK_INT(alone.skipped, 0);
+        }
+}
+
 static void a_device_with_memory_of_its_own(void)
 {
 #ifdef HOST_C
@@ -474,6 +490,7 @@ int main(void)
     RUN(one_rank_owns_all);
     RUN(optimizers_of_whole_parameters);
     RUN(a_step_that_overflows_is_skipped_by_all);
+    RUN(in_f16_ranks_skip_the_steps_that_one_rank_skips);
     RUN(a_device_with_memory_of_its_own);
     RUN(rows_of_sparse_tables_are_whole);
     RUN(what_is_told);
