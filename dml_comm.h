@@ -1260,15 +1260,16 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
    the servers its optimizer with its state and parameters' scales. Each update pushes g and pulls w. In
    synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
    with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
-   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. The learning
-   rate is each worker's own; clipping is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't
-   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. The
-   optimizer's state is the servers' alone: dml_trainer_gather fetches it (and w), for a checkpoint by this
-   worker, from which a run goes on under servers, one rank or any other strategy. In synchrony it goes on as
-   if it had never been stopped (with two workers to the bit; of more, the order in which pushes come decides
-   how sums are rounded), but for what `threshold` holds back and what a 16-bit pull_dtype cuts off; otherwise
-   while other workers push, so do their changes come in between. Source: Li et al., OSDI 2014; TensorFlow's
-   ParameterServerStrategy. */
+   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. Rows of
+   sparse parameters (dml_parameter_set_sparse) for which nothing but zeros comes, in a clock or, out of
+   synchrony, in a push, stay as they are, with their state. The learning rate is each worker's own; clipping
+   is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the
+   start: for LARS and LAMB, for a loss scale, for a moving average. The optimizer's state is the servers'
+   alone: dml_trainer_gather fetches it (and w), for a checkpoint by this worker, from which a run goes on
+   under servers, one rank or any other strategy. In synchrony it goes on as if it had never been stopped
+   (with two workers to the bit; of more, the order in which pushes come decides how sums are rounded), but
+   for what `threshold` holds back and what a 16-bit pull_dtype cuts off; otherwise while other workers push,
+   so do their changes come in between. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options);
 
@@ -1302,12 +1303,12 @@ typedef struct dml_downpour_options {
 
 /* For dml_trainer_sync, on workers; the servers call dml_parameter_server_serve. Between fetches a worker
    goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
-   warm start. What doesn't go is as with dml_parameter_server_sync. dml_trainer_gather pushes what wasn't
-   pushed yet and fetches w and the state of the servers' optimizer, so that a checkpoint has both, the latter
-   as "dml.server.sum.dense_1.weight": Downpour with the same optimizer goes on from it (with other workers'
-   pushes in between, as always), everything else leaves it out. NULL options: all defaults. Source: Dean
-   et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5 (Downpour SGD, Adagrad on
-   the servers, warm start). */
+   warm start. What doesn't go, and what rows stay, is as with dml_parameter_server_sync. dml_trainer_gather
+   pushes what wasn't pushed yet and fetches w and the state of the servers' optimizer, so that a checkpoint
+   has both, the latter as "dml.server.sum.dense_1.weight": Downpour with the same optimizer goes on from it
+   (with other workers' pushes in between, as always), everything else leaves it out. NULL options: all
+   defaults. Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5
+   (Downpour SGD, Adagrad on the servers, warm start). */
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
                                    const dml_downpour_options *options);
 
@@ -20625,9 +20626,22 @@ enum {
     DML__PS_PULL_DTYPE,
     DML__PS_VECTORS,
     DML__PS_SETUP,
+    DML__PS_RUNS, /* the setup ends with so many */
     DML__PS_WORKERS,
     DML__PS_SERVERS,
     DML__PS_TERMS
+};
+
+/* A run of elements, of which the setup has some that don't overlap: its borders, the scales of the learning
+   rate and of the decay, and the width of the rows that it consists of, of which none is cut between servers,
+   nor in what the rule is given; 0: it has no rows. */
+enum {
+    DML__PS_RUN_BEGIN,
+    DML__PS_RUN_END,
+    DML__PS_RUN_LR,
+    DML__PS_RUN_DECAY,
+    DML__PS_RUN_WIDTH,
+    DML__PS_RUN
 };
 
 #define DML__PS_MOST_VECTORS 256
@@ -20649,14 +20663,15 @@ static inline double dml__ps_real(int64_t bits)
     return value;
 }
 
-/* Where server s's range begins; it ends where the next one's begins. */
+/* Where server s's even range would begin (dml__ps_border). */
 static inline size_t dml__ps_range(size_t count, int servers, int s)
 {
     const size_t each = count / (size_t)servers, more = count % (size_t)servers, at = (size_t)s;
     return each * at + (at < more ? at : more);
 }
 
-/* Elements of a piece: all of a range from its first on, but for the last. */
+/* Elements of a piece: all of a range from its first on, but for the last. A push's ends behind them where no
+   row is cut. */
 static inline size_t dml__ps_piece(size_t count)
 {
     const size_t even = count / DML__PS_MOST_PIECES + 1;
@@ -20668,8 +20683,10 @@ typedef struct dml__ps_link {
     dml_comm *all, *peers; /* all ranks of the cluster; those with this one's job */
     int64_t terms[DML__PS_TERMS];
     double *setup;            /* (terms[DML__PS_SETUP]) */
+    const double *runs;       /* (terms[DML__PS_RUNS], DML__PS_RUN): its end */
     size_t *counts;           /* (ranks): of the servers, elements of their ranges, else 0 */
     size_t begin, end, piece; /* of this server's range; of a worker's: 0, count */
+    size_t longest;           /* piece of a push */
     dml_dtype push_dtype, pull_dtype;
 } dml__ps_link;
 
@@ -20677,10 +20694,25 @@ typedef struct dml__ps_link {
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count` and `options` are
-   the workers'. */
+/* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count`, `options` and
+   `runs` are the workers'. */
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
-                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options);
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options,
+                                   size_t runs);
+
+/* The first place from `at` on that cuts no row. */
+DML__LOCAL size_t dml__ps_between_rows(const dml__ps_link *link, size_t at);
+
+/* Where server s's range begins; it ends where the next one's begins, and may have no elements. */
+DML__LOCAL size_t dml__ps_border(const dml__ps_link *link, int s);
+
+/* Where a piece of a push that begins at `at` ends, which itself ends at `end`. */
+DML__LOCAL size_t dml__ps_push_piece(const dml__ps_link *link, size_t at, size_t end);
+
+/* dml_ps_open with a setup that ends with so many runs. */
+DML__LOCAL dml_ps *dml__ps_open_runs(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                                     const dml_ps_options *options, size_t runs);
+
 /* Waits until one of the requests is done, or the job fails; false: that took longer than `seconds` (0: it
    may). */
 DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds);
@@ -20732,7 +20764,7 @@ static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *clu
 }
 
 static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size_t count,
-                                const dml_ps_options *o)
+                                const dml_ps_options *o, size_t runs)
 {
     terms[DML__PS_COUNT] = (int64_t)count;
     terms[DML__PS_CONSISTENCY] = (int64_t)o->consistency;
@@ -20744,6 +20776,7 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
     terms[DML__PS_VECTORS] = o->vectors;
     terms[DML__PS_SETUP] = (int64_t)o->setup_count;
+    terms[DML__PS_RUNS] = (int64_t)runs;
     terms[DML__PS_WORKERS] = cluster->workers;
     terms[DML__PS_SERVERS] = cluster->servers;
 }
@@ -20752,11 +20785,11 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
     static const char *const names[DML__PS_TERMS] = {
-        "count",      "consistency", "staleness", "backup",      "threshold", "idle_s",
-        "push_dtype", "pull_dtype",  "vectors",   "setup_count", "workers",   "servers",
+        "count",      "consistency", "staleness",   "backup", "threshold", "idle_s",  "push_dtype",
+        "pull_dtype", "vectors",     "setup_count", "runs",   "workers",   "servers",
     };
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
-        if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
+        if (mine[i] == first[i] || i == DML__PS_SETUP || i == DML__PS_RUNS) continue;
         if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
             return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
                                 names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
@@ -20768,12 +20801,46 @@ static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int
     return DML_OK;
 }
 
+DML__LOCAL size_t dml__ps_between_rows(const dml__ps_link *link, size_t at)
+{
+    for (int64_t r = 0; r < link->terms[DML__PS_RUNS]; r++) {
+        const double *run = link->runs + r * DML__PS_RUN;
+        const size_t begin = (size_t)run[DML__PS_RUN_BEGIN], width = (size_t)run[DML__PS_RUN_WIDTH];
+        if (width && at > begin && at < (size_t)run[DML__PS_RUN_END])
+            return begin + (at - begin + width - 1) / width * width;
+    }
+    return at;
+}
+
+DML__LOCAL size_t dml__ps_border(const dml__ps_link *link, int s)
+{
+    return dml__ps_between_rows(
+        link, dml__ps_range((size_t)link->terms[DML__PS_COUNT], (int)link->terms[DML__PS_SERVERS], s));
+}
+
+DML__LOCAL size_t dml__ps_push_piece(const dml__ps_link *link, size_t at, size_t end)
+{
+    if (end - at <= link->piece) return end;
+    const size_t whole = dml__ps_between_rows(link, at + link->piece);
+    return whole < end ? whole : end;
+}
+
+static size_t dml__ps_widest(const dml__ps_link *link)
+{
+    size_t widest = 0;
+    for (int64_t r = 0; r < link->terms[DML__PS_RUNS]; r++) {
+        const size_t width = (size_t)link->runs[r * DML__PS_RUN + DML__PS_RUN_WIDTH];
+        if (width > widest) widest = width;
+    }
+    return widest;
+}
+
 static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const dml_cluster *cluster,
-                                size_t count, const dml_ps_options *o)
+                                size_t count, const dml_ps_options *o, size_t runs)
 {
     const bool server = dml_cluster_is_server(cluster);
     int64_t mine[DML__PS_TERMS];
-    dml__ps_write_terms(mine, cluster, count, o);
+    dml__ps_write_terms(mine, cluster, count, o, runs);
     memcpy(link->terms, mine, sizeof mine);
     dml_status status = dml_comm_broadcast(link->all, link->terms, DML__PS_TERMS, DML_I64, 0);
     if (status == DML_OK) status = dml__ps_compare(link->all, mine, link->terms, server);
@@ -20785,20 +20852,24 @@ static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const d
     if (!link->setup || !link->counts)
         return dml__ps_fail(link->all, DML_ERROR_MEMORY, "no memory for a parameter server");
     if (cluster->rank == 0 && setup) memcpy(link->setup, o->setup, setup * sizeof *link->setup);
+    status = dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+    if (status != DML_OK) return status;
+    link->runs = link->setup + setup - (size_t)link->terms[DML__PS_RUNS] * DML__PS_RUN;
     for (int s = 0; s < cluster->servers; s++)
-        link->counts[cluster->workers + s] =
-            dml__ps_range(n, cluster->servers, s + 1) - dml__ps_range(n, cluster->servers, s);
+        link->counts[cluster->workers + s] = dml__ps_border(link, s + 1) - dml__ps_border(link, s);
     const int s = cluster->rank - cluster->workers;
-    link->begin = server ? dml__ps_range(n, cluster->servers, s) : 0;
-    link->end = server ? dml__ps_range(n, cluster->servers, s + 1) : n;
+    link->begin = server ? dml__ps_border(link, s) : 0;
+    link->end = server ? dml__ps_border(link, s + 1) : n;
     link->piece = dml__ps_piece(n);
+    link->longest = link->piece + dml__ps_widest(link);
     link->push_dtype = (dml_dtype)link->terms[DML__PS_PUSH_DTYPE];
     link->pull_dtype = (dml_dtype)link->terms[DML__PS_PULL_DTYPE];
-    return dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
-                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options)
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options,
+                                   size_t runs)
 {
     memset(link, 0, sizeof *link);
     if (!comm || dml_comm_status(comm)) return dml_comm_status(comm);
@@ -20824,7 +20895,7 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
         return dml_comm_status(comm)
                    ? dml_comm_status(comm)
                    : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
-    return dml__ps_agree(link, memory, cluster, count, options);
+    return dml__ps_agree(link, memory, cluster, count, options, runs);
 }
 
 typedef struct dml__ps_any {
@@ -21030,8 +21101,7 @@ DML__LOCAL void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER],
 
 DML__LOCAL bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to)
 {
-    const size_t first = dml__ps_range(ps->count, ps->servers, s),
-                 last = dml__ps_range(ps->count, ps->servers, s + 1);
+    const size_t first = dml__ps_border(&ps->link, s), last = dml__ps_border(&ps->link, s + 1);
     *from = begin > first ? begin : first;
     *to = end < last ? end : last;
     return *from < *to;
@@ -21068,12 +21138,12 @@ static bool dml__ps_push_all(dml_ps *ps, dml__ps_operation *operation, const voi
     header[DML__PS_BEGIN] = (int64_t)from;
     header[DML__PS_END] = (int64_t)to;
     header[DML__PS_SENT] = -1;
-    for (size_t at = from; at < to; at += ps->link.piece) {
-        const size_t count = to - at < ps->link.piece ? to - at : ps->link.piece;
+    for (size_t at = from, end; at < to; at = end) {
+        end = dml__ps_push_piece(&ps->link, at, to);
         const char *piece = (const char *)data + (at - operation->begin) * element;
-        if (!dml__ps_add(
-                ps, operation,
-                dml_comm_send_start(ps->link.all, piece, count, dtype, ps->workers + server, DML__PS_TAG_UP)))
+        if (!dml__ps_add(ps, operation,
+                         dml_comm_send_start(ps->link.all, piece, end - at, dtype, ps->workers + server,
+                                             DML__PS_TAG_UP)))
             return false;
     }
     return dml__ps_say(ps, server, header) == DML_OK;
@@ -21152,10 +21222,10 @@ static bool dml__ps_push_range(dml_ps *ps, dml__ps_operation *operation, const f
                                 to);
     }
     for (size_t i = 0; i < to - from; i++) ps->residual[from + i] += mine[i];
-    for (size_t at = from; at < to; at += ps->link.piece)
-        if (!dml__ps_push_some(ps, operation, header, server, at,
-                               to - at < ps->link.piece ? to : at + ps->link.piece))
-            return false;
+    for (size_t at = from, end; at < to; at = end) {
+        end = dml__ps_push_piece(&ps->link, at, to);
+        if (!dml__ps_push_some(ps, operation, header, server, at, end)) return false;
+    }
     return true;
 }
 
@@ -21417,8 +21487,8 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
     return status == DML_OK ? dml_comm_barrier(ps->link.all) : status; /* till the servers are ready */
 }
 
-DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
-                            const dml_ps_options *options)
+DML__LOCAL dml_ps *dml__ps_open_runs(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
+                                     const dml_ps_options *options, size_t runs)
 {
     const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml__memory memory;
@@ -21440,11 +21510,17 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t cou
     ps->threshold = o.threshold;
     dml_status status = dml_cluster_is_server(cluster)
                             ? dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a server called dml_ps_open")
-                            : dml__ps_meet(&ps->link, &ps->memory, comm, cluster, count, &o);
+                            : dml__ps_meet(&ps->link, &ps->memory, comm, cluster, count, &o, runs);
     if (status == DML_OK) status = dml__ps_open_in(ps, cluster, w, &o);
     if (status == DML_OK) return ps;
     dml__ps_free(ps);
     return NULL;
+}
+
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                            const dml_ps_options *options)
+{
+    return dml__ps_open_runs(comm, cluster, count, w, options, 0);
 }
 
 DML_API dml_status dml_ps_close(dml_ps *ps)
@@ -21630,7 +21706,7 @@ typedef struct dml__ps_guest {
     int first_pull, pull_count;
     bool answering;
     size_t sent;
-    char *up[2], *down[2]; /* (piece) f32 each */
+    char *up[2], *down[2]; /* (longest piece) f32 each */
 } dml__ps_guest;
 
 typedef struct dml__ps_server {
@@ -21645,11 +21721,11 @@ typedef struct dml__ps_server {
     float *vectors;          /* (1 + vectors, count) */
     float *sum;              /* (count): synchronous: of the pushes of clock `applied` */
     dml__ps_weights weights; /* of what was added to it */
-    float *line;             /* (piece): elements of a push, in f32 and each in its place */
+    float *line;             /* (longest piece): elements of a push, in f32 and each in its place */
     dml__reduction adding;
     dml__ps_guest *guests;  /* (workers) */
     dml_request **requests; /* (workers, DML__PS_FOR) */
-    char *stages;           /* (workers, 4, piece) f32 */
+    char *stages;           /* (workers, 4, longest piece) f32 */
     dml_ps_report report;
     dml_status status;
 } dml__ps_server;
@@ -21690,7 +21766,7 @@ DML__LOCAL void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest);
 
 #include <math.h>
 
-#define DML__PS_BLOCK 65536 /* elements that are applied at once */
+#define DML__PS_BLOCK 65536 /* elements that are applied at once, and the rest of a row */
 
 /* sum += weight x */
 static void dml__ps_add_weighted(const dml__ps_server *server, size_t n, double weight, const float *x,
@@ -21729,11 +21805,13 @@ static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count,
 DML__LOCAL void dml__ps_apply_clock(dml__ps_server *server)
 {
     dml__ps_weights *weights = &server->weights;
+    const size_t first = server->link.begin;
     for (size_t run = 0; run < weights->runs; run++) {
         const size_t end = dml__ps_weights_end(weights, run);
         if (!(weights->weight[run] > 0)) continue;
         for (size_t at = weights->begin[run], n; at < end; at += n) {
-            n = end - at < DML__PS_BLOCK ? end - at : DML__PS_BLOCK;
+            const size_t block = dml__ps_between_rows(&server->link, first + at + DML__PS_BLOCK) - first;
+            n = (block < end ? block : end) - at;
             dml__ps_scale(n, 1 / weights->weight[run], server->sum + at);
             dml__ps_apply_to(server, at, n, server->sum + at, server->applied, server->rate);
             memset(server->sum + at, 0, n * sizeof *server->sum);
@@ -21847,13 +21925,13 @@ static bool dml__ps_has_places(const dml__ps_guest *guest)
 /* Asks for the next piece, if there is one and room for it. */
 static void dml__ps_ask(dml__ps_server *server, dml__ps_guest *guest, int which)
 {
-    const size_t left = guest->push_end - guest->asked;
-    if (left == 0) return;
-    const size_t n = left < server->link.piece ? left : server->link.piece;
-    guest->piece_begin[which] = guest->asked;
-    guest->piece_end[which] = guest->asked += n;
+    const size_t at = guest->asked, first = server->link.begin;
+    if (at == guest->push_end) return;
+    const size_t end = dml__ps_push_piece(&server->link, first + at, first + guest->push_end) - first;
+    guest->piece_begin[which] = at;
+    guest->piece_end[which] = guest->asked = end;
     dml__ps_started(server, guest, DML__PS_FOR_UP + which,
-                    dml_comm_receive_start(server->link.all, guest->up[which], n,
+                    dml_comm_receive_start(server->link.all, guest->up[which], end - at,
                                            dml__ps_dtype_of(server, guest), (int)(guest - server->guests),
                                            DML__PS_TAG_UP));
 }
@@ -22103,7 +22181,7 @@ static bool dml__ps_is_sound(const dml__ps_server *server, const int64_t *header
     if (kind == DML__PS_AXPBY || kind == DML__PS_DOT || kind == DML__PS_LARGEST)
         return begin >= 0 && begin <= vectors;
     if (kind != DML__PS_PUSH && kind != DML__PS_PULL) return true;
-    const int64_t piece = (int64_t)server->link.piece;
+    const int64_t piece = (int64_t)server->link.longest;
     return begin >= (int64_t)server->link.begin && begin < end && end <= (int64_t)server->link.end &&
            (sent == -1 || (sent >= 0 && sent <= end - begin && end - begin <= piece));
 }
@@ -22204,7 +22282,7 @@ static bool dml__ps_equip(dml__ps_server *server)
     dml__memory *memory = &server->memory;
     const size_t workers = (size_t)server->workers, n = server->count;
     const size_t vectors = 1 + (size_t)server->link.terms[DML__PS_VECTORS];
-    const size_t piece = (server->link.piece * sizeof(float) + 63) / 64 * 64;
+    const size_t piece = (server->link.longest * sizeof(float) + 63) / 64 * 64;
     if (n > SIZE_MAX / 8 / vectors) return false;
     server->vectors = (float *)dml__allocate_array(memory, n * vectors, sizeof(float));
     server->guests = (dml__ps_guest *)dml__allocate_array(memory, workers, sizeof *server->guests);
@@ -22291,7 +22369,7 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
     if (dml_comm_status(comm)) return dml_comm_status(comm);
     if (cluster->status == DML_OK && !dml_cluster_is_server(cluster))
         return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a worker called dml_ps_serve");
-    server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o);
+    server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o, 0);
     if (server.status == DML_OK) server.status = dml__ps_prepare(&server);
     if (server.status == DML_OK) {
         dml_comm_outlive(comm);
@@ -26333,7 +26411,7 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
 #endif
 
 /* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps it has taken, its numbers, and
-   runs of parameters with the same scales, of four numbers each. */
+   runs of parameters with the same scales and, of sparse ones, rows of the same width. */
 enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_TAKEN, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
@@ -26341,7 +26419,7 @@ typedef struct dml__ps_optimizer {
     dml_optimizer optimizer;
     uint64_t taken; /* steps, before the servers' */
     size_t begin;   /* of the server's range */
-    double *runs;   /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    double *runs;   /* (run_count, DML__PS_RUN) */
     size_t run_count;
     float *state[DML__MAX_STATES]; /* the server's vectors 1 and up */
 } dml__ps_optimizer;
@@ -26364,33 +26442,34 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
         *number = (float)setup[at];
     }
     o->begin = begin;
-    o->run_count = (setup_count - at) / 4;
-    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
+    o->run_count = (setup_count - at) / DML__PS_RUN;
+    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, DML__PS_RUN * sizeof(double));
     if (!o->runs) return DML_ERROR_MEMORY;
-    memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
+    memcpy(o->runs, setup + at, DML__PS_RUN * o->run_count * sizeof(double));
     for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) o->state[s] = vectors + (size_t)s * count;
     return DML_OK;
 }
 
-/* One run at a time; `rate` is the learning rate. */
+/* One run at a time, of whole rows where it has some; `rate` is the learning rate. */
 static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count, float *w, const float *g,
                                           uint64_t step, double rate)
 {
     const dml__ps_optimizer *o = (const dml__ps_optimizer *)user;
     dml_status status = DML_OK;
     for (size_t r = 0; r < o->run_count && status == DML_OK; r++) {
-        const double *run = o->runs + 4 * r;
-        const size_t first = (size_t)run[0] > begin ? (size_t)run[0] : begin;
-        const size_t end = (size_t)run[1] < begin + count ? (size_t)run[1] : begin + count;
+        const double *run = o->runs + DML__PS_RUN * r;
+        const size_t run_begin = (size_t)run[DML__PS_RUN_BEGIN], run_end = (size_t)run[DML__PS_RUN_END];
+        const size_t first = run_begin > begin ? run_begin : begin;
+        const size_t end = run_end < begin + count ? run_end : begin + count;
         if (first >= end) continue;
         dml_optimizer mine = o->optimizer;
         float *state[DML__MAX_STATES];
-        mine.lr = (float)rate * (float)run[2];
-        mine.weight_decay *= (float)run[3];
+        mine.lr = (float)rate * (float)run[DML__PS_RUN_LR];
+        mine.weight_decay *= (float)run[DML__PS_RUN_DECAY];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, o->taken + step, end - first, w + (first - begin),
-                                      g + (first - begin), state);
+        status = dml__optimizer_update_rows(&mine, NULL, o->taken + step, (size_t)run[DML__PS_RUN_WIDTH],
+                                            end - first, w + (first - begin), g + (first - begin), state);
     }
     return status;
 }
@@ -26428,9 +26507,9 @@ static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_o
     return NULL;
 }
 
-/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
+/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. *runs: how many runs. */
 static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
-                                  double *to)
+                                  double *to, size_t *runs)
 {
     const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
     dml_optimizer o = *optimizer;
@@ -26444,20 +26523,27 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
         if (to) to[at] = (double)*number;
     const dml_node *last = NULL;
+    size_t last_width = 0;
+    *runs = 0;
     for (; p; p = p->next_parameter) {
-        const size_t end = p->offset + dml_shape_count(&p->shape);
+        const size_t count = dml_shape_count(&p->shape);
+        const size_t width = p->sparse ? count / (size_t)p->shape.dims[0] : 0;
         if (p->frozen) continue;
-        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale;
+        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale &&
+                          last_width == width;
         if (!same) {
             run = at;
-            at += 4;
+            at += DML__PS_RUN;
+            ++*runs;
         }
         last = p;
+        last_width = width;
         if (!to) continue;
-        if (!same) to[run] = (double)p->offset;
-        to[run + 1] = (double)end;
-        to[run + 2] = (double)p->lr_scale;
-        to[run + 3] = (double)p->decay_scale;
+        if (!same) to[run + DML__PS_RUN_BEGIN] = (double)p->offset;
+        to[run + DML__PS_RUN_END] = (double)(p->offset + count);
+        to[run + DML__PS_RUN_LR] = (double)p->lr_scale;
+        to[run + DML__PS_RUN_DECAY] = (double)p->decay_scale;
+        to[run + DML__PS_RUN_WIDTH] = (double)width;
     }
     return at;
 }
@@ -26468,6 +26554,7 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
 {
     dml__memory memory;
     dml_ps_options o = *options;
+    size_t runs;
     const char *fault = dml__ps_trainer_fault(trainer, optimizer);
     dml__memory_init(&memory, &o.allocator, NULL, 0);
     if (fault) {
@@ -26477,12 +26564,12 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
     o.vectors = dml_optimizer_states(optimizer);
-    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL, &runs);
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
-    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup, &runs);
     o.setup = setup;
     if (w && setup)
-        *ps = dml_ps_open(comm, cluster, n, w, &o);
+        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
     else
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
     dml__release(&memory, setup);

@@ -223,8 +223,8 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
     return status == DML_OK ? dml_comm_barrier(ps->link.all) : status; /* till the servers are ready */
 }
 
-DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
-                            const dml_ps_options *options)
+DML__LOCAL dml_ps *dml__ps_open_runs(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
+                                     const dml_ps_options *options, size_t runs)
 {
     const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml__memory memory;
@@ -246,11 +246,17 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t cou
     ps->threshold = o.threshold;
     dml_status status = dml_cluster_is_server(cluster)
                             ? dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a server called dml_ps_open")
-                            : dml__ps_meet(&ps->link, &ps->memory, comm, cluster, count, &o);
+                            : dml__ps_meet(&ps->link, &ps->memory, comm, cluster, count, &o, runs);
     if (status == DML_OK) status = dml__ps_open_in(ps, cluster, w, &o);
     if (status == DML_OK) return ps;
     dml__ps_free(ps);
     return NULL;
+}
+
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                            const dml_ps_options *options)
+{
+    return dml__ps_open_runs(comm, cluster, count, w, options, 0);
 }
 
 DML_API dml_status dml_ps_close(dml_ps *ps)

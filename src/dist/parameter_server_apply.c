@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#define DML__PS_BLOCK 65536 /* elements that are applied at once */
+#define DML__PS_BLOCK 65536 /* elements that are applied at once, and the rest of a row */
 
 /* sum += weight x */
 static void dml__ps_add_weighted(const dml__ps_server *server, size_t n, double weight, const float *x,
@@ -44,11 +44,13 @@ static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count,
 DML__LOCAL void dml__ps_apply_clock(dml__ps_server *server)
 {
     dml__ps_weights *weights = &server->weights;
+    const size_t first = server->link.begin;
     for (size_t run = 0; run < weights->runs; run++) {
         const size_t end = dml__ps_weights_end(weights, run);
         if (!(weights->weight[run] > 0)) continue;
         for (size_t at = weights->begin[run], n; at < end; at += n) {
-            n = end - at < DML__PS_BLOCK ? end - at : DML__PS_BLOCK;
+            const size_t block = dml__ps_between_rows(&server->link, first + at + DML__PS_BLOCK) - first;
+            n = (block < end ? block : end) - at;
             dml__ps_scale(n, 1 / weights->weight[run], server->sum + at);
             dml__ps_apply_to(server, at, n, server->sum + at, server->applied, server->rate);
             memset(server->sum + at, 0, n * sizeof *server->sum);

@@ -54,9 +54,22 @@ enum {
     DML__PS_PULL_DTYPE,
     DML__PS_VECTORS,
     DML__PS_SETUP,
+    DML__PS_RUNS, /* the setup ends with so many */
     DML__PS_WORKERS,
     DML__PS_SERVERS,
     DML__PS_TERMS
+};
+
+/* A run of elements, of which the setup has some that don't overlap: its borders, the scales of the learning
+   rate and of the decay, and the width of the rows that it consists of, of which none is cut between servers,
+   nor in what the rule is given; 0: it has no rows. */
+enum {
+    DML__PS_RUN_BEGIN,
+    DML__PS_RUN_END,
+    DML__PS_RUN_LR,
+    DML__PS_RUN_DECAY,
+    DML__PS_RUN_WIDTH,
+    DML__PS_RUN
 };
 
 #define DML__PS_MOST_VECTORS 256
@@ -78,14 +91,15 @@ static inline double dml__ps_real(int64_t bits)
     return value;
 }
 
-/* Where server s's range begins; it ends where the next one's begins. */
+/* Where server s's even range would begin (dml__ps_border). */
 static inline size_t dml__ps_range(size_t count, int servers, int s)
 {
     const size_t each = count / (size_t)servers, more = count % (size_t)servers, at = (size_t)s;
     return each * at + (at < more ? at : more);
 }
 
-/* Elements of a piece: all of a range from its first on, but for the last. */
+/* Elements of a piece: all of a range from its first on, but for the last. A push's ends behind them where no
+   row is cut. */
 static inline size_t dml__ps_piece(size_t count)
 {
     const size_t even = count / DML__PS_MOST_PIECES + 1;
@@ -97,8 +111,10 @@ typedef struct dml__ps_link {
     dml_comm *all, *peers; /* all ranks of the cluster; those with this one's job */
     int64_t terms[DML__PS_TERMS];
     double *setup;            /* (terms[DML__PS_SETUP]) */
+    const double *runs;       /* (terms[DML__PS_RUNS], DML__PS_RUN): its end */
     size_t *counts;           /* (ranks): of the servers, elements of their ranges, else 0 */
     size_t begin, end, piece; /* of this server's range; of a worker's: 0, count */
+    size_t longest;           /* piece of a push */
     dml_dtype push_dtype, pull_dtype;
 } dml__ps_link;
 
@@ -106,10 +122,25 @@ typedef struct dml__ps_link {
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count` and `options` are
-   the workers'. */
+/* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count`, `options` and
+   `runs` are the workers'. */
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
-                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options);
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options,
+                                   size_t runs);
+
+/* The first place from `at` on that cuts no row. */
+DML__LOCAL size_t dml__ps_between_rows(const dml__ps_link *link, size_t at);
+
+/* Where server s's range begins; it ends where the next one's begins, and may have no elements. */
+DML__LOCAL size_t dml__ps_border(const dml__ps_link *link, int s);
+
+/* Where a piece of a push that begins at `at` ends, which itself ends at `end`. */
+DML__LOCAL size_t dml__ps_push_piece(const dml__ps_link *link, size_t at, size_t end);
+
+/* dml_ps_open with a setup that ends with so many runs. */
+DML__LOCAL dml_ps *dml__ps_open_runs(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                                     const dml_ps_options *options, size_t runs);
+
 /* Waits until one of the requests is done, or the job fails; false: that took longer than `seconds` (0: it
    may). */
 DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests, int count, double seconds);

@@ -50,7 +50,7 @@ static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *clu
 }
 
 static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size_t count,
-                                const dml_ps_options *o)
+                                const dml_ps_options *o, size_t runs)
 {
     terms[DML__PS_COUNT] = (int64_t)count;
     terms[DML__PS_CONSISTENCY] = (int64_t)o->consistency;
@@ -62,6 +62,7 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
     terms[DML__PS_VECTORS] = o->vectors;
     terms[DML__PS_SETUP] = (int64_t)o->setup_count;
+    terms[DML__PS_RUNS] = (int64_t)runs;
     terms[DML__PS_WORKERS] = cluster->workers;
     terms[DML__PS_SERVERS] = cluster->servers;
 }
@@ -70,11 +71,11 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
     static const char *const names[DML__PS_TERMS] = {
-        "count",      "consistency", "staleness", "backup",      "threshold", "idle_s",
-        "push_dtype", "pull_dtype",  "vectors",   "setup_count", "workers",   "servers",
+        "count",      "consistency", "staleness",   "backup", "threshold", "idle_s",  "push_dtype",
+        "pull_dtype", "vectors",     "setup_count", "runs",   "workers",   "servers",
     };
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
-        if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
+        if (mine[i] == first[i] || i == DML__PS_SETUP || i == DML__PS_RUNS) continue;
         if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
             return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
                                 names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
@@ -86,12 +87,46 @@ static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int
     return DML_OK;
 }
 
+DML__LOCAL size_t dml__ps_between_rows(const dml__ps_link *link, size_t at)
+{
+    for (int64_t r = 0; r < link->terms[DML__PS_RUNS]; r++) {
+        const double *run = link->runs + r * DML__PS_RUN;
+        const size_t begin = (size_t)run[DML__PS_RUN_BEGIN], width = (size_t)run[DML__PS_RUN_WIDTH];
+        if (width && at > begin && at < (size_t)run[DML__PS_RUN_END])
+            return begin + (at - begin + width - 1) / width * width;
+    }
+    return at;
+}
+
+DML__LOCAL size_t dml__ps_border(const dml__ps_link *link, int s)
+{
+    return dml__ps_between_rows(
+        link, dml__ps_range((size_t)link->terms[DML__PS_COUNT], (int)link->terms[DML__PS_SERVERS], s));
+}
+
+DML__LOCAL size_t dml__ps_push_piece(const dml__ps_link *link, size_t at, size_t end)
+{
+    if (end - at <= link->piece) return end;
+    const size_t whole = dml__ps_between_rows(link, at + link->piece);
+    return whole < end ? whole : end;
+}
+
+static size_t dml__ps_widest(const dml__ps_link *link)
+{
+    size_t widest = 0;
+    for (int64_t r = 0; r < link->terms[DML__PS_RUNS]; r++) {
+        const size_t width = (size_t)link->runs[r * DML__PS_RUN + DML__PS_RUN_WIDTH];
+        if (width > widest) widest = width;
+    }
+    return widest;
+}
+
 static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const dml_cluster *cluster,
-                                size_t count, const dml_ps_options *o)
+                                size_t count, const dml_ps_options *o, size_t runs)
 {
     const bool server = dml_cluster_is_server(cluster);
     int64_t mine[DML__PS_TERMS];
-    dml__ps_write_terms(mine, cluster, count, o);
+    dml__ps_write_terms(mine, cluster, count, o, runs);
     memcpy(link->terms, mine, sizeof mine);
     dml_status status = dml_comm_broadcast(link->all, link->terms, DML__PS_TERMS, DML_I64, 0);
     if (status == DML_OK) status = dml__ps_compare(link->all, mine, link->terms, server);
@@ -103,20 +138,24 @@ static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const d
     if (!link->setup || !link->counts)
         return dml__ps_fail(link->all, DML_ERROR_MEMORY, "no memory for a parameter server");
     if (cluster->rank == 0 && setup) memcpy(link->setup, o->setup, setup * sizeof *link->setup);
+    status = dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+    if (status != DML_OK) return status;
+    link->runs = link->setup + setup - (size_t)link->terms[DML__PS_RUNS] * DML__PS_RUN;
     for (int s = 0; s < cluster->servers; s++)
-        link->counts[cluster->workers + s] =
-            dml__ps_range(n, cluster->servers, s + 1) - dml__ps_range(n, cluster->servers, s);
+        link->counts[cluster->workers + s] = dml__ps_border(link, s + 1) - dml__ps_border(link, s);
     const int s = cluster->rank - cluster->workers;
-    link->begin = server ? dml__ps_range(n, cluster->servers, s) : 0;
-    link->end = server ? dml__ps_range(n, cluster->servers, s + 1) : n;
+    link->begin = server ? dml__ps_border(link, s) : 0;
+    link->end = server ? dml__ps_border(link, s + 1) : n;
     link->piece = dml__ps_piece(n);
+    link->longest = link->piece + dml__ps_widest(link);
     link->push_dtype = (dml_dtype)link->terms[DML__PS_PUSH_DTYPE];
     link->pull_dtype = (dml_dtype)link->terms[DML__PS_PULL_DTYPE];
-    return dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
-                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options)
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options,
+                                   size_t runs)
 {
     memset(link, 0, sizeof *link);
     if (!comm || dml_comm_status(comm)) return dml_comm_status(comm);
@@ -142,7 +181,7 @@ DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_
         return dml_comm_status(comm)
                    ? dml_comm_status(comm)
                    : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
-    return dml__ps_agree(link, memory, cluster, count, options);
+    return dml__ps_agree(link, memory, cluster, count, options, runs);
 }
 
 typedef struct dml__ps_any {

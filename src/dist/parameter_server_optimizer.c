@@ -11,7 +11,7 @@
 #include "train/optimizer_internal.h"
 
 /* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps it has taken, its numbers, and
-   runs of parameters with the same scales, of four numbers each. */
+   runs of parameters with the same scales and, of sparse ones, rows of the same width. */
 enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_TAKEN, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
@@ -19,7 +19,7 @@ typedef struct dml__ps_optimizer {
     dml_optimizer optimizer;
     uint64_t taken; /* steps, before the servers' */
     size_t begin;   /* of the server's range */
-    double *runs;   /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    double *runs;   /* (run_count, DML__PS_RUN) */
     size_t run_count;
     float *state[DML__MAX_STATES]; /* the server's vectors 1 and up */
 } dml__ps_optimizer;
@@ -42,33 +42,34 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
         *number = (float)setup[at];
     }
     o->begin = begin;
-    o->run_count = (setup_count - at) / 4;
-    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
+    o->run_count = (setup_count - at) / DML__PS_RUN;
+    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, DML__PS_RUN * sizeof(double));
     if (!o->runs) return DML_ERROR_MEMORY;
-    memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
+    memcpy(o->runs, setup + at, DML__PS_RUN * o->run_count * sizeof(double));
     for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) o->state[s] = vectors + (size_t)s * count;
     return DML_OK;
 }
 
-/* One run at a time; `rate` is the learning rate. */
+/* One run at a time, of whole rows where it has some; `rate` is the learning rate. */
 static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count, float *w, const float *g,
                                           uint64_t step, double rate)
 {
     const dml__ps_optimizer *o = (const dml__ps_optimizer *)user;
     dml_status status = DML_OK;
     for (size_t r = 0; r < o->run_count && status == DML_OK; r++) {
-        const double *run = o->runs + 4 * r;
-        const size_t first = (size_t)run[0] > begin ? (size_t)run[0] : begin;
-        const size_t end = (size_t)run[1] < begin + count ? (size_t)run[1] : begin + count;
+        const double *run = o->runs + DML__PS_RUN * r;
+        const size_t run_begin = (size_t)run[DML__PS_RUN_BEGIN], run_end = (size_t)run[DML__PS_RUN_END];
+        const size_t first = run_begin > begin ? run_begin : begin;
+        const size_t end = run_end < begin + count ? run_end : begin + count;
         if (first >= end) continue;
         dml_optimizer mine = o->optimizer;
         float *state[DML__MAX_STATES];
-        mine.lr = (float)rate * (float)run[2];
-        mine.weight_decay *= (float)run[3];
+        mine.lr = (float)rate * (float)run[DML__PS_RUN_LR];
+        mine.weight_decay *= (float)run[DML__PS_RUN_DECAY];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, o->taken + step, end - first, w + (first - begin),
-                                      g + (first - begin), state);
+        status = dml__optimizer_update_rows(&mine, NULL, o->taken + step, (size_t)run[DML__PS_RUN_WIDTH],
+                                            end - first, w + (first - begin), g + (first - begin), state);
     }
     return status;
 }
@@ -106,9 +107,9 @@ static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_o
     return NULL;
 }
 
-/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
+/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. *runs: how many runs. */
 static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, uint64_t taken,
-                                  double *to)
+                                  double *to, size_t *runs)
 {
     const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
     dml_optimizer o = *optimizer;
@@ -122,20 +123,27 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
         if (to) to[at] = (double)*number;
     const dml_node *last = NULL;
+    size_t last_width = 0;
+    *runs = 0;
     for (; p; p = p->next_parameter) {
-        const size_t end = p->offset + dml_shape_count(&p->shape);
+        const size_t count = dml_shape_count(&p->shape);
+        const size_t width = p->sparse ? count / (size_t)p->shape.dims[0] : 0;
         if (p->frozen) continue;
-        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale;
+        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale &&
+                          last_width == width;
         if (!same) {
             run = at;
-            at += 4;
+            at += DML__PS_RUN;
+            ++*runs;
         }
         last = p;
+        last_width = width;
         if (!to) continue;
-        if (!same) to[run] = (double)p->offset;
-        to[run + 1] = (double)end;
-        to[run + 2] = (double)p->lr_scale;
-        to[run + 3] = (double)p->decay_scale;
+        if (!same) to[run + DML__PS_RUN_BEGIN] = (double)p->offset;
+        to[run + DML__PS_RUN_END] = (double)(p->offset + count);
+        to[run + DML__PS_RUN_LR] = (double)p->lr_scale;
+        to[run + DML__PS_RUN_DECAY] = (double)p->decay_scale;
+        to[run + DML__PS_RUN_WIDTH] = (double)width;
     }
     return at;
 }
@@ -146,6 +154,7 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
 {
     dml__memory memory;
     dml_ps_options o = *options;
+    size_t runs;
     const char *fault = dml__ps_trainer_fault(trainer, optimizer);
     dml__memory_init(&memory, &o.allocator, NULL, 0);
     if (fault) {
@@ -155,12 +164,12 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
     const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
     o.vectors = dml_optimizer_states(optimizer);
-    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, taken, NULL, &runs);
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
-    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup, &runs);
     o.setup = setup;
     if (w && setup)
-        *ps = dml_ps_open(comm, cluster, n, w, &o);
+        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
     else
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
     dml__release(&memory, setup);

@@ -40,13 +40,13 @@ static bool dml__ps_has_places(const dml__ps_guest *guest)
 /* Asks for the next piece, if there is one and room for it. */
 static void dml__ps_ask(dml__ps_server *server, dml__ps_guest *guest, int which)
 {
-    const size_t left = guest->push_end - guest->asked;
-    if (left == 0) return;
-    const size_t n = left < server->link.piece ? left : server->link.piece;
-    guest->piece_begin[which] = guest->asked;
-    guest->piece_end[which] = guest->asked += n;
+    const size_t at = guest->asked, first = server->link.begin;
+    if (at == guest->push_end) return;
+    const size_t end = dml__ps_push_piece(&server->link, first + at, first + guest->push_end) - first;
+    guest->piece_begin[which] = at;
+    guest->piece_end[which] = guest->asked = end;
     dml__ps_started(server, guest, DML__PS_FOR_UP + which,
-                    dml_comm_receive_start(server->link.all, guest->up[which], n,
+                    dml_comm_receive_start(server->link.all, guest->up[which], end - at,
                                            dml__ps_dtype_of(server, guest), (int)(guest - server->guests),
                                            DML__PS_TAG_UP));
 }

@@ -15,12 +15,12 @@ static bool dml__ps_push_all(dml_ps *ps, dml__ps_operation *operation, const voi
     header[DML__PS_BEGIN] = (int64_t)from;
     header[DML__PS_END] = (int64_t)to;
     header[DML__PS_SENT] = -1;
-    for (size_t at = from; at < to; at += ps->link.piece) {
-        const size_t count = to - at < ps->link.piece ? to - at : ps->link.piece;
+    for (size_t at = from, end; at < to; at = end) {
+        end = dml__ps_push_piece(&ps->link, at, to);
         const char *piece = (const char *)data + (at - operation->begin) * element;
-        if (!dml__ps_add(
-                ps, operation,
-                dml_comm_send_start(ps->link.all, piece, count, dtype, ps->workers + server, DML__PS_TAG_UP)))
+        if (!dml__ps_add(ps, operation,
+                         dml_comm_send_start(ps->link.all, piece, end - at, dtype, ps->workers + server,
+                                             DML__PS_TAG_UP)))
             return false;
     }
     return dml__ps_say(ps, server, header) == DML_OK;
@@ -99,10 +99,10 @@ static bool dml__ps_push_range(dml_ps *ps, dml__ps_operation *operation, const f
                                 to);
     }
     for (size_t i = 0; i < to - from; i++) ps->residual[from + i] += mine[i];
-    for (size_t at = from; at < to; at += ps->link.piece)
-        if (!dml__ps_push_some(ps, operation, header, server, at,
-                               to - at < ps->link.piece ? to : at + ps->link.piece))
-            return false;
+    for (size_t at = from, end; at < to; at = end) {
+        end = dml__ps_push_piece(&ps->link, at, to);
+        if (!dml__ps_push_some(ps, operation, header, server, at, end)) return false;
+    }
     return true;
 }
 

@@ -92,8 +92,7 @@ DML__LOCAL void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER],
 
 DML__LOCAL bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to)
 {
-    const size_t first = dml__ps_range(ps->count, ps->servers, s),
-                 last = dml__ps_range(ps->count, ps->servers, s + 1);
+    const size_t first = dml__ps_border(&ps->link, s), last = dml__ps_border(&ps->link, s + 1);
     *from = begin > first ? begin : first;
     *to = end < last ? end : last;
     return *from < *to;

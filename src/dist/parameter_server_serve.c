@@ -92,7 +92,7 @@ static bool dml__ps_is_sound(const dml__ps_server *server, const int64_t *header
     if (kind == DML__PS_AXPBY || kind == DML__PS_DOT || kind == DML__PS_LARGEST)
         return begin >= 0 && begin <= vectors;
     if (kind != DML__PS_PUSH && kind != DML__PS_PULL) return true;
-    const int64_t piece = (int64_t)server->link.piece;
+    const int64_t piece = (int64_t)server->link.longest;
     return begin >= (int64_t)server->link.begin && begin < end && end <= (int64_t)server->link.end &&
            (sent == -1 || (sent >= 0 && sent <= end - begin && end - begin <= piece));
 }
@@ -193,7 +193,7 @@ static bool dml__ps_equip(dml__ps_server *server)
     dml__memory *memory = &server->memory;
     const size_t workers = (size_t)server->workers, n = server->count;
     const size_t vectors = 1 + (size_t)server->link.terms[DML__PS_VECTORS];
-    const size_t piece = (server->link.piece * sizeof(float) + 63) / 64 * 64;
+    const size_t piece = (server->link.longest * sizeof(float) + 63) / 64 * 64;
     if (n > SIZE_MAX / 8 / vectors) return false;
     server->vectors = (float *)dml__allocate_array(memory, n * vectors, sizeof(float));
     server->guests = (dml__ps_guest *)dml__allocate_array(memory, workers, sizeof *server->guests);
@@ -280,7 +280,7 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
     if (dml_comm_status(comm)) return dml_comm_status(comm);
     if (cluster->status == DML_OK && !dml_cluster_is_server(cluster))
         return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a worker called dml_ps_serve");
-    server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o);
+    server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o, 0);
     if (server.status == DML_OK) server.status = dml__ps_prepare(&server);
     if (server.status == DML_OK) {
         dml_comm_outlive(comm);

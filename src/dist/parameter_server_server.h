@@ -42,7 +42,7 @@ typedef struct dml__ps_guest {
     int first_pull, pull_count;
     bool answering;
     size_t sent;
-    char *up[2], *down[2]; /* (piece) f32 each */
+    char *up[2], *down[2]; /* (longest piece) f32 each */
 } dml__ps_guest;
 
 typedef struct dml__ps_server {
@@ -57,11 +57,11 @@ typedef struct dml__ps_server {
     float *vectors;          /* (1 + vectors, count) */
     float *sum;              /* (count): synchronous: of the pushes of clock `applied` */
     dml__ps_weights weights; /* of what was added to it */
-    float *line;             /* (piece): elements of a push, in f32 and each in its place */
+    float *line;             /* (longest piece): elements of a push, in f32 and each in its place */
     dml__reduction adding;
     dml__ps_guest *guests;  /* (workers) */
     dml_request **requests; /* (workers, DML__PS_FOR) */
-    char *stages;           /* (workers, 4, piece) f32 */
+    char *stages;           /* (workers, 4, longest piece) f32 */
     dml_ps_report report;
     dml_status status;
 } dml__ps_server;

@@ -24,15 +24,16 @@
    the servers its optimizer with its state and parameters' scales. Each update pushes g and pulls w. In
    synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
    with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
-   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. The learning
-   rate is each worker's own; clipping is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't
-   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. The
-   optimizer's state is the servers' alone: dml_trainer_gather fetches it (and w), for a checkpoint by this
-   worker, from which a run goes on under servers, one rank or any other strategy. In synchrony it goes on as
-   if it had never been stopped (with two workers to the bit; of more, the order in which pushes come decides
-   how sums are rounded), but for what `threshold` holds back and what a 16-bit pull_dtype cuts off; otherwise
-   while other workers push, so do their changes come in between. Source: Li et al., OSDI 2014; TensorFlow's
-   ParameterServerStrategy. */
+   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. Rows of
+   sparse parameters (dml_parameter_set_sparse) for which nothing but zeros comes, in a clock or, out of
+   synchrony, in a push, stay as they are, with their state. The learning rate is each worker's own; clipping
+   is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the
+   start: for LARS and LAMB, for a loss scale, for a moving average. The optimizer's state is the servers'
+   alone: dml_trainer_gather fetches it (and w), for a checkpoint by this worker, from which a run goes on
+   under servers, one rank or any other strategy. In synchrony it goes on as if it had never been stopped
+   (with two workers to the bit; of more, the order in which pushes come decides how sums are rounded), but
+   for what `threshold` holds back and what a 16-bit pull_dtype cuts off; otherwise while other workers push,
+   so do their changes come in between. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options);
 

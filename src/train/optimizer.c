@@ -394,8 +394,9 @@ DML_API int dml_optimizer_states(const dml_optimizer *optimizer)
     return row ? row->states(optimizer) : 0;
 }
 
-DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
-                                        size_t n, float *w, const float *g, float *const *state)
+DML__LOCAL dml_status dml__optimizer_update_rows(const dml_optimizer *optimizer, dml_pool *pool,
+                                                 uint64_t step, size_t width, size_t n, float *w,
+                                                 const float *g, float *const *state)
 {
     if (!optimizer) return DML_ERROR_ARGUMENT;
     dml_optimizer o = *optimizer;
@@ -409,8 +410,28 @@ DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool
         vector[s] = state[s];
     }
     row->numbers(&o, (double)step + 1, number);
-    dml__update_by(row->rule, pool, n, w, g, vector, number);
+    if (!width) {
+        dml__update_by(row->rule, pool, n, w, g, vector, number);
+        return DML_OK;
+    }
+    dml__rows_update rows;
+    memset(&rows, 0, sizeof rows);
+    rows.rule = row->rule;
+    rows.number = number;
+    rows.width = width;
+    rows.end = n;
+    rows.count = n / width;
+    rows.w = w;
+    rows.g = g;
+    for (int s = 0; s < DML__UPDATE_STATES; s++) rows.state[s] = vector[s];
+    dml__update_rows(pool, &rows);
     return DML_OK;
+}
+
+DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
+                                        size_t n, float *w, const float *g, float *const *state)
+{
+    return dml__optimizer_update_rows(optimizer, pool, step, 0, n, w, g, state);
 }
 
 static dml_optimizer dml__optimizer_with(dml_optimizer_kind kind, float lr)

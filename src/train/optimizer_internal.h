@@ -56,6 +56,11 @@ DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__err
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
 
+/* As dml_optimizer_update, of n / width whole rows of a sparse parameter; width 0: it isn't one. */
+DML__LOCAL dml_status dml__optimizer_update_rows(const dml_optimizer *optimizer, dml_pool *pool,
+                                                 uint64_t step, size_t width, size_t n, float *w,
+                                                 const float *g, float *const *state);
+
 /* The update of a range by an optimizer that is complete; of one parameter for a row with `whole`. */
 DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update);
 

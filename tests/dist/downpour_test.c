@@ -4,9 +4,13 @@
 
 #include "../comm/ranks.h"
 #include "device/context.h"
+#include "graph/weights.h"
 #include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
+#include "ops/op_embedding.h"
 #include "ops/op_loss.h"
+#include "ops/op_reduce.h"
 #include "train/checkpoint.h"
 #include "train/parameter_group.h"
 #include "train/trainer_internal.h"
@@ -506,6 +510,135 @@ static void checkpoints_are_refused_when_servers_have_begun(void)
     }
 }
 
+/* ---- tables ---- */
+
+enum { TABLE_BATCH = 4, TABLE_STEPS = 7, TABLE_MET = 6 };
+
+/* Steps of a trainer with a sparse table, of which each batch meets four of six rows. */
+typedef struct table_run {
+    int workers, servers, rows, width;
+    bool downpour;
+    dml_ps_options ps;
+    dml_optimizer optimizer;
+    float *w; /* (parameters): of worker 0, and how many there are */
+    size_t parameters;
+} table_run;
+
+/* Rows that are cut by the border of two equal ranges, or by that behind 65536 elements, and their
+   neighbours. */
+static int32_t row_to_meet(const table_run *t, int k)
+{
+    const size_t n = t->parameters, border = k < 3 ? n - n / 2 : 65536;
+    const int row = (int)((border - 1) / (size_t)t->width) + k % 3 - 1;
+    return row < 0 ? 0 : row < t->rows ? row : t->rows - 1;
+}
+
+static void table_batch(const table_run *t, int step, int32_t *rows, float *v)
+{
+    for (int i = 0; i < TABLE_BATCH; i++) {
+        const int k = (step + i) % TABLE_MET, kind = (step + k) % 3;
+        rows[i] = row_to_meet(t, k);
+        for (int j = 0; j < t->width; j++) /* of all elements, of the last, of the first */
+            v[i * t->width + j] = kind == 0 || (kind == 1 && j == t->width - 1) || (kind == 2 && j == 0);
+    }
+}
+
+static dml_status train_table(table_run *t, int me, dml_comm *comm, const dml_cluster *cluster)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *i = dml_input(graph, "i", DML_I32), *v = dml_input(graph, "v", DML_F32, t->width);
+    dml_node *b = dml_parameter(graph, "b", dml_init_constant(1), 1);
+    dml_node *table = dml_parameter(graph, "table", dml_init_constant(1), t->rows, t->width);
+    dml_parameter_set_sparse(table, true);
+    dml_node *y = dml_mul(dml_add(dml_embedding_with(i, table), b), v);
+    dml_trainer *trainer =
+        dml_trainer_create(dml_batch_mean(dml_sum(y, dml_all_axes(), false), NULL),
+                           &(dml_trainer_options){ .batch = TABLE_BATCH, .optimizer = t->optimizer });
+    const size_t n = dml_trainer_count(trainer, DML_PARAMETERS);
+    const dml_downpour_options down = { .optimizer = t->optimizer };
+    if (comm)
+        dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &down)
+                                              : dml_parameter_server_sync(comm, cluster, &t->ps));
+    for (int step = 0; step < TABLE_STEPS; step++) {
+        int32_t rows[TABLE_BATCH];
+        float values[TABLE_BATCH * 8];
+        const int each = TABLE_BATCH / (comm ? t->workers : 1), first = me * each;
+        table_batch(t, step, rows, values);
+        dml_trainer_step(trainer, each, DML_INPUTS(rows + first, values + first * t->width), NULL);
+    }
+    if (me == 0 && (t->w = (float *)malloc(n * sizeof *t->w)) != NULL) {
+        dml_parameter_read(b, t->w, 1);
+        dml_parameter_read(table, t->w + 1, n - 1);
+    }
+    const dml_status status = dml_status_of(context);
+    dml_close(context);
+    return status;
+}
+
+static void table_body(test_rank *me)
+{
+    table_run *t = (table_run *)me->user;
+    const dml_cluster cluster = dml_cluster_of(me->rank, t->workers, t->servers);
+    me->bad += (dml_cluster_is_server(&cluster) ? dml_parameter_server_serve(me->comm, &cluster, NULL)
+                                                : train_table(t, me->rank, me->comm, &cluster)) != DML_OK;
+}
+
+/* To the bit: the means of these few numbers are exact. */
+static void check_table(const char *name, table_run t)
+{
+    table_run one = t;
+    test_rank ranks[MOST];
+    const size_t n = t.parameters = one.parameters = 1 + (size_t)t.rows * (size_t)t.width;
+    CHECK_INT(train_table(&one, 0, NULL, NULL), DML_OK);
+    ranks_prepare(ranks, t.workers + t.servers, 20, table_body, &t);
+    ranks_run_on(ranks, t.workers + t.servers, "local");
+    for (int r = 0; r < t.workers + t.servers; r++)
+        CHECK_MESSAGE(!ranks[r].bad && !ranks[r].status, "%s: rank %d: %s", name, r, ranks[r].error);
+    size_t wrong = 0, first = n;
+    for (size_t k = n; t.w && k-- > 0;)
+        if (t.w[k] != one.w[k]) wrong++, first = k;
+    CHECK_MESSAGE(t.w && !wrong, "%s: %d workers, %d servers, rows of %d: %zu of %zu differ, first %zu", name,
+                  t.workers, t.servers, t.width, wrong, n, first);
+    free(t.w);
+    free(one.w);
+}
+
+/* Rows that no worker has met stay, as one trainer leaves them, and whether a row was met shows in all of it,
+   wherever servers' ranges, blocks and pieces end. */
+static void rows_of_tables_that_are_not_met_stay(void)
+{
+    dml_optimizer optimizers[3] = { dml_sgd(0.5f, 0.5f), dml_adam(0.25f), dml_adamw(0.25f, 0.5f) };
+    optimizers[0].weight_decay = optimizers[1].weight_decay = 0.125f;
+    for (int o = 0; o < 3; o++)
+        for (int servers = 1; servers <= 2; servers++) {
+            table_run t;
+            memset(&t, 0, sizeof t);
+            t.servers = servers;
+            t.rows = 9501;
+            t.width = 7;
+            t.optimizer = optimizers[o];
+            t.workers = 2;
+            check_table("synchronous", t);
+            t.ps.push_dtype = DML_BF16;
+            t.ps.threshold = 0.01f;
+            check_table("with a threshold", t);
+            t.ps.push_dtype = DML_F32;
+            t.ps.threshold = 0;
+            t.workers = 1;
+            t.ps.consistency = DML_PS_ASYNCHRONOUS;
+            check_table("asynchronous", t);
+            t.ps.consistency = DML_PS_STALE;
+            check_table("stale", t);
+            t.downpour = true;
+            check_table("downpour", t);
+            t.downpour = false;
+            t.rows = 1; /* a server may have none of it */
+            t.width = 8;
+            check_table("one row", t);
+        }
+}
+
 static void check_refused(const training *t, dml_status status, const char *says)
 {
     for (int r = 0; r < t->workers; r++) {
@@ -559,6 +692,7 @@ int main(int argc, char **argv)
     RUN(downpour_follows_a_schedule);
     RUN(downpour_begins_warm);
     RUN(checkpoints_are_refused_when_servers_have_begun);
+    RUN(rows_of_tables_that_are_not_met_stay);
     RUN(refused);
     return test_report("dist/downpour");
 }
