@@ -519,9 +519,9 @@ DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin,
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm);
 
 /* For a rank that serves others, and goes on without them: from now on its sends to and receives from a rank
-   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does; and a receive that no
-   message has come for may take any time. Everything else fails as it always does, collectives with such a
-   rank too. In all communicators of the job, at this rank alone; nothing changes under MPI. */
+   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does, in all communicators of
+   the job; and a receive in this one that no message has come for may take any time. Everything else fails as
+   it always does, collectives with such a rank too. At this rank alone; nothing changes under MPI. */
 DML_API void dml_comm_outlive(dml_comm *comm);
 
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
@@ -1364,10 +1364,13 @@ typedef struct dml_sandblaster_result {
    computes itself only where there is no other worker (left). Each of the others asks for a portion when it
    is done with one. When none is left, those that aren't done are given to a second worker: the first result
    counts and only then is the gradient pushed, so each counts once. A worker that dies is done without; that
-   of worker 0 or of a server ends the job, and so does a portion that takes longer than the communicator's
-   timeout while another worker has nothing to do. Gradients are added in the order in which they come: runs
-   differ by rounding. `result`, the same on all workers, may be NULL. Errors are the communicator's and the
-   trainer's context's: DML_ERROR_ARGUMENT for options, and for a first loss that isn't finite.
+   of worker 0 or of a server ends the job, with DML_ERROR_PEER. So does, with DML_ERROR_TIMEOUT, a worker
+   that freezes or takes longer than the communicator's timeout for a portion, as soon as another has had
+   nothing to do for that long, or when none has reported anything for about twice as long: until then the
+   others go on. (For a worker 0 that freezes as the last one the servers wait without end.) Gradients are
+   added in the order in which they come: runs differ by rounding. `result`, the same on all workers, may be
+   NULL. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for options, and for a
+   first loss that isn't finite.
    Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.2; see train/lbfgs.h for
    the algorithm. */
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,
@@ -11481,6 +11484,7 @@ struct dml_comm {
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
+    bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -11761,6 +11765,10 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
 /* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
    something moves somewhere, or the answers are still coming; go on. */
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request);
+
+/* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
+   the communicator did, so it is in a call. */
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
 
 /* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);
@@ -13887,13 +13895,18 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     return dml__blame_circle(job, request, waits_for);
 }
 
+static void dml__ask_all(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
+    const dml__control control = dml__waiting_message(job, DML__ASK);
+    dml__tell_all(job, &control);
+}
+
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
 {
     const double now = dml_seconds();
     if (job->answer_until <= 0) {
-        for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
-        const dml__control control = dml__waiting_message(job, DML__ASK);
-        dml__tell_all(job, &control);
+        dml__ask_all(job);
         job->answer_until = now + job->grace;
         return DML_OK;
     }
@@ -13901,6 +13914,23 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
     job->answer_until = 0;
     dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
+}
+
+static bool dml__have_answered(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return dml__all_answered(job);
+}
+
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
+{
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__ask_all(job);
+    dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
+    for (int r = 0; r < comm->size; r++)
+        answered[r] = r == comm->rank || job->peers[comm->world_ranks[r]].answered;
+    dml__leave_job(job);
 }
 
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
@@ -16245,12 +16275,12 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     return job->progress != before;
 }
 
-/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others has
-   all the time. */
+/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others may
+   have all the time. */
 static double dml__deadline_from(const dml__comm_job *job, const dml_request *request, double now)
 {
     const int root = request->call.signature.root;
-    if (!job->outlives || job->engine || request->flow_count ||
+    if (!request->comm->patient || job->engine || request->flow_count ||
         !dml__is_pair(request->call.signature.operation))
         return now + job->timeout;
     return root >= 0 && job->peers[request->comm->world_ranks[root]].goodbye ? now + job->grace : 1e300;
@@ -19488,6 +19518,7 @@ DML_API void dml_comm_outlive(dml_comm *comm)
     if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
+    comm->patient = true;
     dml__leave_job(comm->job);
 }
 
@@ -20922,8 +20953,10 @@ DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests,
     any.requests = requests;
     any.count = count;
     dml__enter_job(comm->job);
+    comm->job->waits_for_any = count > 1;
     const bool done = dml__wait_until(comm->job, dml__ps_any_done, &any, dml_seconds() + seconds) ||
                       comm->job->error.status != DML_OK;
+    comm->job->waits_for_any = false;
     dml__leave_job(comm->job);
     return done;
 }
@@ -22372,7 +22405,7 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
     server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o, 0);
     if (server.status == DML_OK) server.status = dml__ps_prepare(&server);
     if (server.status == DML_OK) {
-        dml_comm_outlive(comm);
+        dml_comm_outlive(server.link.all);
         dml__ps_run(&server);
     }
     dml__ps_unequip(&server);
@@ -26972,6 +27005,7 @@ typedef enum dml__helper_state {
 typedef struct dml__helper {
     dml__helper_state state;
     int evaluation, portion; /* that it was given last */
+    bool silent;             /* when it was asked last, in this wait */
     double report[DML__SB_WORDS];
 } dml__helper;
 
@@ -26995,6 +27029,7 @@ typedef struct dml__sandblaster {
     int workers, helping;   /* worker 0 counts; doesn't */
     dml__helper *helpers;   /* (workers): 0 is not one */
     dml_request **reports;  /* (workers) */
+    bool *answered;         /* (workers) */
     dml__portion *progress; /* (portions): of the evaluation */
     int evaluation, x, gradient;
     int accepted, pushing;
@@ -27123,9 +27158,33 @@ static void dml__sandblaster_hear(dml__sandblaster *s, int w, bool lost)
     }
 }
 
+/* No report came for as long as the timeout is. Who moves data for longer answers; who neither reports nor
+   answers, twice, has been away from the library for the whole timeout. */
+static void dml__sandblaster_ask(dml__sandblaster *s)
+{
+    dml__ask_ranks(s->peers, s->answered);
+    if (dml__ps_any_within(s->peers, s->reports, s->workers, 1e-9)) return; /* one came meanwhile */
+    for (int w = 1; w < s->workers && s->status == DML_OK; w++) {
+        dml__helper *helper = &s->helpers[w];
+        const bool works = helper->state == DML__HELPER_BUSY || helper->state == DML__HELPER_PUSHING;
+        const bool silent = works && !s->answered[w];
+        if (silent && helper->silent)
+            s->status = dml__ps_fail(s->comm, DML_ERROR_TIMEOUT,
+                                     "worker %d of %d has neither reported nor answered for %g s: it is "
+                                     "frozen, or a portion takes longer than the communicator's timeout",
+                                     w, s->workers, s->comm->job->timeout);
+        helper->silent = silent;
+    }
+}
+
 static void dml__sandblaster_wait(dml__sandblaster *s)
 {
     dml_message message;
+    for (int w = 1; w < s->workers; w++) s->helpers[w].silent = false;
+    while (s->status == DML_OK &&
+           !dml__ps_any_within(s->peers, s->reports, s->workers, s->comm->job->timeout))
+        dml__sandblaster_ask(s);
+    if (s->status != DML_OK) return;
     const int w = dml_comm_wait_any_message(s->peers, s->reports, s->workers, &message);
     if (w >= 0)
         dml__sandblaster_hear(s, w, message.source < 0);
@@ -27248,8 +27307,9 @@ DML__LOCAL dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml
     s->helping = s->workers - 1;
     s->helpers = (dml__helper *)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->helpers);
     s->reports = (dml_request **)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->reports);
+    s->answered = (bool *)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->answered);
     s->progress = (dml__portion *)dml__allocate_array(&s->memory, (size_t)s->portions, sizeof *s->progress);
-    if (s->helpers && s->reports && s->progress) return dml__sandblaster_run(s, o);
+    if (s->helpers && s->reports && s->answered && s->progress) return dml__sandblaster_run(s, o);
     return dml__ps_fail(s->comm, DML_ERROR_MEMORY, "no memory for Sandblaster's coordinator");
 }
 
@@ -27418,6 +27478,7 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     if (status == DML_OK) status = closed;
     dml__release(&s.memory, s.helpers);
     dml__release(&s.memory, s.reports);
+    dml__release(&s.memory, s.answered);
     dml__release(&s.memory, s.progress);
     if (dml_comm_status(comm) != DML_OK) return dml__sync_failed(trainer, comm);
     if (result) *result = s.result;

@@ -663,6 +663,7 @@ DML_API void dml_comm_outlive(dml_comm *comm)
     if (!comm || dml__is_gone(comm)) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
+    comm->patient = true;
     dml__leave_job(comm->job);
 }
 

@@ -221,9 +221,9 @@ DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin,
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm);
 
 /* For a rank that serves others, and goes on without them: from now on its sends to and receives from a rank
-   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does; and a receive that no
-   message has come for may take any time. Everything else fails as it always does, collectives with such a
-   rank too. In all communicators of the job, at this rank alone; nothing changes under MPI. */
+   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does, in all communicators of
+   the job; and a receive in this one that no message has come for may take any time. Everything else fails as
+   it always does, collectives with such a rank too. At this rank alone; nothing changes under MPI. */
 DML_API void dml_comm_outlive(dml_comm *comm);
 
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */

@@ -388,13 +388,18 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     return dml__blame_circle(job, request, waits_for);
 }
 
+static void dml__ask_all(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
+    const dml__control control = dml__waiting_message(job, DML__ASK);
+    dml__tell_all(job, &control);
+}
+
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
 {
     const double now = dml_seconds();
     if (job->answer_until <= 0) {
-        for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
-        const dml__control control = dml__waiting_message(job, DML__ASK);
-        dml__tell_all(job, &control);
+        dml__ask_all(job);
         job->answer_until = now + job->grace;
         return DML_OK;
     }
@@ -402,6 +407,23 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
     job->answer_until = 0;
     dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
+}
+
+static bool dml__have_answered(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return dml__all_answered(job);
+}
+
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
+{
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__ask_all(job);
+    dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
+    for (int r = 0; r < comm->size; r++)
+        answered[r] = r == comm->rank || job->peers[comm->world_ranks[r]].answered;
+    dml__leave_job(job);
 }
 
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)

@@ -203,6 +203,7 @@ struct dml_comm {
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
+    bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
 
@@ -483,6 +484,10 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
 /* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
    something moves somewhere, or the answers are still coming; go on. */
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request);
+
+/* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
+   the communicator did, so it is in a call. */
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
 
 /* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);

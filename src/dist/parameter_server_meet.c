@@ -208,8 +208,10 @@ DML__LOCAL bool dml__ps_any_within(dml_comm *comm, dml_request *const *requests,
     any.requests = requests;
     any.count = count;
     dml__enter_job(comm->job);
+    comm->job->waits_for_any = count > 1;
     const bool done = dml__wait_until(comm->job, dml__ps_any_done, &any, dml_seconds() + seconds) ||
                       comm->job->error.status != DML_OK;
+    comm->job->waits_for_any = false;
     dml__leave_job(comm->job);
     return done;
 }

@@ -283,7 +283,7 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
     server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o, 0);
     if (server.status == DML_OK) server.status = dml__ps_prepare(&server);
     if (server.status == DML_OK) {
-        dml_comm_outlive(comm);
+        dml_comm_outlive(server.link.all);
         dml__ps_run(&server);
     }
     dml__ps_unequip(&server);

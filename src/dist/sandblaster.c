@@ -166,6 +166,7 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     if (status == DML_OK) status = closed;
     dml__release(&s.memory, s.helpers);
     dml__release(&s.memory, s.reports);
+    dml__release(&s.memory, s.answered);
     dml__release(&s.memory, s.progress);
     if (dml_comm_status(comm) != DML_OK) return dml__sync_failed(trainer, comm);
     if (result) *result = s.result;

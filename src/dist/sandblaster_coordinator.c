@@ -109,9 +109,33 @@ static void dml__sandblaster_hear(dml__sandblaster *s, int w, bool lost)
     }
 }
 
+/* No report came for as long as the timeout is. Who moves data for longer answers; who neither reports nor
+   answers, twice, has been away from the library for the whole timeout. */
+static void dml__sandblaster_ask(dml__sandblaster *s)
+{
+    dml__ask_ranks(s->peers, s->answered);
+    if (dml__ps_any_within(s->peers, s->reports, s->workers, 1e-9)) return; /* one came meanwhile */
+    for (int w = 1; w < s->workers && s->status == DML_OK; w++) {
+        dml__helper *helper = &s->helpers[w];
+        const bool works = helper->state == DML__HELPER_BUSY || helper->state == DML__HELPER_PUSHING;
+        const bool silent = works && !s->answered[w];
+        if (silent && helper->silent)
+            s->status = dml__ps_fail(s->comm, DML_ERROR_TIMEOUT,
+                                     "worker %d of %d has neither reported nor answered for %g s: it is "
+                                     "frozen, or a portion takes longer than the communicator's timeout",
+                                     w, s->workers, s->comm->job->timeout);
+        helper->silent = silent;
+    }
+}
+
 static void dml__sandblaster_wait(dml__sandblaster *s)
 {
     dml_message message;
+    for (int w = 1; w < s->workers; w++) s->helpers[w].silent = false;
+    while (s->status == DML_OK &&
+           !dml__ps_any_within(s->peers, s->reports, s->workers, s->comm->job->timeout))
+        dml__sandblaster_ask(s);
+    if (s->status != DML_OK) return;
     const int w = dml_comm_wait_any_message(s->peers, s->reports, s->workers, &message);
     if (w >= 0)
         dml__sandblaster_hear(s, w, message.source < 0);
@@ -234,8 +258,9 @@ DML__LOCAL dml_status dml__sandblaster_coordinate(dml__sandblaster *s, const dml
     s->helping = s->workers - 1;
     s->helpers = (dml__helper *)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->helpers);
     s->reports = (dml_request **)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->reports);
+    s->answered = (bool *)dml__allocate_array(&s->memory, (size_t)s->workers, sizeof *s->answered);
     s->progress = (dml__portion *)dml__allocate_array(&s->memory, (size_t)s->portions, sizeof *s->progress);
-    if (s->helpers && s->reports && s->progress) return dml__sandblaster_run(s, o);
+    if (s->helpers && s->reports && s->answered && s->progress) return dml__sandblaster_run(s, o);
     return dml__ps_fail(s->comm, DML_ERROR_MEMORY, "no memory for Sandblaster's coordinator");
 }
 

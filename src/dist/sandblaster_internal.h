@@ -38,6 +38,7 @@ typedef enum dml__helper_state {
 typedef struct dml__helper {
     dml__helper_state state;
     int evaluation, portion; /* that it was given last */
+    bool silent;             /* when it was asked last, in this wait */
     double report[DML__SB_WORDS];
 } dml__helper;
 
@@ -61,6 +62,7 @@ typedef struct dml__sandblaster {
     int workers, helping;   /* worker 0 counts; doesn't */
     dml__helper *helpers;   /* (workers): 0 is not one */
     dml_request **reports;  /* (workers) */
+    bool *answered;         /* (workers) */
     dml__portion *progress; /* (portions): of the evaluation */
     int evaluation, x, gradient;
     int accepted, pushing;

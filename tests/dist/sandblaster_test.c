@@ -1,7 +1,8 @@
 /* Sandblaster comes to where L-BFGS comes in one process: with any number of workers and servers, with slow
-   workers, and without those that die. */
+   workers, and without those that die; who freezes ends it. */
 #include "dist/sandblaster.h"
 
+#include "../comm/jobs.h"
 #include "../comm/ranks.h"
 #include "device/context.h"
 #include "dist/parameter_server.h"
@@ -23,8 +24,11 @@ typedef struct plan {
     enum { NOBODY_IS_SLOW, SLOW, SLOW_IN_TURN } slow; /* who computes some portion first */
     int fails;                                        /* its first portion does; 0: none */
     int dies, how;                                    /* 0: none; see below */
-    bool kills; /* who computes the tenth portion kills process `victim` */
+    bool with_others;                                 /* all workers but 0 die */
+    int signal;                                       /* that they die of; 0: they do nothing any more */
+    bool kills; /* who computes the tenth portion sends it to process `victim` */
     int victim;
+    double timeout;
     pid_t pids[MOST];
     /* results */
     int computed[MOST], started[8], calls, stage, late, status[MOST], bad[MOST];
@@ -34,7 +38,18 @@ typedef struct plan {
     char error[MOST][512], comm_error[MOST][512];
 } plan;
 
-enum { IN_THE_FIRST_PORTION, IN_A_LATER_PORTION, IN_A_PUSH, IDLE };
+enum { IN_THE_FIRST_PORTION, IN_A_LATER_PORTION, IN_A_PUSH, IDLE, AT_THE_START, AFTER_A_LONG_CALL };
+
+static bool is_mortal(const plan *p, int rank)
+{
+    return p->dies && rank && (rank == p->dies || (p->with_others && rank < p->workers));
+}
+
+static void die(const plan *p)
+{
+    if (p->signal) raise(p->signal);
+    while (!p->signal) ranks_sleep(1);
+}
 
 typedef struct worker {
     plan *p;
@@ -125,16 +140,15 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
     if (plan->slow == SLOW) be_slow(plan, p);
     if (plan->slow == SLOW_IN_TURN) be_slow_in_turn(plan, p);
     if (w->me && w->me == plan->fails) return DML_ERROR_IO;
-    if (w->me && w->me == plan->dies) {
-        if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 2))
-            raise(SIGKILL);
+    if (is_mortal(plan, w->me)) {
+        if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 2)) die(plan);
         ranks_sleep(0.002); /* there is something left to do when it dies */
     }
     /* However late it is, it gets a portion of the first evaluation. */
     if (plan->dies && plan->how == IN_A_PUSH && w->me > plan->dies) wait_until(plan, &plan->stage, 1);
     if (plan->kills && count_up(&plan->calls) == 10) {
         while (!__atomic_load_n(&plan->pids[plan->victim], __ATOMIC_SEQ_CST)) ranks_sleep(0.001);
-        kill(plan->pids[plan->victim], SIGKILL);
+        kill(plan->pids[plan->victim], plan->signal);
     }
     *samples = end - begin;
     return compute(w, trainer, begin, end, loss_sum);
@@ -153,9 +167,12 @@ static void die_in_a_push(worker *w, dml_comm *comm, const dml_cluster *cluster,
     dml_ps *ps =
         dml_ps_open(comm, cluster, COUNT, dml_trainer_get(trainer, DML_PARAMETERS, 0, COUNT), &options);
     dml__start_replicas(dml_ps_workers_comm(ps), trainer, "dml_sandblaster", 0);
+    if (w->p->how == AFTER_A_LONG_CALL)
+        dml_comm_probe(dml_ps_workers_comm(ps), 0, 77, 2.5 * w->p->timeout, NULL);
+    if (w->p->how >= AT_THE_START) die(w->p);
     for (;;) {
         dml_comm_send(dml_ps_workers_comm(ps), words, WORDS, DML_F64, 0, REPORT);
-        if (w->p->how == IDLE) raise(SIGKILL);
+        if (w->p->how == IDLE) die(w->p);
         dml_comm_receive(dml_ps_workers_comm(ps), words, WORDS, DML_F64, 0, ORDER, NULL);
         if (words[0] != COMPUTE) break;
         words[6] = words[7] = 1000;
@@ -164,7 +181,7 @@ static void die_in_a_push(worker *w, dml_comm *comm, const dml_cluster *cluster,
     for (int i = 0; i < COUNT; i++) g[i] = 1000;
     if (words[0] == PUSH) dml_ps_wait(ps, dml_ps_push_to(ps, (int)words[5], g, 0, COUNT - 1));
     count_up(&w->p->stage);
-    if (words[0] == PUSH) raise(SIGKILL);
+    if (words[0] == PUSH) die(w->p);
 }
 
 static void work(plan *p, int me, dml_comm *comm, const dml_cluster *cluster)
@@ -178,7 +195,7 @@ static void work(plan *p, int me, dml_comm *comm, const dml_cluster *cluster)
     dml_sandblaster_options options = p->options[me];
     options.user = &w;
     if (p->not_finite && me == 0) dml_trainer_host(trainer, DML_PARAMETERS, 0, COUNT)[3] = INFINITY;
-    if (me && me == p->dies && p->how >= IN_A_PUSH) die_in_a_push(&w, comm, cluster, trainer);
+    if (is_mortal(p, me) && p->how >= IN_A_PUSH) die_in_a_push(&w, comm, cluster, trainer);
     p->status[me] = (int)dml_sandblaster_minimize(trainer, comm, cluster, &options, &p->results[me]);
     snprintf(p->error[me], sizeof p->error[me], "%s", dml_error(context));
     const float *parameters = dml_trainer_host(trainer, DML_PARAMETERS, 0, COUNT);
@@ -219,6 +236,8 @@ static plan usual(int workers, int servers)
     memset(&p, 0, sizeof p);
     p.workers = workers;
     p.servers = servers;
+    p.signal = SIGKILL;
+    p.timeout = 20;
     for (int w = 0; w < MOST; w++) {
         p.options[w].portion = portion;
         p.options[w].portions = 8;
@@ -266,7 +285,7 @@ static void minimise_alone(void)
 static void check_plan(const plan *p, const char *name)
 {
     for (int r = 0; r < p->workers + p->servers; r++) {
-        if (r && r == p->dies) continue;
+        if (is_mortal(p, r)) continue;
         CHECK_MESSAGE(p->status[r] == DML_OK && !p->bad[r], "%s: rank %d of %d + %d: %d, %d wrong: %s %s",
                       name, r, p->workers, p->servers, p->status[r], p->bad[r], p->error[r],
                       p->comm_error[r]);
@@ -335,34 +354,66 @@ static void counts_a_portion_once(void)
 
 /* ---- deaths ---- */
 
-static void run_death(plan *p)
+static plan *shared_plans(int count)
+{
+    return (plan *)mmap(NULL, (size_t)count * sizeof(plan), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+static void start_death(plan *p)
 {
     test_rank ranks[MOST];
     const int world = p->workers + p->servers;
-    ranks_prepare(ranks, world, 20, NULL, NULL);
+    fflush(stdout);
+    ranks_prepare(ranks, world, p->timeout, NULL, NULL);
     for (int rank = 0; rank < world; rank++) {
         const pid_t pid = fork();
         if (pid) __atomic_store_n(&p->pids[rank], pid, __ATOMIC_SEQ_CST);
         if (pid) continue;
+        alarm(300); /* should the test be killed */
         ranks[rank].options.transport = p->how % 2 ? "tcp" : "shm";
         dml_comm *comm = dml_comm_open(&ranks[rank].options);
         take_part(p, rank, comm);
         dml_comm_close(comm);
         _exit(0);
     }
-    for (int rank = 0; rank < world; rank++) waitpid(p->pids[rank], NULL, 0);
+}
+
+/* Who neither dies nor is the victim comes to an end by itself. */
+static void end_death(plan *p, const char *name, double until)
+{
+    const int world = p->workers + p->servers;
+    for (int rank = 0; rank < world; rank++) {
+        if (is_mortal(p, rank) || (p->kills && rank == p->victim)) continue;
+        pid_t ended;
+        while ((ended = waitpid(p->pids[rank], NULL, WNOHANG)) == 0 && dml_seconds() < until)
+            ranks_sleep(0.001);
+        CHECK_MESSAGE(ended > 0, "%s: rank %d of %d + %d hung", name, rank, p->workers, p->servers);
+        if (ended > 0) p->pids[rank] = 0;
+    }
+    for (int rank = 0; rank < world; rank++) {
+        if (!p->pids[rank]) continue;
+        kill(p->pids[rank], SIGKILL);
+        waitpid(p->pids[rank], NULL, 0);
+    }
+}
+
+static void run_death(plan *p, const char *name)
+{
+    start_death(p);
+    end_death(p, name, dml_seconds() + 60 * JOB_SLOW);
 }
 
 static void goes_on_without_the_dead(void)
 {
     static const char *const names[] = { "first portion", "later portion", "push", "idle" };
-    plan *p = (plan *)mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    plan *p = shared_plans(1);
     for (int how = 0; how <= IDLE; how++)
         for (int workers = 2; workers <= 3; workers++) {
             *p = usual(workers, 2);
             p->dies = 1;
             p->how = how;
-            run_death(p);
+            run_death(p, names[how]);
             check_plan(p, names[how]);
             CHECK_INT(p->results[0].lost, 1);
             CHECK_INT(p->results[0].repeated, how == IN_A_PUSH);
@@ -375,12 +426,12 @@ static void goes_on_without_the_dead(void)
 /* Nobody else has what they have. */
 static void ends_without_a_server_or_worker_0(void)
 {
-    plan *p = (plan *)mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    plan *p = shared_plans(1);
     for (int victim = 0; victim < 5; victim += 4) {
         *p = usual(3, 2);
         p->kills = true;
         p->victim = victim;
-        run_death(p);
+        run_death(p, "kills");
         for (int r = 0; r < 5; r++) {
             if (r == victim) continue;
             CHECK_INT(p->status[r], DML_ERROR_PEER);
@@ -389,6 +440,60 @@ static void ends_without_a_server_or_worker_0(void)
         }
     }
     munmap(p, sizeof *p);
+}
+
+/* ---- who freezes ---- */
+
+typedef struct freeze {
+    const char *name;
+    int workers, signal;
+    bool with_others;
+    int how;
+    const char *says; /* at all others; NULL: nothing, the job goes on */
+} freeze;
+
+/* Nobody waits without end for who is stopped or comes back from a portion no more; whoever is in a call for
+   longer than the timeout does neither. All at once, since each takes as long as that. */
+static void ends_with_the_frozen(void)
+{
+    static const freeze all[] = {
+        { "stopped at the start", 2, SIGSTOP, false, AT_THE_START, "worker 1 " },
+        { "stopped idle", 2, SIGSTOP, false, IDLE, "worker 1 " },
+        { "stopped in the first portion", 2, SIGSTOP, false, IN_THE_FIRST_PORTION, "worker 1 " },
+        { "stopped in a later portion", 2, SIGSTOP, false, IN_A_LATER_PORTION, "worker 1 " },
+        { "hangs in a later portion", 2, 0, false, IN_A_LATER_PORTION, "worker 1 " },
+        { "stopped in a push", 2, SIGSTOP, false, IN_A_PUSH, "worker 1 " },
+        { "both stopped", 3, SIGSTOP, true, IN_A_LATER_PORTION, "worker " },
+        { "one of two stopped", 3, SIGSTOP, false, IN_THE_FIRST_PORTION, "" },
+        { "a server stopped", 1, SIGSTOP, false, 0, "rank 1" },
+        { "killed after a long call", 2, SIGKILL, false, AFTER_A_LONG_CALL, NULL },
+    };
+    enum { JOBS = sizeof all / sizeof all[0] };
+    plan *plans = shared_plans(JOBS);
+    for (int i = 0; i < JOBS; i++) {
+        plan *p = &plans[i];
+        *p = usual(all[i].workers, 1);
+        p->dies = all[i].workers > 1;
+        p->kills = all[i].workers == 1;
+        p->victim = 1;
+        p->signal = all[i].signal;
+        p->with_others = all[i].with_others;
+        p->how = all[i].how;
+        p->timeout = 2 * JOB_SLOW;
+        start_death(p);
+    }
+    const double until = dml_seconds() + 60 * JOB_SLOW;
+    for (int i = 0; i < JOBS; i++) {
+        const plan *p = &plans[i];
+        end_death(&plans[i], all[i].name, until);
+        if (!all[i].says) check_plan(p, all[i].name);
+        for (int r = 0; all[i].says && r <= p->workers; r++) {
+            if (is_mortal(p, r) || (p->kills && r == p->victim)) continue;
+            CHECK_MESSAGE(p->status[r] == DML_ERROR_TIMEOUT && strstr(p->comm_error[r], all[i].says),
+                          "%s: rank %d: %d, %s", all[i].name, r, p->status[r], p->comm_error[r]);
+        }
+    }
+    munmap(plans, JOBS * sizeof *plans);
 }
 
 /* ---- what is refused ---- */
@@ -438,6 +543,7 @@ int main(void)
     RUN(counts_a_portion_once);
     RUN(goes_on_without_the_dead);
     RUN(ends_without_a_server_or_worker_0);
+    RUN(ends_with_the_frozen);
     RUN(refused);
     return test_report("dist/sandblaster");
 }
