@@ -801,7 +801,8 @@ typedef struct dml_ps_rule {
 typedef struct dml_ps_options {
     dml_ps_consistency consistency;
     int staleness; /* of DML_PS_STALE */
-    /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it; what the others
+    /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it, of whom those
+       that have left are the first; what the others
        push for it later is dropped, and they go on at the servers' clock (dml_ps_clocks), so they end clocks
        unlike numbers of times. Less than there are workers. */
     int backup;
@@ -870,7 +871,8 @@ DML_API dml_status dml_ps_clock(dml_ps *ps);
 #define DML_PS_ALL UINT64_MAX
 DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket);
 
-/* What the rule is given with the pushes to come; 1 at first. */
+/* What the rule is given with the pushes to come; 1 at first. In synchrony all workers say the same: else
+   what the first of those says that have ended the clock. */
 DML_API void dml_ps_set_rate(dml_ps *ps, double rate);
 
 /* The clock: how often this worker has called dml_ps_clock, or, with backups, the servers', if it is later.
@@ -1211,14 +1213,15 @@ DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored);
 
 /* Replica i's trainer, between the calls above: replica 0's is the one to save, to look at, and to change.
-   NULL past the last. After a change (a checkpoint was loaded, parameters were written, another learning rate
-   was set), dml_mirrored_spread gives the others what the first has; under options.comm it is a collective,
-   and what counts is the first replica of rank 0. */
+   NULL past the last. What is done to its gradient between dml_mirrored_backward and the next call counts for
+   all. After another change (a checkpoint was loaded, parameters were written, another learning rate was
+   set), dml_mirrored_spread gives the others what the first has; under options.comm it is a collective, and
+   what counts is the first replica of rank 0. */
 DML_API dml_trainer *dml_mirrored_trainer(dml_mirrored *mirrored, int i);
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored);
 
 /* The first replica's parameters become those of the graph that all of them were cloned from: to save it, or
-   to predict. */
+   to predict. Between two dml_trainer_swap_average of that replica's trainer it is their average. */
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored);
 
 /* What became of the last pass. */
@@ -1369,8 +1372,9 @@ typedef struct dml_sandblaster_result {
    nothing to do for that long, or when none has reported anything for about twice as long: until then the
    others go on. (For a worker 0 that freezes as the last one the servers wait without end.) Gradients are
    added in the order in which they come: runs differ by rounding. `result`, the same on all workers, may be
-   NULL. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for options, and for a
-   first loss that isn't finite.
+   NULL; of a job that fails it has what this worker knows (worker 0: all), and the parameters are some that
+   were tried. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for options, and
+   for a first loss that isn't finite.
    Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.2; see train/lbfgs.h for
    the algorithm. */
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,
@@ -20812,6 +20816,19 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_SERVERS] = cluster->servers;
 }
 
+static void dml__ps_term_text(int term, int64_t value, char text[32])
+{
+    static const char *const consistencies[] = { "synchronous", "asynchronous", "stale" };
+    if (term == DML__PS_THRESHOLD || term == DML__PS_IDLE)
+        snprintf(text, 32, "%g", dml__ps_real(value));
+    else if (term == DML__PS_PUSH_DTYPE || term == DML__PS_PULL_DTYPE)
+        snprintf(text, 32, "%s", dml_dtype_name((dml_dtype)value));
+    else if (term == DML__PS_CONSISTENCY && value >= 0 && value <= DML_PS_STALE)
+        snprintf(text, 32, "%s", consistencies[value]);
+    else
+        snprintf(text, 32, "%lld", (long long)value);
+}
+
 /* Whether this rank's terms are worker 0's, of which its setup counts. */
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
@@ -20819,15 +20836,14 @@ static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int
         "count",      "consistency", "staleness",   "backup", "threshold", "idle_s",  "push_dtype",
         "pull_dtype", "vectors",     "setup_count", "runs",   "workers",   "servers",
     };
+    char mine_text[32], first_text[32];
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
         if (mine[i] == first[i] || i == DML__PS_SETUP || i == DML__PS_RUNS) continue;
-        if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
-            return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
-                                names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
-        return dml__ps_fail(
-            comm, DML_ERROR_MISMATCH,
-            "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
-            (long long)mine[i], (long long)first[i]);
+        dml__ps_term_text(i, mine[i], mine_text);
+        dml__ps_term_text(i, first[i], first_text);
+        return dml__ps_fail(comm, DML_ERROR_MISMATCH,
+                            "a parameter server with %s %s, where worker 0 has %s; all ranks need the same",
+                            names[i], mine_text, first_text);
     }
     return DML_OK;
 }
@@ -21729,6 +21745,7 @@ typedef struct dml__ps_guest {
     bool present; /* it may still ask for something */
     bool held;    /* what the header asks for has to wait */
     bool ticked;  /* its pushes of the clock that is being summed are complete */
+    double rate;  /* of its last clock */
     uint64_t clock;
     /* The push that is coming: elements of this server's range. */
     size_t asked, taken, push_end; /* up to where pieces are being received, or have been taken */
@@ -21749,7 +21766,7 @@ typedef struct dml__ps_server {
     dml_ps_consistency consistency;
     int workers, needed;     /* how many have to tick */
     size_t count;            /* of the range */
-    double rate;             /* of the clock's pushes, from whoever ended it last */
+    double rate;             /* of the clock's pushes, from the first worker that has ended it */
     uint64_t applied;        /* clocks */
     float *vectors;          /* (1 + vectors, count) */
     float *sum;              /* (count): synchronous: of the pushes of clock `applied` */
@@ -22172,7 +22189,10 @@ static bool dml__ps_clock_is_complete(const dml__ps_server *server)
 static void dml__ps_end_clocks(dml__ps_server *server)
 {
     if (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
-        for (int w = 0; w < server->workers; w++) server->guests[w].ticked = false;
+        for (int w = server->workers - 1; w >= 0; w--) {
+            if (server->guests[w].ticked) server->rate = server->guests[w].rate;
+            server->guests[w].ticked = false;
+        }
         dml__ps_apply_clock(server);
     }
     dml__ps_release(server);
@@ -22186,7 +22206,7 @@ static void dml__ps_tick(dml__ps_server *server, dml__ps_guest *guest)
         server->report.clocks++;
     else if (clock == server->applied)
         guest->ticked = true;
-    server->rate = dml__ps_real(guest->header[DML__PS_REAL_2]);
+    guest->rate = dml__ps_real(guest->header[DML__PS_REAL_2]);
     dml__ps_listen(server, guest);
     dml__ps_end_clocks(server);
 }
@@ -23555,7 +23575,7 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the strategy's options",
     "the number of parameters",
     "the parameters' names or shapes",
-    "which parameters are frozen or used, or their scales",
+    "which parameters are frozen, sparse or used, or their scales",
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
     "the learning rate's schedule",
@@ -23582,9 +23602,9 @@ static uint32_t dml__mark_trained(const dml_program *program)
 {
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
-        const double how[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                (double)p->decay_scale };
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
+        const double how[5] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                                (double)p->decay_scale, p->sparse ? 1.0 : 0.0 };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
     }
     return mark;
 }
@@ -26822,6 +26842,19 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
     return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
+/* Of what all workers need alike, beside what the servers compare. */
+static uint32_t dml__downpour_mark(const dml_downpour_options *o, dml_optimizer *optimizer)
+{
+    const double how[5] = { (double)o->fetch_every, (double)o->push_every, (double)o->warm_steps,
+                            (double)optimizer->kind, optimizer->nesterov ? 1.0 : 0.0 };
+    uint32_t mark = dml__mark_numbers(0, how, 5);
+    for (int i = 0; dml_optimizer_number(optimizer, i, NULL); i++) {
+        const double number = (double)*dml_optimizer_number(optimizer, i, NULL);
+        mark = dml__mark_numbers(mark, &number, 1);
+    }
+    return mark;
+}
+
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
@@ -26862,7 +26895,8 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
     if (status == DML_OK)
-        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync",
+                                     dml__downpour_mark(o, &optimizer));
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
@@ -27480,9 +27514,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     dml__release(&s.memory, s.reports);
     dml__release(&s.memory, s.answered);
     dml__release(&s.memory, s.progress);
-    if (dml_comm_status(comm) != DML_OK) return dml__sync_failed(trainer, comm);
     if (result) *result = s.result;
-    return status;
+    return dml_comm_status(comm) != DML_OK ? dml__sync_failed(trainer, comm) : status;
 }
 
 #endif

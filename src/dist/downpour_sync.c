@@ -69,6 +69,19 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
     return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
+/* Of what all workers need alike, beside what the servers compare. */
+static uint32_t dml__downpour_mark(const dml_downpour_options *o, dml_optimizer *optimizer)
+{
+    const double how[5] = { (double)o->fetch_every, (double)o->push_every, (double)o->warm_steps,
+                            (double)optimizer->kind, optimizer->nesterov ? 1.0 : 0.0 };
+    uint32_t mark = dml__mark_numbers(0, how, 5);
+    for (int i = 0; dml_optimizer_number(optimizer, i, NULL); i++) {
+        const double number = (double)*dml_optimizer_number(optimizer, i, NULL);
+        mark = dml__mark_numbers(mark, &number, 1);
+    }
+    return mark;
+}
+
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
 {
     dml__downpour *d = (dml__downpour *)user;
@@ -109,7 +122,8 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
     if (status == DML_OK)
-        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", 0);
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync",
+                                     dml__downpour_mark(o, &optimizer));
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);

@@ -20,8 +20,6 @@ static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const
     return dml__fail(&all->context->error, status, "%s", text);
 }
 
-/* What one trainer would refuse is refused before any replica moves, since those that did would differ from
-   the rest. */
 static dml_status dml__check_replicas(dml_mirrored *all)
 {
     dml__error *error = &all->context->error;
@@ -32,22 +30,30 @@ static dml_status dml__check_replicas(dml_mirrored *all)
         if (dml_status_of(replica->context) != DML_OK)
             return dml__fail(error, dml_status_of(replica->context), "replica %d (%s) has an error: %s", i,
                              replica->device, dml_error(replica->context));
-        if (replica->trainer->swapped)
-            return dml__fail(error, DML_ERROR_STATE,
-                             "replica %d (%s) has the parameters' average in their place; call "
-                             "dml_trainer_swap_average again first",
-                             i, replica->device);
     }
     return DML_OK;
 }
 
-/* One thread at a time; the context of the loss is what it is kept from others by. */
-static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
+static dml_status dml__check_not_average(dml_mirrored *all)
+{
+    for (int i = 0; i < all->count; i++)
+        if (all->replica[i].trainer->swapped)
+            return dml__fail(&all->context->error, DML_ERROR_STATE,
+                             "replica %d (%s) has the parameters' average in their place; call "
+                             "dml_trainer_swap_average again first",
+                             i, all->replica[i].device);
+    return DML_OK;
+}
+
+/* One thread at a time; the context of the loss is what it is kept from others by. What one trainer would
+   refuse is refused before any replica moves, since those that did would differ from the rest. */
+static dml_status dml__enter_mirrored(dml_mirrored *all, bool trains, dml__entry *entry)
 {
     if (!all) return DML_ERROR_ARGUMENT;
     *entry = dml__enter(all->context);
     if (*entry == DML__REFUSED) return DML_ERROR_STATE;
-    const dml_status status = dml__check_replicas(all);
+    dml_status status = dml__check_replicas(all);
+    if (status == DML_OK && trains) status = dml__check_not_average(all);
     if (status != DML_OK) dml__leave(all->context, *entry);
     return status;
 }
@@ -127,7 +133,7 @@ static dml_status dml__mirrored_pass_in(dml_mirrored *all, dml__order order, int
     if (status != DML_OK) return status;
     all->flags = flags;
     all->wants_loss = loss != NULL;
-    all->sends_gradient = all->replica[0].place.central && all->holds && (flags & DML_ADD);
+    all->sends_gradient = all->holds && (flags & DML_ADD);
     status = dml__order_all(all, order);
     if (status != DML_OK) return status;
     for (int i = 0; i < all->count; i++)
@@ -144,7 +150,7 @@ static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int ro
                                      int count, int flags, float *loss)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(all, &entry);
+    dml_status status = dml__enter_mirrored(all, true, &entry);
     if (status != DML_OK) return status;
     status = dml__mirrored_pass_in(all, order, rows, inputs, count, flags, loss);
     dml__leave(all->context, entry);
@@ -166,14 +172,16 @@ DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
     if (mirrored->pending)
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
-    else
+    else {
+        mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
+    }
     mirrored->holds = mirrored->holds && status != DML_OK;
     dml__leave(mirrored->context, entry);
     return status;
@@ -182,7 +190,7 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
     mirrored->holds = mirrored->pending = false;
     status = dml__order_all(mirrored, DML__ORDER_ATTACH);
@@ -208,7 +216,7 @@ static dml_status dml__copy_back(dml_mirrored *all)
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, false, &entry);
     if (status != DML_OK) return status;
     status = dml__copy_back(mirrored);
     dml__leave(mirrored->context, entry);

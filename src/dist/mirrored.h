@@ -99,14 +99,15 @@ DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored);
 
 /* Replica i's trainer, between the calls above: replica 0's is the one to save, to look at, and to change.
-   NULL past the last. After a change (a checkpoint was loaded, parameters were written, another learning rate
-   was set), dml_mirrored_spread gives the others what the first has; under options.comm it is a collective,
-   and what counts is the first replica of rank 0. */
+   NULL past the last. What is done to its gradient between dml_mirrored_backward and the next call counts for
+   all. After another change (a checkpoint was loaded, parameters were written, another learning rate was
+   set), dml_mirrored_spread gives the others what the first has; under options.comm it is a collective, and
+   what counts is the first replica of rank 0. */
 DML_API dml_trainer *dml_mirrored_trainer(dml_mirrored *mirrored, int i);
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored);
 
 /* The first replica's parameters become those of the graph that all of them were cloned from: to save it, or
-   to predict. */
+   to predict. Between two dml_trainer_swap_average of that replica's trainer it is their average. */
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored);
 
 /* What became of the last pass. */

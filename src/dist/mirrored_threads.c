@@ -23,15 +23,21 @@ static dml_status dml__replica_attach(dml__replica *replica)
                             dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));
 }
 
+/* The caller may have changed the first's. */
+static dml_status dml__replica_take_gradient(dml__replica *replica)
+{
+    if (!replica->all->sends_gradient) return DML_OK;
+    return dml__send_from_first(replica->place.inside, replica->trainer, DML_GRADIENTS);
+}
+
 static dml_status dml__replica_backward(dml__replica *replica)
 {
     const dml_mirrored *all = replica->all;
-    dml_comm *inside = replica->place.inside;
     dml_status status = DML_OK;
     replica->timed.seconds = 0;
-    if (replica->place.late) status = dml__send_from_first(inside, replica->trainer, DML_PARAMETERS);
-    if (status == DML_OK && all->sends_gradient)
-        status = dml__send_from_first(inside, replica->trainer, DML_GRADIENTS);
+    if (replica->place.late)
+        status = dml__send_from_first(replica->place.inside, replica->trainer, DML_PARAMETERS);
+    if (status == DML_OK) status = dml__replica_take_gradient(replica);
     if (status != DML_OK) return status;
     return dml_trainer_backward(replica->trainer, replica->rows, replica->inputs, all->inputs, all->flags,
                                 all->wants_loss ? &replica->loss : NULL);
@@ -60,6 +66,7 @@ static void dml__replica_obey(dml__replica *replica, dml__order order)
     }
     if (order == DML__ORDER_ATTACH) status = dml__replica_attach(replica);
     if (order == DML__ORDER_BACKWARD || order == DML__ORDER_STEP) status = dml__replica_backward(replica);
+    if (order == DML__ORDER_UPDATE) status = dml__replica_take_gradient(replica);
     if ((order == DML__ORDER_UPDATE || order == DML__ORDER_STEP) && status == DML_OK)
         status = dml_trainer_update(replica->trainer);
     replica->status = status;

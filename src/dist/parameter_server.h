@@ -65,7 +65,8 @@ typedef struct dml_ps_rule {
 typedef struct dml_ps_options {
     dml_ps_consistency consistency;
     int staleness; /* of DML_PS_STALE */
-    /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it; what the others
+    /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it, of whom those
+       that have left are the first; what the others
        push for it later is dropped, and they go on at the servers' clock (dml_ps_clocks), so they end clocks
        unlike numbers of times. Less than there are workers. */
     int backup;
@@ -134,7 +135,8 @@ DML_API dml_status dml_ps_clock(dml_ps *ps);
 #define DML_PS_ALL UINT64_MAX
 DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket);
 
-/* What the rule is given with the pushes to come; 1 at first. */
+/* What the rule is given with the pushes to come; 1 at first. In synchrony all workers say the same: else
+   what the first of those says that have ended the clock. */
 DML_API void dml_ps_set_rate(dml_ps *ps, double rate);
 
 /* The clock: how often this worker has called dml_ps_clock, or, with backups, the servers', if it is later.

@@ -67,6 +67,19 @@ static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size
     terms[DML__PS_SERVERS] = cluster->servers;
 }
 
+static void dml__ps_term_text(int term, int64_t value, char text[32])
+{
+    static const char *const consistencies[] = { "synchronous", "asynchronous", "stale" };
+    if (term == DML__PS_THRESHOLD || term == DML__PS_IDLE)
+        snprintf(text, 32, "%g", dml__ps_real(value));
+    else if (term == DML__PS_PUSH_DTYPE || term == DML__PS_PULL_DTYPE)
+        snprintf(text, 32, "%s", dml_dtype_name((dml_dtype)value));
+    else if (term == DML__PS_CONSISTENCY && value >= 0 && value <= DML_PS_STALE)
+        snprintf(text, 32, "%s", consistencies[value]);
+    else
+        snprintf(text, 32, "%lld", (long long)value);
+}
+
 /* Whether this rank's terms are worker 0's, of which its setup counts. */
 static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
 {
@@ -74,15 +87,14 @@ static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int
         "count",      "consistency", "staleness",   "backup", "threshold", "idle_s",  "push_dtype",
         "pull_dtype", "vectors",     "setup_count", "runs",   "workers",   "servers",
     };
+    char mine_text[32], first_text[32];
     for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
         if (mine[i] == first[i] || i == DML__PS_SETUP || i == DML__PS_RUNS) continue;
-        if (i == DML__PS_THRESHOLD || i == DML__PS_IDLE)
-            return dml__ps_fail(comm, DML_ERROR_MISMATCH, "a parameter server with %s %g; worker 0 has %g",
-                                names[i], dml__ps_real(mine[i]), dml__ps_real(first[i]));
-        return dml__ps_fail(
-            comm, DML_ERROR_MISMATCH,
-            "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
-            (long long)mine[i], (long long)first[i]);
+        dml__ps_term_text(i, mine[i], mine_text);
+        dml__ps_term_text(i, first[i], first_text);
+        return dml__ps_fail(comm, DML_ERROR_MISMATCH,
+                            "a parameter server with %s %s, where worker 0 has %s; all ranks need the same",
+                            names[i], mine_text, first_text);
     }
     return DML_OK;
 }

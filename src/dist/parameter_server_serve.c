@@ -50,7 +50,10 @@ static bool dml__ps_clock_is_complete(const dml__ps_server *server)
 static void dml__ps_end_clocks(dml__ps_server *server)
 {
     if (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
-        for (int w = 0; w < server->workers; w++) server->guests[w].ticked = false;
+        for (int w = server->workers - 1; w >= 0; w--) {
+            if (server->guests[w].ticked) server->rate = server->guests[w].rate;
+            server->guests[w].ticked = false;
+        }
         dml__ps_apply_clock(server);
     }
     dml__ps_release(server);
@@ -64,7 +67,7 @@ static void dml__ps_tick(dml__ps_server *server, dml__ps_guest *guest)
         server->report.clocks++;
     else if (clock == server->applied)
         guest->ticked = true;
-    server->rate = dml__ps_real(guest->header[DML__PS_REAL_2]);
+    guest->rate = dml__ps_real(guest->header[DML__PS_REAL_2]);
     dml__ps_listen(server, guest);
     dml__ps_end_clocks(server);
 }

@@ -32,6 +32,7 @@ typedef struct dml__ps_guest {
     bool present; /* it may still ask for something */
     bool held;    /* what the header asks for has to wait */
     bool ticked;  /* its pushes of the clock that is being summed are complete */
+    double rate;  /* of its last clock */
     uint64_t clock;
     /* The push that is coming: elements of this server's range. */
     size_t asked, taken, push_end; /* up to where pieces are being received, or have been taken */
@@ -52,7 +53,7 @@ typedef struct dml__ps_server {
     dml_ps_consistency consistency;
     int workers, needed;     /* how many have to tick */
     size_t count;            /* of the range */
-    double rate;             /* of the clock's pushes, from whoever ended it last */
+    double rate;             /* of the clock's pushes, from the first worker that has ended it */
     uint64_t applied;        /* clocks */
     float *vectors;          /* (1 + vectors, count) */
     float *sum;              /* (count): synchronous: of the pushes of clock `applied` */

@@ -123,7 +123,7 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the strategy's options",
     "the number of parameters",
     "the parameters' names or shapes",
-    "which parameters are frozen or used, or their scales",
+    "which parameters are frozen, sparse or used, or their scales",
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
     "the learning rate's schedule",
@@ -150,9 +150,9 @@ static uint32_t dml__mark_trained(const dml_program *program)
 {
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
-        const double how[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                (double)p->decay_scale };
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
+        const double how[5] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                                (double)p->decay_scale, p->sparse ? 1.0 : 0.0 };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
     }
     return mark;
 }

@@ -168,9 +168,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     dml__release(&s.memory, s.reports);
     dml__release(&s.memory, s.answered);
     dml__release(&s.memory, s.progress);
-    if (dml_comm_status(comm) != DML_OK) return dml__sync_failed(trainer, comm);
     if (result) *result = s.result;
-    return status;
+    return dml_comm_status(comm) != DML_OK ? dml__sync_failed(trainer, comm) : status;
 }
 
 #endif

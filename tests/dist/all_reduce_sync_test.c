@@ -43,7 +43,7 @@ typedef struct rank_job {
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
     int other_model; /* of the last rank, all else the same: 1 a parameter's name, 2 which of two is frozen, 3
-                        a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets */
+                        a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets, 8 which is sparse */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     stray stray;     /* what the last rank does once too often, before step 2 */
@@ -292,6 +292,7 @@ static void train(rank_job *job, dml_comm *comm)
         if (job->other_model == 2) dml_parameter_train(other ? c : d, false);
         if (other == 3) dml_parameter_set_lr_scale(d, 0.5f);
         if (other == 4) trainer_options.clip_norm = 3;
+        if (other == 8) dml_parameter_set_sparse(d, true);
         if (other == 5) trainer_options.schedule = dml_schedule_cosine(job->lr, 20, 0);
     }
     dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
@@ -734,14 +735,15 @@ static void other_models_are_refused(void)
     static const char *const differs[] = {
         "",
         "the parameters' names or shapes;",
-        "which parameters are frozen or used, or their scales;",
-        "which parameters are frozen or used, or their scales;",
+        "which parameters are frozen, sparse or used, or their scales;",
+        "which parameters are frozen, sparse or used, or their scales;",
         "how the gradient is clipped;",
         "the learning rate's schedule;",
         "the number of parameters, the parameters' names or shapes;",
         "the strategy's options;",
+        "which parameters are frozen, sparse or used, or their scales;",
     };
-    for (int other = 1; other <= 7; other++) {
+    for (int other = 1; other <= 8; other++) {
         char want[128];
         const int ranks = 2 + other % 2;
         rank_job like = usual(ranks);

@@ -28,6 +28,7 @@ typedef struct training {
     bool uneven, groups;
     int pieces;     /* of a batch */
     bool differ;    /* the workers' models have other parameters */
+    int unlike;     /* of Downpour's options worker 1 has another: 1 .. 4; 0: none */
     uint64_t taken; /* steps before the strategy is attached */
     int slow;       /* a worker that takes its time; 0: none */
     bool loads;     /* a checkpoint, when the strategy is attached */
@@ -141,8 +142,13 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
         checkpoint_path(path);
         CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
     }
+    dml_downpour_options down = t->down;
+    if (me == 1 && t->unlike == 1) down.fetch_every = 3;
+    if (me == 1 && t->unlike == 2) down.push_every = 3;
+    if (me == 1 && t->unlike == 3) down.warm_steps = 3;
+    if (me == 1 && t->unlike == 4) down.optimizer = dml_adagrad(0.3f);
     if (comm)
-        status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &t->down)
+        status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &down)
                                                        : dml_parameter_server_sync(comm, cluster, &t->ps));
     if (t->loads) load_late(trainer, me);
     while (dml_trainer_steps(trainer) < run.steps + (uint64_t)t->steps && status == DML_OK) {
@@ -672,6 +678,14 @@ static void refused(void)
     many.down.push_every = -1;
     run_training(&many);
     check_refused(&many, DML_ERROR_ARGUMENT, "push_every -1");
+    many.down.push_every = 0;
+    for (many.unlike = 1; many.unlike <= 4; many.unlike++) {
+        run_training(&many);
+        for (int r = 0; r < 2; r++) {
+            CHECK_INT(many.status[r], DML_ERROR_MISMATCH);
+            CHECK_CONTAINS(many.error[r], "rank 1 differs from rank 0 in the strategy's options");
+        }
+    }
 }
 
 int main(int argc, char **argv)

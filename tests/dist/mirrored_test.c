@@ -85,7 +85,8 @@ typedef struct run {
     dml_mirrored_options options;
     int batch, steps;
     bool norms, pieces, adam;
-    bool small; /* the model is a single layer */
+    bool changes; /* in pieces: the gradient that is added to, and the one that is applied */
+    bool small;   /* the model is a single layer */
     /* results */
     float loss[STEPS], w[MAX_PARAMETERS];
     size_t parameters;
@@ -135,9 +136,17 @@ static dml_context *open_seeded(void)
     return dml_open(&(dml_options){ .threads = 1, .seed = 5 });
 }
 
+static void change_gradient(dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    for (size_t i = 0; i < n; i++) g[i] = 0.7f * g[i] + 0.01f * (float)(i % 3);
+    CHECK_INT(dml_trainer_put(trainer, DML_GRADIENTS, 0, n), DML_OK);
+}
+
 /* A batch in three: one that waits for more, one that is combined, one that is added to that. */
 static dml_status step_in_pieces(dml_mirrored *m, dml_trainer *trainer, int batch, const float *x,
-                                 const int32_t *t, float *loss)
+                                 const int32_t *t, bool changes, float *loss)
 {
     const int ends[] = { batch / 4, batch / 2, batch };
     dml_status status = DML_OK;
@@ -147,6 +156,7 @@ static dml_status step_in_pieces(dml_mirrored *m, dml_trainer *trainer, int batc
         status = m ? dml_mirrored_backward(m, rows, DML_INPUTS(x + from * IN, t + from), flags, loss)
                    : dml_trainer_backward(trainer, rows, DML_INPUTS(x + from * IN, t + from), flags, loss);
         sum += (double)*loss * rows;
+        if (changes && i > 0) change_gradient(m ? dml_mirrored_trainer(m, 0) : trainer);
     }
     *loss = (float)(sum / batch);
     if (status != DML_OK) return status;
@@ -158,7 +168,7 @@ static dml_status one_step(const run *r, dml_mirrored *m, dml_trainer *trainer, 
     float x[MAX_BATCH * IN];
     int32_t t[MAX_BATCH];
     make_batch(step, r->batch, x, t);
-    if (r->pieces) return step_in_pieces(m, trainer, r->batch, x, t, loss);
+    if (r->pieces) return step_in_pieces(m, trainer, r->batch, x, t, r->changes, loss);
     return m ? dml_mirrored_step(m, r->batch, DML_INPUTS(x, t), loss)
              : dml_trainer_step(trainer, r->batch, DML_INPUTS(x, t), loss);
 }
@@ -261,6 +271,18 @@ static void all_that_a_trainer_can_do(void)
     like.pieces = true;
     like.norms = false;
     compare_with_one(&like, 2e-5);
+}
+
+/* The first replica's is the one to change. */
+static void a_changed_gradient_is_everybodys(void)
+{
+    for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+        run like = usual(3);
+        like.steps = 10;
+        like.pieces = like.changes = true;
+        like.options.placement = (dml_placement)p;
+        compare_with_one(&like, 2e-5);
+    }
 }
 
 static void fewer_rows_than_replicas(void)
@@ -641,6 +663,31 @@ static void a_replica_that_fails_elsewhere(void)
 
 /* ---- the rest ---- */
 
+static void an_average_is_copied_back(void)
+{
+    run like = usual(2);
+    like.options.trainer.average = 0.5f;
+    for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+        like.options.placement = (dml_placement)p;
+        model s = open_model(&like);
+        dml_trainer *first = dml_mirrored_trainer(s.m, 0);
+        const size_t n = dml_trainer_count(first, DML_PARAMETERS);
+        for (int step = 0; step < 5; step++)
+            CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+        float average[MAX_PARAMETERS];
+        memcpy(average, dml_trainer_get(first, dml_trainer_vectors(first) - 1, 0, n), n * sizeof *average);
+        CHECK_INT(dml_trainer_swap_average(first), DML_OK);
+        CHECK_INT(dml_mirrored_copy_back(s.m), DML_OK);
+        const float *copied = dml_graph_get(s.graph, 0, n);
+        CHECK(copied && memcmp(copied, average, n * sizeof *average) == 0);
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_ERROR_STATE);
+        dml_clear_error(s.context);
+        CHECK_INT(dml_trainer_swap_average(first), DML_OK);
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+        dml_close(s.context);
+    }
+}
+
 static void what_the_first_has_is_spread(void)
 {
     for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
@@ -729,6 +776,8 @@ int main(void)
     RUN(replicas_follow_one_trainer);
     RUN(every_way_across_devices);
     RUN(all_that_a_trainer_can_do);
+    RUN(a_changed_gradient_is_everybodys);
+    RUN(an_average_is_copied_back);
     RUN(fewer_rows_than_replicas);
     RUN(loss_scales_move_together);
     RUN(devices_of_several_kinds);

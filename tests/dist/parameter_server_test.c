@@ -162,6 +162,39 @@ static plan usual(int workers, int servers, size_t count)
     return p;
 }
 
+/* Of unlike rates the first worker's counts, whoever comes last. */
+static void rates_body(test_rank *me)
+{
+    dml_cluster cluster;
+    memset(&cluster, 0, sizeof cluster);
+    cluster.workers = 2;
+    cluster.servers = 1;
+    cluster.rank = me->rank;
+    if (me->rank == 2) {
+        me->bad += dml_ps_serve(me->comm, &cluster, NULL, NULL) != DML_OK;
+        return;
+    }
+    float w = 0, g = 1;
+    dml_ps *ps = dml_ps_open(me->comm, &cluster, 1, &w, NULL);
+    dml_ps_set_rate(ps, me->rank ? 100 : 1);
+    for (int clock = 1; clock <= 6; clock++) {
+        if (clock % 2 == me->rank) ranks_sleep(0.01);
+        dml_ps_push(ps, &g, 0, 1, 1);
+        dml_ps_clock(ps);
+        me->bad += dml_ps_wait(ps, dml_ps_pull(ps, &w, 0, 1)) != DML_OK || w != (float)clock;
+    }
+    me->bad += dml_ps_close(ps) != DML_OK;
+}
+
+static void unlike_rates(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 20, rates_body, NULL);
+    ranks_run_on(ranks, 3, "local");
+    for (int r = 0; r < 3; r++)
+        CHECK_MESSAGE(!ranks[r].bad, "rank %d: %d wrong: %s", r, ranks[r].bad, ranks[r].error);
+}
+
 static void check_synchronous(const plan *p, int worker, uint64_t clock, const float *w)
 {
     int wrong = 0;
@@ -474,8 +507,12 @@ static void bad_input(void)
     const refusal cases[] = {
         { .counts = { 8, 7 }, .says = "rank 1: a parameter server with count 7, where worker 0 has 8" },
         { .counts = { 8, 8 }, .options[1].backup = 1, .says = "with backup 1, where worker 0 has 0" },
-        { .counts = { 8, 8 }, .options[1].threshold = 1, .says = "with threshold 1; worker 0 has 0" },
-        { .counts = { 8, 8 }, .options[1].idle_s = 3, .says = "with idle_s 3; worker 0 has 0" },
+        { .counts = { 8, 8 }, .options[1].threshold = 1, .says = "with threshold 1, where worker 0 has 0" },
+        { .counts = { 8, 8 }, .options[1].idle_s = 3, .says = "with idle_s 3, where worker 0 has 0" },
+        { .counts = { 8, 8 }, .options[1].push_dtype = DML_BF16, .says = "with push_dtype bf16, where" },
+        { .counts = { 8, 8 },
+          .options[1].consistency = DML_PS_ASYNCHRONOUS,
+          .says = "with consistency asynchronous, where worker 0 has synchronous" },
         { .counts = { 8, 8 }, .options[0].idle_s = -1, .says = "idle_s must be 0 or more" },
         { .counts = { 8, 8 }, .options[0].backup = 2, .says = "fewer backup workers than workers" },
         { .counts = { 8, 8 }, .options[0].staleness = -2, .says = "staleness must be 0 or more" },
@@ -637,6 +674,7 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     RUN(synchronous);
+    RUN(unlike_rates);
     RUN(asynchronous_and_stale);
     RUN(backup_workers);
     RUN(halves_on_the_wire);
