@@ -3037,8 +3037,8 @@ typedef struct dml_sync {
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
-       not means, times a factor if there is a loss scale, so that shards of any sizes add up; `samples` is how
-       many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
+       not means, times a factor if there is a loss scale, so that shards of any sizes add up; `samples` is
+       how many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
        ranges depend on the model alone: ranks without samples see them too. */
@@ -38377,7 +38377,7 @@ static double dml__largest_here(void *user, int vector)
     float largest = 0;
     for (size_t i = 0; i < h->n; i++) {
         const float size = fabsf(x[i]);
-        if (!(size <= largest)) largest = size; /* a NaN too */
+        if (size > largest || isnan(size)) largest = size; /* which stays */
     }
     return (double)largest;
 }
@@ -38817,6 +38817,12 @@ static inline bool dml__sync_combines(const dml_sync *sync)
     return sync->ready || sync->finish;
 }
 
+/* Whether there is one. */
+static inline bool dml__sync_attached(const dml_sync *sync)
+{
+    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
+}
+
 /* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)
 {
@@ -39024,6 +39030,14 @@ static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
     return status;
 }
 
+/* Of floats whose squares are none. */
+static double dml__sum_of_large_squares(size_t n, const float *g)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
+    return sum;
+}
+
 /* The norm of g as it is, over all owners. */
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
@@ -39034,6 +39048,7 @@ static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
         const float *g =
             (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
         squares = (double)dml_dot(trainer->context->pool, n, g, g);
+        if (!isfinite(squares)) squares = dml__sum_of_large_squares(n, g);
     } else if (n) {
         status = dml__start_device_norm(trainer);
         if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
@@ -39814,11 +39829,6 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 }
 
 /* ---- backward ---- */
-
-static bool dml__sync_attached(const dml_sync *sync)
-{
-    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
-}
 
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
 {

@@ -1308,8 +1308,8 @@ typedef struct dml_downpour_options {
    goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
    warm start. What doesn't go, and what rows stay, is as with dml_parameter_server_sync. dml_trainer_gather
    pushes what wasn't pushed yet and fetches w and the state of the servers' optimizer, so that a checkpoint
-   has both, the latter as "dml.server.sum.dense_1.weight": Downpour with the same optimizer goes on from it
-   (with other workers' pushes in between, as always), everything else leaves it out. NULL options: all
+   has both, the latter as "dml.server.squares.dense_1.weight": Downpour with the same optimizer goes on from
+   it (with other workers' pushes in between, as always), everything else leaves it out. NULL options: all
    defaults. Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5
    (Downpour SGD, Adagrad on the servers, warm start). */
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
@@ -20273,7 +20273,9 @@ DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
 
 DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster)
 {
-    return cluster ? *cluster : dml_cluster_of(0, 0, 0);
+    if (!cluster) return dml_cluster_of(0, 0, 0);
+    const dml_cluster made = dml_cluster_of(cluster->rank, cluster->workers, cluster->servers);
+    return cluster->status == DML_OK && made.status != DML_OK ? made : *cluster; /* filled in by hand */
 }
 
 /* ---- TF_CONFIG ---- */
@@ -21319,6 +21321,8 @@ DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, siz
 #ifndef DML_DIST_PARAMETER_SERVER_C
 #define DML_DIST_PARAMETER_SERVER_C
 
+#include <math.h>
+
 /* ---- pulls ---- */
 
 static bool dml__ps_pull_range(dml_ps *ps, dml__ps_operation *operation, void *data, dml_dtype dtype,
@@ -21429,11 +21433,18 @@ DML_API dml_status dml_ps_axpby(dml_ps *ps, double alpha, int x, double beta, in
     return dml__ps_command(ps, DML__PS_AXPBY, x, y, alpha, beta, &done);
 }
 
+static dml_status dml__ps_no_place(dml_ps *ps, const char *what)
+{
+    return ps ? dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "%s asked for, with NULL for its place", what)
+              : DML_ERROR_ARGUMENT;
+}
+
 DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot)
 {
     dml__ps_operation *done = NULL;
-    const dml_status status = dml__ps_command(ps, DML__PS_DOT, x, y, 0, 0, &done);
-    *dot = 0;
+    if (dot) *dot = 0;
+    const dml_status status =
+        dot ? dml__ps_command(ps, DML__PS_DOT, x, y, 0, 0, &done) : dml__ps_no_place(ps, "a dot product");
     for (int s = 0; status == DML_OK && s < ps->servers; s++)
         *dot += dml__ps_real(done->answers[s][DML__PS_VALUE]);
     return status;
@@ -21442,11 +21453,12 @@ DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot)
 DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest)
 {
     dml__ps_operation *done = NULL;
-    const dml_status status = dml__ps_command(ps, DML__PS_LARGEST, x, x, 0, 0, &done);
-    *largest = 0;
+    if (largest) *largest = 0;
+    const dml_status status = largest ? dml__ps_command(ps, DML__PS_LARGEST, x, x, 0, 0, &done)
+                                      : dml__ps_no_place(ps, "the largest element");
     for (int s = 0; status == DML_OK && s < ps->servers; s++) {
         const double one = dml__ps_real(done->answers[s][DML__PS_VALUE]);
-        if (!(one <= *largest)) *largest = one;
+        if (one > *largest || isnan(one)) *largest = one;
     }
     return status;
 }
@@ -21913,7 +21925,7 @@ static double dml__ps_largest_of(size_t n, const float *x)
 {
     float largest = 0;
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) <= largest)) largest = fabsf(x[i]);
+        if (fabsf(x[i]) > largest || isnan(x[i])) largest = fabsf(x[i]); /* a NaN stays */
     return (double)largest;
 }
 
@@ -24372,19 +24384,27 @@ static dml_status dml__finish_bucket(dml__first_state *state, dml_trainer *train
     return state->first ? dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end) : DML_OK;
 }
 
-/* Where the first alone has the gradient, the others learn from it whether a step will be skipped. */
-static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer)
+/* Where the first alone has the gradient, the others learn from it whether a step will be skipped: what the
+   trainer will find when it has made the mean of the sum, or, where a device squares floats, would find near
+   there. */
+static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer, double samples)
 {
-    if (!(dml_trainer_get_run(trainer).loss_scale > 0)) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    double sum = 0;
+    if (!(trainer->loss_scale > 0.0f) || !count) return DML_OK;
+    const float factor = (float)(1 / (samples * dml__loss_factor(trainer)));
+    const double most = trainer->context->device.host_memory ? (double)INFINITY : 1e38;
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
-    for (size_t i = 0; i < count && state->first; i++) sum += fabs((double)g[i]);
-    if (dml_comm_broadcast(state->place.inside, &sum, 1, DML_F64, 0) != DML_OK)
+    double squares = 0;
+    for (size_t i = 0; i < count && state->first; i++) {
+        const float mean = g[i] * factor;
+        squares += (double)mean * (double)mean;
+    }
+    if (dml_comm_broadcast(state->place.inside, &squares, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    if (state->first || !count) return DML_OK;
-    memset(g, 0, count * sizeof *g);
-    if (!isfinite(sum)) g[0] = NAN;
+    const bool skipped = !(squares < most);
+    if (state->first && !skipped) return DML_OK;
+    if (!state->first) memset(g, 0, count * sizeof *g);
+    if (skipped) g[0] = NAN;
     return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
 }
 
@@ -24402,7 +24422,8 @@ static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *sa
             return dml__inside_failed(state, trainer);
         if (!state->first) status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
-    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer) : status;
+    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer, *samples)
+                                                    : status;
 }
 
 /* ---- the rest ---- */
@@ -24852,15 +24873,21 @@ static dml_status dml__replica_attach(dml__replica *replica)
                             dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));
 }
 
+/* The caller may have changed the first's. */
+static dml_status dml__replica_take_gradient(dml__replica *replica)
+{
+    if (!replica->all->sends_gradient) return DML_OK;
+    return dml__send_from_first(replica->place.inside, replica->trainer, DML_GRADIENTS);
+}
+
 static dml_status dml__replica_backward(dml__replica *replica)
 {
     const dml_mirrored *all = replica->all;
-    dml_comm *inside = replica->place.inside;
     dml_status status = DML_OK;
     replica->timed.seconds = 0;
-    if (replica->place.late) status = dml__send_from_first(inside, replica->trainer, DML_PARAMETERS);
-    if (status == DML_OK && all->sends_gradient)
-        status = dml__send_from_first(inside, replica->trainer, DML_GRADIENTS);
+    if (replica->place.late)
+        status = dml__send_from_first(replica->place.inside, replica->trainer, DML_PARAMETERS);
+    if (status == DML_OK) status = dml__replica_take_gradient(replica);
     if (status != DML_OK) return status;
     return dml_trainer_backward(replica->trainer, replica->rows, replica->inputs, all->inputs, all->flags,
                                 all->wants_loss ? &replica->loss : NULL);
@@ -24889,6 +24916,7 @@ static void dml__replica_obey(dml__replica *replica, dml__order order)
     }
     if (order == DML__ORDER_ATTACH) status = dml__replica_attach(replica);
     if (order == DML__ORDER_BACKWARD || order == DML__ORDER_STEP) status = dml__replica_backward(replica);
+    if (order == DML__ORDER_UPDATE) status = dml__replica_take_gradient(replica);
     if ((order == DML__ORDER_UPDATE || order == DML__ORDER_STEP) && status == DML_OK)
         status = dml_trainer_update(replica->trainer);
     replica->status = status;
@@ -25000,8 +25028,6 @@ static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const
     return dml__fail(&all->context->error, status, "%s", text);
 }
 
-/* What one trainer would refuse is refused before any replica moves, since those that did would differ from
-   the rest. */
 static dml_status dml__check_replicas(dml_mirrored *all)
 {
     dml__error *error = &all->context->error;
@@ -25012,22 +25038,30 @@ static dml_status dml__check_replicas(dml_mirrored *all)
         if (dml_status_of(replica->context) != DML_OK)
             return dml__fail(error, dml_status_of(replica->context), "replica %d (%s) has an error: %s", i,
                              replica->device, dml_error(replica->context));
-        if (replica->trainer->swapped)
-            return dml__fail(error, DML_ERROR_STATE,
-                             "replica %d (%s) has the parameters' average in their place; call "
-                             "dml_trainer_swap_average again first",
-                             i, replica->device);
     }
     return DML_OK;
 }
 
-/* One thread at a time; the context of the loss is what it is kept from others by. */
-static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
+static dml_status dml__check_not_average(dml_mirrored *all)
+{
+    for (int i = 0; i < all->count; i++)
+        if (all->replica[i].trainer->swapped)
+            return dml__fail(&all->context->error, DML_ERROR_STATE,
+                             "replica %d (%s) has the parameters' average in their place; call "
+                             "dml_trainer_swap_average again first",
+                             i, all->replica[i].device);
+    return DML_OK;
+}
+
+/* One thread at a time; the context of the loss is what it is kept from others by. What one trainer would
+   refuse is refused before any replica moves, since those that did would differ from the rest. */
+static dml_status dml__enter_mirrored(dml_mirrored *all, bool trains, dml__entry *entry)
 {
     if (!all) return DML_ERROR_ARGUMENT;
     *entry = dml__enter(all->context);
     if (*entry == DML__REFUSED) return DML_ERROR_STATE;
-    const dml_status status = dml__check_replicas(all);
+    dml_status status = dml__check_replicas(all);
+    if (status == DML_OK && trains) status = dml__check_not_average(all);
     if (status != DML_OK) dml__leave(all->context, *entry);
     return status;
 }
@@ -25107,7 +25141,7 @@ static dml_status dml__mirrored_pass_in(dml_mirrored *all, dml__order order, int
     if (status != DML_OK) return status;
     all->flags = flags;
     all->wants_loss = loss != NULL;
-    all->sends_gradient = all->replica[0].place.central && all->holds && (flags & DML_ADD);
+    all->sends_gradient = all->holds && (flags & DML_ADD);
     status = dml__order_all(all, order);
     if (status != DML_OK) return status;
     for (int i = 0; i < all->count; i++)
@@ -25124,7 +25158,7 @@ static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int ro
                                      int count, int flags, float *loss)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(all, &entry);
+    dml_status status = dml__enter_mirrored(all, true, &entry);
     if (status != DML_OK) return status;
     status = dml__mirrored_pass_in(all, order, rows, inputs, count, flags, loss);
     dml__leave(all->context, entry);
@@ -25146,14 +25180,16 @@ DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
     if (mirrored->pending)
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
-    else
+    else {
+        mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
+    }
     mirrored->holds = mirrored->holds && status != DML_OK;
     dml__leave(mirrored->context, entry);
     return status;
@@ -25162,7 +25198,7 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
     mirrored->holds = mirrored->pending = false;
     status = dml__order_all(mirrored, DML__ORDER_ATTACH);
@@ -25188,7 +25224,7 @@ static dml_status dml__copy_back(dml_mirrored *all)
 DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored)
 {
     dml__entry entry;
-    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    dml_status status = dml__enter_mirrored(mirrored, false, &entry);
     if (status != DML_OK) return status;
     status = dml__copy_back(mirrored);
     dml__leave(mirrored->context, entry);
@@ -26621,10 +26657,14 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
     if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup, &runs);
     o.setup = setup;
-    if (w && setup)
-        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
-    else
+    if (!setup)
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+    else if (!w)
+        dml__ps_fail(comm, dml_status_of(dml_trainer_context(trainer)),
+                     "this worker has no parameters to begin with: %s",
+                     dml_error(dml_trainer_context(trainer)));
+    else
+        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
     dml__release(&memory, setup);
     return *ps ? DML_OK : dml__sync_failed(trainer, comm);
 }
@@ -27095,14 +27135,27 @@ DML__LOCAL void dml__sandblaster_write_result(const dml_sandblaster_result *r, d
 
 /* ---- its helpers ---- */
 
+/* -1: none, as far as this rank knows. */
+static int dml__dead_server(const dml__sandblaster *s)
+{
+    for (int r = s->workers; r < s->comm->size; r++)
+        if (s->comm->job->peers[s->comm->world_ranks[r]].gone) return r;
+    return -1;
+}
+
 /* Whether nothing has failed yet. Servers that die fail nothing by themselves (dml_comm_outlive). */
 static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
 {
     const char *text = dml_error(dml_trainer_context(s->trainer));
-    if (s->status == DML_OK && status != DML_OK)
-        s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s",
-                                 *text ? text : "a server died, whose part of the vectors nobody else has");
-    return s->status == DML_OK;
+    if (s->status != DML_OK || status == DML_OK) return s->status == DML_OK;
+    if (*text)
+        s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s", text);
+    else
+        s->status = dml__ps_fail(s->comm, status,
+                                 "Sandblaster's coordinator can't go on: server rank %d died, whose part of "
+                                 "the vectors nobody else has",
+                                 dml__dead_server(s));
+    return false;
 }
 
 /* If the helper is dead, its next report says so. */
@@ -27463,7 +27516,13 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     o.vectors = DML__LBFGS_PAIRS - 1 + 2 * lbfgs->history;
     o.allocator = lbfgs->allocator;
     const float *w = dml_trainer_get(s->trainer, DML_PARAMETERS, 0, s->n);
-    if (!w) return dml__ps_fail(s->comm, DML_ERROR_ARGUMENT, "Sandblaster needs parameters to train");
+    const dml_context *context = dml_trainer_context(s->trainer);
+    if (!w)
+        return dml__ps_fail(s->comm, dml_status_of(context) ? dml_status_of(context) : DML_ERROR_ARGUMENT,
+                            "Sandblaster has no parameters to begin with: %s", dml_error(context));
+    if (dml__sync_attached(&s->trainer->sync))
+        return dml__ps_fail(s->comm, DML_ERROR_STATE,
+                            "Sandblaster by a trainer that has a sync strategy: it takes one without");
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);

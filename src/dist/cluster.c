@@ -58,7 +58,9 @@ DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
 
 DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster)
 {
-    return cluster ? *cluster : dml_cluster_of(0, 0, 0);
+    if (!cluster) return dml_cluster_of(0, 0, 0);
+    const dml_cluster made = dml_cluster_of(cluster->rank, cluster->workers, cluster->servers);
+    return cluster->status == DML_OK && made.status != DML_OK ? made : *cluster; /* filled in by hand */
 }
 
 /* ---- TF_CONFIG ---- */

@@ -25,8 +25,8 @@ typedef struct dml_downpour_options {
    goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
    warm start. What doesn't go, and what rows stay, is as with dml_parameter_server_sync. dml_trainer_gather
    pushes what wasn't pushed yet and fetches w and the state of the servers' optimizer, so that a checkpoint
-   has both, the latter as "dml.server.sum.dense_1.weight": Downpour with the same optimizer goes on from it
-   (with other workers' pushes in between, as always), everything else leaves it out. NULL options: all
+   has both, the latter as "dml.server.squares.dense_1.weight": Downpour with the same optimizer goes on from
+   it (with other workers' pushes in between, as always), everything else leaves it out. NULL options: all
    defaults. Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5
    (Downpour SGD, Adagrad on the servers, warm start). */
 DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,

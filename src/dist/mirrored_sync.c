@@ -242,19 +242,27 @@ static dml_status dml__finish_bucket(dml__first_state *state, dml_trainer *train
     return state->first ? dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end) : DML_OK;
 }
 
-/* Where the first alone has the gradient, the others learn from it whether a step will be skipped. */
-static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer)
+/* Where the first alone has the gradient, the others learn from it whether a step will be skipped: what the
+   trainer will find when it has made the mean of the sum, or, where a device squares floats, would find near
+   there. */
+static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer, double samples)
 {
-    if (!(dml_trainer_get_run(trainer).loss_scale > 0)) return DML_OK;
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    double sum = 0;
+    if (!(trainer->loss_scale > 0.0f) || !count) return DML_OK;
+    const float factor = (float)(1 / (samples * dml__loss_factor(trainer)));
+    const double most = trainer->context->device.host_memory ? (double)INFINITY : 1e38;
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
-    for (size_t i = 0; i < count && state->first; i++) sum += fabs((double)g[i]);
-    if (dml_comm_broadcast(state->place.inside, &sum, 1, DML_F64, 0) != DML_OK)
+    double squares = 0;
+    for (size_t i = 0; i < count && state->first; i++) {
+        const float mean = g[i] * factor;
+        squares += (double)mean * (double)mean;
+    }
+    if (dml_comm_broadcast(state->place.inside, &squares, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    if (state->first || !count) return DML_OK;
-    memset(g, 0, count * sizeof *g);
-    if (!isfinite(sum)) g[0] = NAN;
+    const bool skipped = !(squares < most);
+    if (state->first && !skipped) return DML_OK;
+    if (!state->first) memset(g, 0, count * sizeof *g);
+    if (skipped) g[0] = NAN;
     return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
 }
 
@@ -272,7 +280,8 @@ static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *sa
             return dml__inside_failed(state, trainer);
         if (!state->first) status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
-    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer) : status;
+    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer, *samples)
+                                                    : status;
 }
 
 /* ---- the rest ---- */

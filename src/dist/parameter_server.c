@@ -6,6 +6,8 @@
 #include "dist/cluster_internal.h"
 #include "dist/parameter_server_worker.h"
 
+#include <math.h>
+
 /* ---- pulls ---- */
 
 static bool dml__ps_pull_range(dml_ps *ps, dml__ps_operation *operation, void *data, dml_dtype dtype,
@@ -116,11 +118,18 @@ DML_API dml_status dml_ps_axpby(dml_ps *ps, double alpha, int x, double beta, in
     return dml__ps_command(ps, DML__PS_AXPBY, x, y, alpha, beta, &done);
 }
 
+static dml_status dml__ps_no_place(dml_ps *ps, const char *what)
+{
+    return ps ? dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "%s asked for, with NULL for its place", what)
+              : DML_ERROR_ARGUMENT;
+}
+
 DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot)
 {
     dml__ps_operation *done = NULL;
-    const dml_status status = dml__ps_command(ps, DML__PS_DOT, x, y, 0, 0, &done);
-    *dot = 0;
+    if (dot) *dot = 0;
+    const dml_status status =
+        dot ? dml__ps_command(ps, DML__PS_DOT, x, y, 0, 0, &done) : dml__ps_no_place(ps, "a dot product");
     for (int s = 0; status == DML_OK && s < ps->servers; s++)
         *dot += dml__ps_real(done->answers[s][DML__PS_VALUE]);
     return status;
@@ -129,11 +138,12 @@ DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot)
 DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest)
 {
     dml__ps_operation *done = NULL;
-    const dml_status status = dml__ps_command(ps, DML__PS_LARGEST, x, x, 0, 0, &done);
-    *largest = 0;
+    if (largest) *largest = 0;
+    const dml_status status = largest ? dml__ps_command(ps, DML__PS_LARGEST, x, x, 0, 0, &done)
+                                      : dml__ps_no_place(ps, "the largest element");
     for (int s = 0; status == DML_OK && s < ps->servers; s++) {
         const double one = dml__ps_real(done->answers[s][DML__PS_VALUE]);
-        if (!(one <= *largest)) *largest = one;
+        if (one > *largest || isnan(one)) *largest = one;
     }
     return status;
 }

@@ -102,7 +102,7 @@ static double dml__ps_largest_of(size_t n, const float *x)
 {
     float largest = 0;
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(x[i]) <= largest)) largest = fabsf(x[i]);
+        if (fabsf(x[i]) > largest || isnan(x[i])) largest = fabsf(x[i]); /* a NaN stays */
     return (double)largest;
 }
 

@@ -168,10 +168,14 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
     double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
     if (setup) dml__ps_write_setup(trainer, optimizer, taken, setup, &runs);
     o.setup = setup;
-    if (w && setup)
-        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
-    else
+    if (!setup)
         dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+    else if (!w)
+        dml__ps_fail(comm, dml_status_of(dml_trainer_context(trainer)),
+                     "this worker has no parameters to begin with: %s",
+                     dml_error(dml_trainer_context(trainer)));
+    else
+        *ps = dml__ps_open_runs(comm, cluster, n, w, &o, runs);
     dml__release(&memory, setup);
     return *ps ? DML_OK : dml__sync_failed(trainer, comm);
 }

@@ -7,6 +7,7 @@
 #include "dist/replicas.h"
 #include "dist/sandblaster_internal.h"
 #include "train/lbfgs_internal.h"
+#include "train/trainer_internal.h"
 
 #include <string.h>
 
@@ -117,7 +118,13 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     o.vectors = DML__LBFGS_PAIRS - 1 + 2 * lbfgs->history;
     o.allocator = lbfgs->allocator;
     const float *w = dml_trainer_get(s->trainer, DML_PARAMETERS, 0, s->n);
-    if (!w) return dml__ps_fail(s->comm, DML_ERROR_ARGUMENT, "Sandblaster needs parameters to train");
+    const dml_context *context = dml_trainer_context(s->trainer);
+    if (!w)
+        return dml__ps_fail(s->comm, dml_status_of(context) ? dml_status_of(context) : DML_ERROR_ARGUMENT,
+                            "Sandblaster has no parameters to begin with: %s", dml_error(context));
+    if (dml__sync_attached(&s->trainer->sync))
+        return dml__ps_fail(s->comm, DML_ERROR_STATE,
+                            "Sandblaster by a trainer that has a sync strategy: it takes one without");
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);

@@ -12,14 +12,27 @@
 
 /* ---- its helpers ---- */
 
+/* -1: none, as far as this rank knows. */
+static int dml__dead_server(const dml__sandblaster *s)
+{
+    for (int r = s->workers; r < s->comm->size; r++)
+        if (s->comm->job->peers[s->comm->world_ranks[r]].gone) return r;
+    return -1;
+}
+
 /* Whether nothing has failed yet. Servers that die fail nothing by themselves (dml_comm_outlive). */
 static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
 {
     const char *text = dml_error(dml_trainer_context(s->trainer));
-    if (s->status == DML_OK && status != DML_OK)
-        s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s",
-                                 *text ? text : "a server died, whose part of the vectors nobody else has");
-    return s->status == DML_OK;
+    if (s->status != DML_OK || status == DML_OK) return s->status == DML_OK;
+    if (*text)
+        s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s", text);
+    else
+        s->status = dml__ps_fail(s->comm, status,
+                                 "Sandblaster's coordinator can't go on: server rank %d died, whose part of "
+                                 "the vectors nobody else has",
+                                 dml__dead_server(s));
+    return false;
 }
 
 /* If the helper is dead, its next report says so. */

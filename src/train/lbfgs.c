@@ -263,7 +263,7 @@ static double dml__largest_here(void *user, int vector)
     float largest = 0;
     for (size_t i = 0; i < h->n; i++) {
         const float size = fabsf(x[i]);
-        if (!(size <= largest)) largest = size; /* a NaN too */
+        if (size > largest || isnan(size)) largest = size; /* which stays */
     }
     return (double)largest;
 }

@@ -177,11 +177,6 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 
 /* ---- backward ---- */
 
-static bool dml__sync_attached(const dml_sync *sync)
-{
-    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
-}
-
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
 {
     dml_trainer *trainer = (dml_trainer *)user;

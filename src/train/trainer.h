@@ -149,8 +149,8 @@ typedef struct dml_sync {
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
-       not means, times a factor if there is a loss scale, so that shards of any sizes add up; `samples` is how
-       many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
+       not means, times a factor if there is a loss scale, so that shards of any sizes add up; `samples` is
+       how many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
        ranges depend on the model alone: ranks without samples see them too. */

@@ -120,6 +120,12 @@ static inline bool dml__sync_combines(const dml_sync *sync)
     return sync->ready || sync->finish;
 }
 
+/* Whether there is one. */
+static inline bool dml__sync_attached(const dml_sync *sync)
+{
+    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
+}
+
 /* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)
 {

@@ -1,5 +1,6 @@
 /* Who is a worker and who a server: from numbers, from TF_CONFIG, from dmlrun's environment. */
 #include "dist/cluster.h"
+#include "dist/cluster_internal.h"
 
 #include "../test.h"
 
@@ -165,6 +166,9 @@ static void bad_clusters(void)
     }
     CHECK_CONTAINS(dml_cluster_of(5, 3, 2).error, "rank 5 is in no job of the cluster: ranks 0 to 2 are");
     CHECK_CONTAINS(dml_cluster_of(-1, 3, 2).error, "rank -1 is in no job");
+    dml_cluster zeros; /* filled in by hand, or not at all */
+    memset(&zeros, 0, sizeof zeros);
+    CHECK_INT(dml__cluster_given(&zeros).status, DML_ERROR_ARGUMENT);
     CHECK_CONTAINS(dml_cluster_of(0, 0, 2).error, "needs a worker");
     CHECK_CONTAINS(dml_cluster_of(0, 2, 0).error, "needs a server");
     CHECK_CONTAINS(dml_cluster_of(0, 2147483647, 2147483647).error, "2^20");

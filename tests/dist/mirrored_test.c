@@ -131,6 +131,46 @@ static run usual(int devices)
     return r;
 }
 
+/* Finite, but of a norm whose square is no float: a step that counts. */
+static void large_gradients(void)
+{
+    static const float input[][2] = { { 1, 0.5f }, { 5e9f, 2.5e9f }, { 0.25f, 1 }, { 1e30f, 0 }, { 1, 1 } };
+    float w[4][2];
+    uint64_t skipped[4];
+    for (int p = -1; p <= DML_PLACE_EACH_STEP; p++) {
+        dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *x = dml_input(graph, "x", DML_F32, 2), *t = dml_input(graph, "t", DML_F32, 1);
+        dml_node *weight = dml_parameter(graph, "w", dml_init_constant(1), 1, 2);
+        dml_node *loss = dml_mean_squared_error(dml_dense_with(x, weight, NULL), t);
+        const dml_trainer_options options = { .batch = 2, .optimizer = dml_sgd(0.1f, 0), .loss_scale = 16 };
+        const dml_mirrored_options how = {
+            .trainer = options, .even = true, .timeout_s = 20, .placement = (dml_placement)(p < 0 ? 0 : p)
+        };
+        dml_mirrored *m = p < 0 ? NULL : dml_mirrored_create(loss, cpus, 2, &how);
+        dml_trainer *trainer = m ? dml_mirrored_trainer(m, 0) : dml_trainer_create(loss, &options);
+        const float zeros[2] = { 0 };
+        for (int step = 0; step < 5; step++) {
+            const float *in = input[step], both[4] = { in[0], in[1], in[0], in[1] };
+            if (step == 2) { /* small again, so that what follows shows whose loss scale is whose */
+                float *now = dml_trainer_get(trainer, DML_PARAMETERS, 0, 2);
+                now[0] = now[1] = 1;
+                if (m) CHECK_INT(dml_mirrored_spread(m), DML_OK);
+            }
+            CHECK_INT(m ? dml_mirrored_step(m, 2, DML_INPUTS(both, zeros), NULL)
+                        : dml_trainer_step(trainer, 2, DML_INPUTS(both, zeros), NULL),
+                      DML_OK);
+        }
+        for (int r = 1; m && r < 2; r++)
+            CHECK_INT(dml_trainer_skipped(dml_mirrored_trainer(m, r)), dml_trainer_skipped(trainer));
+        memcpy(w[p + 1], dml_trainer_get(trainer, DML_PARAMETERS, 0, 2), sizeof w[0]);
+        skipped[p + 1] = dml_trainer_skipped(trainer);
+        CHECK_INT(skipped[p + 1], 1);
+        for (int k = 0; k < 2; k++) CHECK_NEAR(w[p + 1][k], w[0][k], 1e-6);
+        dml_close(context);
+    }
+}
+
 static dml_context *open_seeded(void)
 {
     return dml_open(&(dml_options){ .threads = 1, .seed = 5 });
@@ -776,6 +816,7 @@ int main(void)
     RUN(replicas_follow_one_trainer);
     RUN(every_way_across_devices);
     RUN(all_that_a_trainer_can_do);
+    RUN(large_gradients);
     RUN(a_changed_gradient_is_everybodys);
     RUN(an_average_is_copied_back);
     RUN(fewer_rows_than_replicas);

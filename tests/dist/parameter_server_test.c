@@ -445,6 +445,9 @@ static void many_body(test_rank *me)
         me->bad += dml_ps_largest(ps, 2, &value) != DML_OK || value != 6;
         me->bad += dml_ps_wait(ps, dml_ps_pull_from(ps, 2, x, 10, N)) != DML_OK;
         for (int i = 10; i < N; i++) me->bad += x[i - 10] != -g[i];
+        const float nan[1] = { NAN };
+        me->bad += !dml_ps_push_to(ps, 1, nan, 1, 2);
+        me->bad += dml_ps_largest(ps, 1, &value) != DML_OK || !isnan(value);
     }
     me->bad += dml_ps_close(ps) != DML_OK;
     free(w);
@@ -494,6 +497,8 @@ static void refused_body(test_rank *me)
         case 4: dml_ps_axpby(ps, 1, 0, 0, 1); break;
         case 5: dml_ps_push_to(ps, 0, w, 0, 8); break;
         case 6: dml_ps_wait(ps, 0); break;
+        case 7: dml_ps_dot(ps, 0, 0, NULL); break;
+        case 8: dml_ps_largest(ps, 0, NULL); break;
         default: break;
         }
     }
@@ -526,6 +531,8 @@ static void bad_input(void)
         { .counts = { 8, 8 }, .bad_call = 4, .says = "vectors 0 and 1 asked for; there are 0 to 0" },
         { .counts = { 8, 8 }, .bad_call = 5, .says = "of vector -1" },
         { .counts = { 8, 8 }, .bad_call = 6, .says = "a push or pull that never began" },
+        { .counts = { 8, 8 }, .bad_call = 7, .says = "a dot product asked for, with NULL for its place" },
+        { .counts = { 8, 8 }, .bad_call = 8, .says = "the largest element asked for, with NULL" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_rank ranks[3];

@@ -76,6 +76,22 @@ static double partly(void *user, const float *x, float *g)
     return x[0] > 0 ? (double)x[0] - log((double)x[0]) : NAN;
 }
 
+static double without_a_slope(void *user, const float *x, float *gradient)
+{
+    (void)user;
+    gradient[0] = NAN;
+    gradient[1] = 0;
+    return (double)x[0];
+}
+
+static void a_gradient_that_is_no_number(void)
+{
+    float x[2] = { 1, 2 };
+    dml_lbfgs_result result;
+    CHECK_INT(dml_lbfgs_minimize(2, x, without_a_slope, NULL, NULL, &result), DML_OK);
+    CHECK(result.end == DML_LBFGS_STALLED && isnan(result.gradient) && x[0] == 1 && x[1] == 2);
+}
+
 static void where_the_function_is_not_defined(void)
 {
     const float from[] = { 0.01f, 0.5f, 1.5f, 30 };
@@ -205,6 +221,7 @@ int main(void)
 {
     RUN(valleys);
     RUN(bowls);
+    RUN(a_gradient_that_is_no_number);
     RUN(where_the_function_is_not_defined);
     RUN(ends);
     RUN(bits_for_any_threads);
