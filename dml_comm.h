@@ -468,6 +468,10 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
+/* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
+   ranks that go on; -1: none of this communicator's, or there is no error. */
+DML_API int dml_comm_culprit(const dml_comm *comm);
+
 /* 0 and 1 for NULL. */
 DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
@@ -11541,6 +11545,7 @@ typedef struct dml__comm_job {
     double clock;             /* what it said when a call looked at it last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
+    int culprit;              /* whom they were told to blame */
     bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
     bool waits_for_any;       /* a call waits for whichever of several operations ends first */
@@ -13568,6 +13573,7 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     status = job->error.status;
     if (job->aborted) return status;
     job->aborted = true;
+    job->culprit = culprit;
     dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
     dml__control control = dml__control_message(DML__ABORT);
     control.rank = culprit;
@@ -19489,6 +19495,12 @@ DML_API const char *dml_comm_error(const dml_comm *comm)
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
     if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
+}
+
+DML_API int dml_comm_culprit(const dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
+    return dml__group_rank(comm, comm->job->culprit);
 }
 
 DML_API int dml_comm_rank(const dml_comm *comm)

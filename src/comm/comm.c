@@ -632,6 +632,12 @@ DML_API const char *dml_comm_error(const dml_comm *comm)
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }
 
+DML_API int dml_comm_culprit(const dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
+    return dml__group_rank(comm, comm->job->culprit);
+}
+
 DML_API int dml_comm_rank(const dml_comm *comm)
 {
     return comm ? comm->rank : 0;

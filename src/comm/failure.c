@@ -57,6 +57,7 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     status = job->error.status;
     if (job->aborted) return status;
     job->aborted = true;
+    job->culprit = culprit;
     dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
     dml__control control = dml__control_message(DML__ABORT);
     control.rank = culprit;

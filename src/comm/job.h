@@ -256,6 +256,7 @@ typedef struct dml__comm_job {
     double clock;             /* what it said when a call looked at it last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
+    int culprit;              /* whom they were told to blame */
     bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
     bool waits_for_any;       /* a call waits for whichever of several operations ends first */
