@@ -39413,6 +39413,13 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
     if (begin >= end || begin >= trainer->program->graph->trained_count || !dml__is_spread(trainer, vector))
         return DML_OK;
     if (dml__owns_a_part(trainer) && begin >= own_begin && end <= own_end) return DML_OK;
+    if (!trainer->sync.gather)
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_STATE,
+            "elements %zu to %zu of vector %d asked for, which a sync strategy that is gone has "
+            "left spread over its ranks: call dml_trainer_gather on all ranks before it goes, or "
+            "load a checkpoint now",
+            begin, end, vector);
     return dml__fail(
         &trainer->context->error, DML_ERROR_STATE,
         "elements %zu to %zu of vector %d asked for, but this rank has %zu to %zu of it and other "

@@ -815,8 +815,8 @@ typedef struct dml_ps_options {
     float threshold;
     dml_dtype push_dtype, pull_dtype; /* on their way: DML_F32 (0), DML_BF16 or DML_F16 */
     /* Servers end the job with DML_ERROR_TIMEOUT when no worker has asked for anything for so many seconds:
-       the last one may be frozen, which nobody else waits for. 0: whatever workers do takes as long as it
-       takes. */
+       the last one may be frozen, which nobody else waits for. 0: 60 times the communicator's timeout, half
+       an hour by default; 1e9: whatever workers do takes as long as it takes. */
     double idle_s;
     int vectors; /* more vectors of the same length on the servers, numbered from 1; 0: none */
     /* For the servers' rule, from worker 0; at most 65536. */
@@ -1374,13 +1374,12 @@ typedef struct dml_sandblaster_result {
    of worker 0 or of a server ends the job, with DML_ERROR_PEER. So does, with DML_ERROR_TIMEOUT, a worker
    that freezes or takes longer than the communicator's timeout for a portion, as soon as another has had
    nothing to do for that long, or when none has reported anything for about twice as long: until then the
-   others go on. (For a worker 0 that freezes as the last one the servers wait without end.) Gradients are
-   added in the order in which they come: runs differ by rounding. `result`, the same on all workers, may be
-   NULL; of a job that fails it has what this worker knows (worker 0: all), and the parameters are some that
-   were tried. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for options, and
-   for a first loss that isn't finite.
-   Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.2; see train/lbfgs.h for
-   the algorithm. */
+   others go on. (For a worker 0 that freezes as the last one the servers wait for 60 times the timeout.)
+   Gradients are added in the order in which they come: runs differ by rounding. `result`, the same on all
+   workers, may be NULL; of a job that fails it has what this worker knows (worker 0: all), and the parameters
+   are some that were tried. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for
+   options, and for a first loss that isn't finite. Source: Dean et al., "Large scale distributed deep
+   networks", NIPS 2012, section 4.2; see train/lbfgs.h for the algorithm. */
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,
                                             const dml_sandblaster_options *options,
                                             dml_sandblaster_result *result);
@@ -20693,6 +20692,7 @@ enum {
     DML__PS_RUN
 };
 
+#define DML__PS_IDLE_TIMEOUTS 60 /* of the communicator, where idle_s is 0 */
 #define DML__PS_MOST_VECTORS 256
 #define DML__PS_MOST_SETUP 65536
 #define DML__PS_LEAST_PIECE 65536 /* elements */
@@ -22324,16 +22324,19 @@ static void dml__ps_give_up(dml__ps_server *server, double idle)
 {
     int first = 0;
     while (first < server->workers - 1 && !server->guests[first].present) first++;
-    dml__ps_note(server,
-                 dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
-                              "no worker has asked for anything for %g s (idle_s); of the %d that are "
-                              "left, worker %d is the first: it is frozen, or needs longer for a step",
-                              idle, dml__ps_living(server), first));
+    dml__ps_note(
+        server,
+        dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
+                     "no worker has asked for anything for %g s (idle_s); of the %d that are "
+                     "left, worker %d is the first: it is frozen, or needs longer for a step, for which "
+                     "options have a larger idle_s",
+                     idle, dml__ps_living(server), first));
 }
 
 static void dml__ps_run(dml__ps_server *server)
 {
-    const double idle = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const double asked = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const double idle = asked > 0 ? asked : DML__PS_IDLE_TIMEOUTS * server->link.all->job->timeout;
     const int requests = server->workers * DML__PS_FOR;
     dml_message message;
     for (int w = 0; w < server->workers; w++) {

@@ -75,8 +75,8 @@ typedef struct dml_ps_options {
     float threshold;
     dml_dtype push_dtype, pull_dtype; /* on their way: DML_F32 (0), DML_BF16 or DML_F16 */
     /* Servers end the job with DML_ERROR_TIMEOUT when no worker has asked for anything for so many seconds:
-       the last one may be frozen, which nobody else waits for. 0: whatever workers do takes as long as it
-       takes. */
+       the last one may be frozen, which nobody else waits for. 0: 60 times the communicator's timeout, half
+       an hour by default; 1e9: whatever workers do takes as long as it takes. */
     double idle_s;
     int vectors; /* more vectors of the same length on the servers, numbered from 1; 0: none */
     /* For the servers' rule, from worker 0; at most 65536. */

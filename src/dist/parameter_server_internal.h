@@ -72,6 +72,7 @@ enum {
     DML__PS_RUN
 };
 
+#define DML__PS_IDLE_TIMEOUTS 60 /* of the communicator, where idle_s is 0 */
 #define DML__PS_MOST_VECTORS 256
 #define DML__PS_MOST_SETUP 65536
 #define DML__PS_LEAST_PIECE 65536 /* elements */

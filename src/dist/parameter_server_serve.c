@@ -3,6 +3,7 @@
 
 #include "dist/parameter_server.h"
 
+#include "comm/job.h"
 #include "dist/cluster_internal.h"
 #include "dist/parameter_server_server.h"
 
@@ -161,16 +162,19 @@ static void dml__ps_give_up(dml__ps_server *server, double idle)
 {
     int first = 0;
     while (first < server->workers - 1 && !server->guests[first].present) first++;
-    dml__ps_note(server,
-                 dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
-                              "no worker has asked for anything for %g s (idle_s); of the %d that are "
-                              "left, worker %d is the first: it is frozen, or needs longer for a step",
-                              idle, dml__ps_living(server), first));
+    dml__ps_note(
+        server,
+        dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
+                     "no worker has asked for anything for %g s (idle_s); of the %d that are "
+                     "left, worker %d is the first: it is frozen, or needs longer for a step, for which "
+                     "options have a larger idle_s",
+                     idle, dml__ps_living(server), first));
 }
 
 static void dml__ps_run(dml__ps_server *server)
 {
-    const double idle = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const double asked = dml__ps_real(server->link.terms[DML__PS_IDLE]);
+    const double idle = asked > 0 ? asked : DML__PS_IDLE_TIMEOUTS * server->link.all->job->timeout;
     const int requests = server->workers * DML__PS_FOR;
     dml_message message;
     for (int w = 0; w < server->workers; w++) {

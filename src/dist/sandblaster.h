@@ -56,13 +56,12 @@ typedef struct dml_sandblaster_result {
    of worker 0 or of a server ends the job, with DML_ERROR_PEER. So does, with DML_ERROR_TIMEOUT, a worker
    that freezes or takes longer than the communicator's timeout for a portion, as soon as another has had
    nothing to do for that long, or when none has reported anything for about twice as long: until then the
-   others go on. (For a worker 0 that freezes as the last one the servers wait without end.) Gradients are
-   added in the order in which they come: runs differ by rounding. `result`, the same on all workers, may be
-   NULL; of a job that fails it has what this worker knows (worker 0: all), and the parameters are some that
-   were tried. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for options, and
-   for a first loss that isn't finite.
-   Source: Dean et al., "Large scale distributed deep networks", NIPS 2012, section 4.2; see train/lbfgs.h for
-   the algorithm. */
+   others go on. (For a worker 0 that freezes as the last one the servers wait for 60 times the timeout.)
+   Gradients are added in the order in which they come: runs differ by rounding. `result`, the same on all
+   workers, may be NULL; of a job that fails it has what this worker knows (worker 0: all), and the parameters
+   are some that were tried. Errors are the communicator's and the trainer's context's: DML_ERROR_ARGUMENT for
+   options, and for a first loss that isn't finite. Source: Dean et al., "Large scale distributed deep
+   networks", NIPS 2012, section 4.2; see train/lbfgs.h for the algorithm. */
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,
                                             const dml_sandblaster_options *options,
                                             dml_sandblaster_result *result);

@@ -335,6 +335,9 @@ static void what_is_elsewhere_is_refused(void)
     CHECK_CONTAINS(dml_error(context), "is gone");
     dml_clear_error(context);
     CHECK_INT(dml_trainer_gather(t), DML_ERROR_STATE);
+    dml_clear_error(context);
+    CHECK(!dml_trainer_get(t, DML_OPTIMIZER_STATE, FROM, TO)); /* nor what was its own */
+    CHECK_CONTAINS(dml_error(context), "which a sync strategy that is gone has left spread over its ranks");
     dml_close(context);
     CHECK_INT(dml_trainer_gather(NULL), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_trainer_own(NULL, 0, 0), DML_ERROR_ARGUMENT);
