@@ -3,7 +3,6 @@
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
-#include "dist/mirrored_share.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
 #include "ops/op_dense.h"
@@ -14,70 +13,6 @@
 enum { IN = 6, CLASSES = 3, STEPS = 50, MAX_BATCH = 23, MOST_DEVICES = 4, MAX_PARAMETERS = 1024 };
 
 static const char *const cpus[MOST_DEVICES] = { "cpu*1", "cpu*1", "cpu*1", "cpu*1" };
-
-/* ---- shares ---- */
-
-static double time_of(double fixed, double each, int rows, unsigned *random)
-{
-    const double noise = 1 + 0.2 * ((double)(test_random(random) % 1000) / 1000 - 0.5);
-    return rows ? (fixed + each * rows) * noise : 0;
-}
-
-/* Devices of which one has a large cost of its own, and times that vary by a fifth. */
-static void unlike_devices_end_together(void)
-{
-    const double fixed[] = { 0, 2e-3, 5e-4 }, each[] = { 1e-3, 1e-4, 4e-4 };
-    const int most[] = { 256, 256, 256 };
-    unsigned random = 1;
-    dml__speed speed[3];
-    int share[3];
-    memset(speed, 0, sizeof speed);
-    for (int step = 0; step < 60; step++) {
-        dml__share_rows(256, 3, speed, most, share);
-        CHECK_INT(share[0] + share[1] + share[2], 256);
-        for (int i = 0; i < 3; i++) {
-            const double seconds = time_of(fixed[i], each[i], share[i], &random);
-            const bool late = step < 2 || step % 10 == i; /* it warms up, or another program runs */
-            dml__speed_note(&speed[i], share[i], late ? 100 * seconds : seconds);
-        }
-        if (step < 6) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
-        if (step < 20) continue;
-        double first = 1, last = 0;
-        for (int i = 0; i < 3; i++) {
-            const double seconds = fixed[i] + each[i] * share[i];
-            first = fmin(first, seconds);
-            last = fmax(last, seconds);
-        }
-        CHECK_MESSAGE(last <= 1.4 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
-                      share[1], share[2], first, last);
-    }
-}
-
-static void shares_within_bounds(void)
-{
-    unsigned random = 3;
-    for (int turn = 0; turn < 2000; turn++) {
-        dml__speed speed[5];
-        int most[5], share[5], room = 0, sum = 0;
-        const int devices = 1 + (int)(test_random(&random) % 5);
-        memset(speed, 0, sizeof speed);
-        for (int i = 0; i < devices; i++) {
-            room += most[i] = 1 + (int)(test_random(&random) % 40);
-            for (int s = 0; s < 5; s++)
-                dml__speed_note(&speed[i], 1 + (int)(test_random(&random) % 40),
-                                1e-6 * (1 + test_random(&random) % 100000));
-        }
-        const int rows = (int)(test_random(&random) % (unsigned)(room + 1));
-        dml__share_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
-        for (int i = 0; i < devices; i++) {
-            sum += share[i];
-            CHECK(share[i] <= most[i] && share[i] >= (rows >= devices));
-        }
-        CHECK_INT(sum, rows);
-    }
-}
-
-/* ---- a run ---- */
 
 typedef struct run {
     int devices;
@@ -129,46 +64,6 @@ static run usual(int devices)
     r.options.trainer.optimizer = dml_sgd(0.05f, 0.9f);
     r.options.timeout_s = 60;
     return r;
-}
-
-/* Finite, but of a norm whose square is no float: a step that counts. */
-static void large_gradients(void)
-{
-    static const float input[][2] = { { 1, 0.5f }, { 5e9f, 2.5e9f }, { 0.25f, 1 }, { 1e30f, 0 }, { 1, 1 } };
-    float w[4][2];
-    uint64_t skipped[4];
-    for (int p = -1; p <= DML_PLACE_EACH_STEP; p++) {
-        dml_context *context = dml_open(&(dml_options){ .threads = 1 });
-        dml_graph *graph = dml_graph_create(context);
-        dml_node *x = dml_input(graph, "x", DML_F32, 2), *t = dml_input(graph, "t", DML_F32, 1);
-        dml_node *weight = dml_parameter(graph, "w", dml_init_constant(1), 1, 2);
-        dml_node *loss = dml_mean_squared_error(dml_dense_with(x, weight, NULL), t);
-        const dml_trainer_options options = { .batch = 2, .optimizer = dml_sgd(0.1f, 0), .loss_scale = 16 };
-        const dml_mirrored_options how = {
-            .trainer = options, .even = true, .timeout_s = 20, .placement = (dml_placement)(p < 0 ? 0 : p)
-        };
-        dml_mirrored *m = p < 0 ? NULL : dml_mirrored_create(loss, cpus, 2, &how);
-        dml_trainer *trainer = m ? dml_mirrored_trainer(m, 0) : dml_trainer_create(loss, &options);
-        const float zeros[2] = { 0 };
-        for (int step = 0; step < 5; step++) {
-            const float *in = input[step], both[4] = { in[0], in[1], in[0], in[1] };
-            if (step == 2) { /* small again, so that what follows shows whose loss scale is whose */
-                float *now = dml_trainer_get(trainer, DML_PARAMETERS, 0, 2);
-                now[0] = now[1] = 1;
-                if (m) CHECK_INT(dml_mirrored_spread(m), DML_OK);
-            }
-            CHECK_INT(m ? dml_mirrored_step(m, 2, DML_INPUTS(both, zeros), NULL)
-                        : dml_trainer_step(trainer, 2, DML_INPUTS(both, zeros), NULL),
-                      DML_OK);
-        }
-        for (int r = 1; m && r < 2; r++)
-            CHECK_INT(dml_trainer_skipped(dml_mirrored_trainer(m, r)), dml_trainer_skipped(trainer));
-        memcpy(w[p + 1], dml_trainer_get(trainer, DML_PARAMETERS, 0, 2), sizeof w[0]);
-        skipped[p + 1] = dml_trainer_skipped(trainer);
-        CHECK_INT(skipped[p + 1], 1);
-        for (int k = 0; k < 2; k++) CHECK_NEAR(w[p + 1][k], w[0][k], 1e-6);
-        dml_close(context);
-    }
 }
 
 static dml_context *open_seeded(void)
@@ -311,6 +206,46 @@ static void all_that_a_trainer_can_do(void)
     like.pieces = true;
     like.norms = false;
     compare_with_one(&like, 2e-5);
+}
+
+/* Finite, but of a norm whose square is no float: a step that counts. */
+static void large_gradients(void)
+{
+    static const float input[][2] = { { 1, 0.5f }, { 5e9f, 2.5e9f }, { 0.25f, 1 }, { 1e30f, 0 }, { 1, 1 } };
+    float w[4][2];
+    uint64_t skipped[4];
+    for (int p = -1; p <= DML_PLACE_EACH_STEP; p++) {
+        dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *x = dml_input(graph, "x", DML_F32, 2), *t = dml_input(graph, "t", DML_F32, 1);
+        dml_node *weight = dml_parameter(graph, "w", dml_init_constant(1), 1, 2);
+        dml_node *loss = dml_mean_squared_error(dml_dense_with(x, weight, NULL), t);
+        const dml_trainer_options options = { .batch = 2, .optimizer = dml_sgd(0.1f, 0), .loss_scale = 16 };
+        const dml_mirrored_options how = {
+            .trainer = options, .even = true, .timeout_s = 20, .placement = (dml_placement)(p < 0 ? 0 : p)
+        };
+        dml_mirrored *m = p < 0 ? NULL : dml_mirrored_create(loss, cpus, 2, &how);
+        dml_trainer *trainer = m ? dml_mirrored_trainer(m, 0) : dml_trainer_create(loss, &options);
+        const float zeros[2] = { 0 };
+        for (int step = 0; step < 5; step++) {
+            const float *in = input[step], both[4] = { in[0], in[1], in[0], in[1] };
+            if (step == 2) { /* small again, so that what follows shows whose loss scale is whose */
+                float *now = dml_trainer_get(trainer, DML_PARAMETERS, 0, 2);
+                now[0] = now[1] = 1;
+                if (m) CHECK_INT(dml_mirrored_spread(m), DML_OK);
+            }
+            CHECK_INT(m ? dml_mirrored_step(m, 2, DML_INPUTS(both, zeros), NULL)
+                        : dml_trainer_step(trainer, 2, DML_INPUTS(both, zeros), NULL),
+                      DML_OK);
+        }
+        for (int r = 1; m && r < 2; r++)
+            CHECK_INT(dml_trainer_skipped(dml_mirrored_trainer(m, r)), dml_trainer_skipped(trainer));
+        memcpy(w[p + 1], dml_trainer_get(trainer, DML_PARAMETERS, 0, 2), sizeof w[0]);
+        skipped[p + 1] = dml_trainer_skipped(trainer);
+        CHECK_INT(skipped[p + 1], 1);
+        for (int k = 0; k < 2; k++) CHECK_NEAR(w[p + 1][k], w[0][k], 1e-6);
+        dml_close(context);
+    }
 }
 
 /* The first replica's is the one to change. */
@@ -806,8 +741,6 @@ static void without_threads(void)
 
 int main(void)
 {
-    RUN(unlike_devices_end_together);
-    RUN(shares_within_bounds);
     if (!THREADS) {
         RUN(without_threads);
         return test_report("dist/mirrored");
