@@ -21,9 +21,19 @@ for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allr
     { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"
     [ -e "$rows.failed" ] && failed="$failed $name" && rm -f "$rows.failed"
 done
-# It has no limit and no peer to be compared with: rows and pictures of its own.
+# What has no limit and no peer to be compared with: rows and pictures of its own.
+pictures=$build/bench/strategies-pictures
 echo "# strategies $quick"
-"$build/bench/strategies" $quick --svg "$build/bench/strategies-pictures" >"$build/bench/strategies-rows" || failed="$failed strategies"
+"$build/bench/strategies" $quick --svg "$pictures" >"$build/bench/strategies-rows" || failed="$failed strategies"
+echo "# simulate: all-reduce as ranks grow"
+"$build/bench/simulate" --bytes 4194304 --ranks 2:1024 --svg "$pictures" >"$build/bench/simulate-rows" || failed="$failed simulate"
+if [ -n "$quick" ] || [ "$(id -u)" -ne 0 ]; then
+    echo "# left out: strategies_links.sh and overlap.sh, whose hosts are network namespaces: not --quick, as root"
+else
+    echo "# strategies_links, overlap"
+    sh bench/strategies_links.sh "$build" "$pictures/links.svg" >"$build/bench/links-rows" || failed="$failed strategies_links"
+    sh bench/overlap.sh "$build" >"$build/bench/overlap-rows" || failed="$failed overlap"
+fi
 "$build/bench/report" "$build/bench" bench/reasons.txt <"$rows" >"$build/bench/report.md" || exit 1
 echo "see $build/bench/report.md"
 [ -z "$failed" ] || {

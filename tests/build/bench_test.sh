@@ -243,7 +243,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp opencl_gemm strategies numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp opencl_gemm strategies numerics simulate; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"

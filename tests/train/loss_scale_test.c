@@ -164,6 +164,20 @@ static void it_finds_a_scale(void)
 }
 EACH_BACKEND(it_finds_a_scale)
 
+/* Twice what it is would be beyond it. */
+static void the_largest_scale_stays(void)
+{
+    dml_trainer *t = trainer_with(DML_F32, 0.8f * DML__MOST_LOSS_SCALE, 0);
+    dml_trainer_run run = dml_trainer_get_run(t);
+    run.scaled_steps = DML__LOSS_SCALE_STEPS - 1;
+    CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
+    CHECK(dml_trainer_loss_scale(t) == run.loss_scale && dml_trainer_skipped(t) == 0);
+    CHECK_INT(dml_trainer_get_run(t).scaled_steps, 0);
+    dml_close(context);
+}
+EACH_BACKEND(the_largest_scale_stays)
+
 static void the_scale_doubles(void)
 {
     dml_trainer *t = trainer_with(DML_F16, 0, 0);
@@ -279,6 +293,7 @@ int main(void)
     RUN_EACH(an_overflow_skips_the_step);
     RUN_EACH(ranges_are_skipped_too);
     RUN_EACH(it_finds_a_scale);
+    RUN_EACH(the_largest_scale_stays);
     RUN_EACH(the_scale_doubles);
     backend_here = find_backend("cpu");
     RUN(checkpoints_have_it);
