@@ -469,7 +469,8 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that go on; -1: none of this communicator's, or there is no error. */
+   ranks that are left, unless several failed at once; -1: none of this communicator's, or there is no error.
+   Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */
@@ -1211,7 +1212,9 @@ DML_API void dml_mirrored_destroy(dml_mirrored *mirrored);
 DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
                                      float *loss);
 
-/* Its two halves, as dml_trainer_backward and dml_trainer_update. */
+/* Its two halves, as dml_trainer_backward and dml_trainer_update. In between the caller may change the first
+   replica's gradient, so dml_mirrored_update, and a backward that adds, send it to the others once more,
+   which a step doesn't. */
 DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
                                          int count, int flags, float *loss);
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored);
@@ -25197,11 +25200,11 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
     dml__entry entry;
     dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
-    if (mirrored->pending)
+    if (mirrored->pending) {
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
-    else {
+    } else {
         mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
     }
@@ -27146,6 +27149,7 @@ DML__LOCAL void dml__sandblaster_write_result(const dml_sandblaster_result *r, d
 #endif
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- its helpers ---- */
@@ -27154,7 +27158,9 @@ DML__LOCAL void dml__sandblaster_write_result(const dml_sandblaster_result *r, d
 static int dml__dead_server(const dml__sandblaster *s)
 {
     for (int r = s->workers; r < s->comm->size; r++)
-        if (s->comm->job->peers[s->comm->world_ranks[r]].gone) return r;
+        if (s->comm->job->peers[s->comm->world_ranks[r]].gone ||
+            s->comm->job->peers[s->comm->world_ranks[r]].goodbye)
+            return r;
     return -1;
 }
 
@@ -27163,13 +27169,16 @@ static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
 {
     const char *text = dml_error(dml_trainer_context(s->trainer));
     if (s->status != DML_OK || status == DML_OK) return s->status == DML_OK;
+    char who[48] = "a server";
+    const int dead = dml__dead_server(s);
+    if (dead >= 0) snprintf(who, sizeof who, "server rank %d", dead);
     if (*text)
         s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s", text);
     else
         s->status = dml__ps_fail(s->comm, status,
-                                 "Sandblaster's coordinator can't go on: server rank %d died, whose part of "
-                                 "the vectors nobody else has",
-                                 dml__dead_server(s));
+                                 "Sandblaster's coordinator can't go on: %s died, whose part of the vectors "
+                                 "nobody else has",
+                                 who);
     return false;
 }
 

@@ -171,7 +171,8 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that go on; -1: none of this communicator's, or there is no error. */
+   ranks that are left, unless several failed at once; -1: none of this communicator's, or there is no error.
+   Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */

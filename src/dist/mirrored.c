@@ -174,11 +174,11 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
     dml__entry entry;
     dml_status status = dml__enter_mirrored(mirrored, true, &entry);
     if (status != DML_OK) return status;
-    if (mirrored->pending)
+    if (mirrored->pending) {
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
-    else {
+    } else {
         mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
     }

@@ -93,7 +93,9 @@ DML_API void dml_mirrored_destroy(dml_mirrored *mirrored);
 DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
                                      float *loss);
 
-/* Its two halves, as dml_trainer_backward and dml_trainer_update. */
+/* Its two halves, as dml_trainer_backward and dml_trainer_update. In between the caller may change the first
+   replica's gradient, so dml_mirrored_update, and a backward that adds, send it to the others once more,
+   which a step doesn't. */
 DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
                                          int count, int flags, float *loss);
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored);

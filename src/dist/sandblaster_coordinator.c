@@ -8,6 +8,7 @@
 #include "train/lbfgs_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- its helpers ---- */
@@ -16,7 +17,9 @@
 static int dml__dead_server(const dml__sandblaster *s)
 {
     for (int r = s->workers; r < s->comm->size; r++)
-        if (s->comm->job->peers[s->comm->world_ranks[r]].gone) return r;
+        if (s->comm->job->peers[s->comm->world_ranks[r]].gone ||
+            s->comm->job->peers[s->comm->world_ranks[r]].goodbye)
+            return r;
     return -1;
 }
 
@@ -25,13 +28,16 @@ static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
 {
     const char *text = dml_error(dml_trainer_context(s->trainer));
     if (s->status != DML_OK || status == DML_OK) return s->status == DML_OK;
+    char who[48] = "a server";
+    const int dead = dml__dead_server(s);
+    if (dead >= 0) snprintf(who, sizeof who, "server rank %d", dead);
     if (*text)
         s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s", text);
     else
         s->status = dml__ps_fail(s->comm, status,
-                                 "Sandblaster's coordinator can't go on: server rank %d died, whose part of "
-                                 "the vectors nobody else has",
-                                 dml__dead_server(s));
+                                 "Sandblaster's coordinator can't go on: %s died, whose part of the vectors "
+                                 "nobody else has",
+                                 who);
     return false;
 }
 
