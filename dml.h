@@ -8236,6 +8236,7 @@ DML__KERNELS_BEGIN
 #endif
 
 #define DML__HIGH_ROWS 14
+#define DML__STREAMING_K 32
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
@@ -8259,11 +8260,13 @@ typedef struct dml__tile {
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
     ptrdiff_t b_panel; /* B's so much */
+    int below;         /* how many tiles of as many rows below each other, at least 1: the rows of A go on */
+    ptrdiff_t a_below, c_below; /* so much further, those of C so much; 1 for a micro-kernel of lines */
     float alpha, beta;
     const float *bias; /* (panels, columns), or NULL */
     bool relu;
-    bool stream; /* by AVX-512, of columns that are whole vectors and beta = 0: rows of C begin at lines of
-                    the caches and are written past them; who asks for it ends with DML__STREAM_FENCE */
+    bool stream; /* by AVX-512 and AVX2, with beta = 0: rows of C begin and end at lines of the caches and are
+                    written past them; who asks for it ends with DML__STREAM_FENCE */
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
@@ -8273,6 +8276,8 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->a_packed = false;
     tile->panels = 1;
     tile->b_panel = 0;
+    tile->below = 1;
+    tile->a_below = tile->c_below = 0;
     tile->alpha = 1;
     tile->beta = 0;
     tile->bias = NULL;
@@ -8305,13 +8310,15 @@ typedef struct dml__microkernel {
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
 
-/* Whether C, of so many floats, which isn't read and whose rows begin at lines of the caches, is to be
-   written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
-   somebody reads it, and its lines need not be fetched. */
-static inline bool dml__microkernel_streams(dml_isa isa, size_t l3, double floats)
+/* Whether C, of so many floats, which isn't read and whose rows begin and end at lines of the caches, is to
+   be written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
+   somebody reads it, and its lines need not be fetched. Where a line takes two stores, that pays only for few
+   multiply-adds, sums over k, with each. */
+static inline bool dml__microkernel_streams(dml_isa isa, size_t l3, double floats, ptrdiff_t k)
 {
     const double least = 8 << 20, quarter = (double)l3 / 4;
-    return isa == DML_ISA_AVX512 && floats * sizeof(float) > (quarter > least ? quarter : least);
+    return (isa == DML_ISA_AVX512 || (isa == DML_ISA_AVX2 && k <= DML__STREAMING_K)) &&
+           floats * sizeof(float) > (quarter > least ? quarter : least);
 }
 
 /* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
@@ -8355,9 +8362,11 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #if defined(__GNUC__) && !defined(__clang__)
 #define DML__ALIGNED_LOOPS __attribute__((optimize("align-loops=64")))
 #define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory")
+#define DML__OPAQUE(value) __asm__("" : "+r"(value))
 #else
 #define DML__ALIGNED_LOOPS
 #define DML__IN_ORDER(index) (void)0
+#define DML__OPAQUE(value) (void)0
 #endif
 /* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
 #if defined(DML__HAS_AVX2)
@@ -8584,7 +8593,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    the tile's address; where it has registers for them. (It puts what is too much into vector registers, from
    where it comes back behind the multiply-adds: 30 cycles between a block and the next.) */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int down, int panel, const int rows,   \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
@@ -8595,16 +8604,20 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
-        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
+        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, a_down = down * tile->a_below;          \
+        const ptrdiff_t place = column + down * tile->c_below;                                               \
         const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
+        for (int i = 0; i < rows; i += together) {                                                           \
+            a[i] = tile->a[DML__ROW(i)] + a_down;                                                            \
+            DML__OPAQUE(a[i]);                                                                               \
+        }                                                                                                    \
         if (tile->blocks * tile->k >= DML__ASKING_K && !tile->stream) {                                      \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
-                DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);                          \
-                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + column);               \
+                DML__PREFETCH(tile->c[DML__ROW(i)] + place + vectors * lanes - 1);                           \
+                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + place);                \
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
@@ -8628,18 +8641,18 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
                           dml__##isa##_splat(tile->beta),                                                    \
-                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
+                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + place + second * j), sum[i][j]))          \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], DML__LOAD_OF(isa, tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        if (lanes == 16 && !masked && tile->stream) {                                                        \
-            DML__EACH(dml__##isa##_stream(tile->c[DML__ROW(i)] + column + second * j, sum[i][j]))            \
+        if (lanes * vectors >= 16 && !masked && tile->stream) {                                              \
+            DML__EACH(dml__##isa##_stream(tile->c[DML__ROW(i)] + place + second * j, sum[i][j]))             \
             return;                                                                                          \
         }                                                                                                    \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
-            float *c = tile->c[DML__ROW(i)] + column;                                                        \
+            float *c = tile->c[DML__ROW(i)] + place;                                                         \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) {                                                              \
                 if (masked)                                                                                  \
@@ -8656,9 +8669,9 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    two lines.) */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
-        const dml__tile *tile, int panel)                                                                    \
+        const dml__tile *tile, int down, int panel)                                                          \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        do dml__compute_##isa(tile, down, panel, r, v, form);                                                \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
@@ -8669,7 +8682,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
-typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
+typedef void (*dml__tile_function)(const dml__tile *tile, int down, int panel);
 
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
@@ -8679,7 +8692,14 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
                      : tile->k % 4 == 0        ? DML__BY_FOURS
                                                : DML__ANY_TILE;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
-    for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
+    for (int d = 0; d < tile->below; d++)
+        for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, d, n);
+}
+
+/* Tiles of up to a vector. */
+static inline void dml__run_below(const dml__tile *tile, dml__tile_function function)
+{
+    for (int d = 0; d < tile->below; d++) function(tile, d, 0);
 }
 
 /* What each instruction set has, by its number of rows. */
@@ -8714,10 +8734,9 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
         static const dml__tile_function tiles[most_rows][DML__WIDE_FORMS] = { DML__ROWS_##most_rows(isa) };  \
         if (tile->columns > lanes)                                                                           \
             dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                             \
-        else if (tile->columns == lanes)                                                                     \
-            dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR(tile, 0);                                      \
         else                                                                                                 \
-            dml__tile_##isa##_##most_rows##x1_##narrow(tile, 0);                                             \
+            dml__run_below(tile, tile->columns == lanes ? dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR  \
+                                                        : dml__tile_##isa##_##most_rows##x1_##narrow);       \
     }
 
 #endif
@@ -8750,7 +8769,8 @@ static void dml__run_avx512_high(const dml__tile *tile)
     if (tile->columns == 32 && (tile->a_packed || (tile->a_step == 1 && tile->k % 4 == 0))) {
         const dml__tile_function run =
             tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
-        for (int n = 0; n < tile->panels; n++) run(tile, n);
+        for (int d = 0; d < tile->below; d++)
+            for (int n = 0; n < tile->panels; n++) run(tile, d, n);
         return;
     }
     dml__tile half = *tile;
@@ -8768,9 +8788,9 @@ static void dml__run_avx512_any(const dml__tile *tile)
     else if (tile->rows == DML__HIGH_ROWS)
         dml__run_avx512_high(tile);
     else if (tile->rows == 10)
-        dml__tile_avx512_10x1_DML__TALL(tile, 0);
+        dml__run_below(tile, dml__tile_avx512_10x1_DML__TALL);
     else
-        dml__tile_avx512_15x1_DML__TALL(tile, 0);
+        dml__run_below(tile, dml__tile_avx512_15x1_DML__TALL);
 }
 
 #endif
@@ -10574,6 +10594,13 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
+/* Rows of A that meet in few sets of the first cache are copied for so many panels of B. */
+#define DML__LINES_PANELS 8
+
+/* Rows of A that come from beyond the second cache are asked for ahead where no more panels of B go over
+   them: for more, the wait is a small part of the time, and asking a larger one. */
+#define DML__ASKING_PANELS 4
+
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
@@ -10771,6 +10798,7 @@ static bool dml__collides(ptrdiff_t line_step)
 /* How a range is computed: what is packed, and how much of it at once. */
 typedef struct dml__blocking {
     bool pack_a, pack_b;
+    bool lines;  /* what is packed of A are lines of k's, and not panels */
     bool stream; /* C is written past the caches */
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
@@ -10889,7 +10917,7 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
 {
     const int kc = (int)(part->k1 - part->k0);
     const dml__heights heights = dml__divide_rows(job, blocking, part);
-    if (job->kernel->k_multiple) {
+    if (blocking->lines) {
         dml__pack_lines_of_a(job, blocking, part);
         return;
     }
@@ -10923,18 +10951,19 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
     const float *row = blocking->a + (i - part->i0) * tile->k;
     ptrdiff_t row_step = 1;
     tile->a_step = tile->rows;
-    tile->a_packed = blocking->pack_a && !job->kernel->k_multiple;
+    tile->a_packed = blocking->pack_a && !blocking->lines;
     if (!blocking->pack_a) {
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
         tile->a_step = a->k_step;
         tile->row_step = a->lane_step;
         tile->a_packed = a->lane_step == 1;
-    } else if (job->kernel->k_multiple) {
+    } else if (blocking->lines) {
         row_step = tile->k;
         tile->a_step = 1;
     }
     for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+    tile->a_below = tile->rows * (blocking->pack_a ? tile->k : row_step);
 }
 
 static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -10964,7 +10993,20 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     }
     float *c = product->c + i * product->ldc + j;
     for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    tile->c_below = tile->rows * product->ldc;
     job->kernel->run(tile);
+}
+
+/* How many tiles of as many rows as the one at row i lie below each other, which the micro-kernel takes at
+   once. */
+static inline int dml__tiles_below(const dml__job *job, const dml__heights *heights, const dml__range *part,
+                                   ptrdiff_t i, const dml__tile *tile)
+{
+    const ptrdiff_t end = i < heights->high_until     ? heights->high_until
+                          : i < heights->higher_until ? heights->higher_until
+                                                      : part->i1;
+    if (heights->tall_until || job->kernel->k_multiple || job->transposed) return 1;
+    return (int)((end - i) / tile->rows);
 }
 
 /* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
@@ -10993,6 +11035,22 @@ DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__block
     }
 }
 
+/* The rows of the tiles from row i on that are computed in one call. */
+static void dml__aim_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                          const dml__heights *heights, ptrdiff_t i, ptrdiff_t panel, ptrdiff_t panels,
+                          dml__tile *tile)
+{
+    tile->rows = dml__height_at(job, heights, i);
+    tile->below = 1;
+    if (blocking->ask_until > 0 || blocking->ask_k > 0) {
+        dml__aim_a_ahead(job, blocking, part, i, panel, panels, tile);
+    } else {
+        dml__aim_a(job, blocking, part, i, tile);
+        if (tile->columns >= job->kernel->least_columns)
+            tile->below = dml__tiles_below(job, heights, part, i, tile);
+    }
+}
+
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
    in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
 static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -11009,14 +11067,10 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.stream = blocking->stream;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, blocking, part);
-    const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(job, &heights, i);
-            if (asks)
-                dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
-            else
-                dml__aim_a(job, blocking, part, i, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.below * tile.rows) {
+            tile.columns = (int)dml__columns_at(job, part->j0, part->j1);
+            dml__aim_rows(job, blocking, part, &heights, i, 0, 1, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__columns_at(job, j, part->j1);
                 tile.panels = dml__panels_at(job, j, part->j1, tile.columns);
@@ -11030,12 +11084,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     for (ptrdiff_t j = part->j0; j < part->j1; j += tile.columns) {
         tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(job, &heights, i);
-            if (asks)
-                dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
-            else
-                dml__aim_a(job, blocking, part, i, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.below * tile.rows) {
+            dml__aim_rows(job, blocking, part, &heights, i, (j - part->j0) / job->full, panels, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
@@ -11099,17 +11149,34 @@ static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
 
+/* Rows of A whose k's are side by side are used where they are, except where few of them fit into a set of
+   the first cache together and many panels of B go over them: then they are copied line by line. (A Zen 3,
+   1,024 k's: 3 % and more. Turning them takes longer than what they cost: 1.06 to 1.33. Where a vector is a
+   whole line the second cache keeps up.) */
+static bool dml__lines_meet(const dml__job *job, const dml__matrix *a, ptrdiff_t rows, ptrdiff_t columns,
+                            ptrdiff_t kc)
+{
+    return !dml__loads_lines(job) && dml__collides(2 * a->lane_step) && rows > job->rows &&
+           columns >= DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
+}
+
 /* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
    ready; and when its lines are so far apart that a cache can't hold a block of them while it is used again
-   and again, if it is used often enough. Rows whose k's are side by side are used where they are, however far
-   apart they lie: turning them takes longer than what they cost where they meet in a set of the first cache
-   (a Zen 3, 128 to 2,048 columns: 1.06 to 1.33).
- */
+   and again, if it is used often enough. */
 static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t kc)
 {
     if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    return a->k_step != 1 && columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
+    if (a->k_step == 1) return dml__lines_meet(job, a, rows, columns, kc);
+    return columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
+}
+
+/* Whether what is packed of A are its lines of k's, and not panels. */
+static bool dml__packs_lines_of_a(const dml__job *job)
+{
+    const dml__factor *a = &job->product.a;
+    return job->kernel->k_multiple ||
+           (a->pack == dml__pack_matrix && ((const dml__matrix *)a->source)->k_step == 1);
 }
 
 /* For how many rows of C vectors of B are loaded where they lie, from a second cache: for any where a block
@@ -11147,6 +11214,7 @@ static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, 
 {
     return !dml__loads_lines(job) && !blocking->pack_a &&
            ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
+           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
            dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
 }
 
@@ -11197,9 +11265,10 @@ static bool dml__streams_c(const dml__job *job, const dml__blocking *blocking, c
 {
     const dml__product *p = &job->product;
     return !job->kernel->k_multiple && !job->transposed && p->beta == 0 &&
-           blocking->kc >= range->k1 - range->k0 && (p->n | p->ldc) % job->kernel->lanes == 0 &&
+           blocking->kc >= range->k1 - range->k0 &&
+           (p->n | p->ldc) % (DML__ALIGNMENT / (int)sizeof(float)) == 0 &&
            (intptr_t)p->c % DML__ALIGNMENT == 0 &&
-           dml__microkernel_streams(job->isa, job->l3, (double)p->m * (double)p->n);
+           dml__microkernel_streams(job->isa, job->l3, (double)p->m * (double)p->n, p->k);
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -11210,6 +11279,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
+    blocking.lines = dml__packs_lines_of_a(job);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
@@ -12407,9 +12477,12 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
     plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
     plan.stream =
         plan.chunks == 1 && !plan.spill && p->beta == 0 && (intptr_t)p->target % DML__ALIGNMENT == 0 &&
-        (p->columns | p->target_pixel | p->target_line | p->target_image) % plan.kernel->lanes == 0 &&
+        (p->columns | p->target_pixel | p->target_line | p->target_image) %
+                (DML__ALIGNMENT / (ptrdiff_t)sizeof(float)) ==
+            0 &&
         dml__microkernel_streams(machine.isa, machine.caches.l3,
-                                 (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns);
+                                 (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns,
+                                 plan.k);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
 }
@@ -15204,7 +15277,7 @@ static bool dml__depthwise_streams(dml_pool *pool, const dml__conv_pass *passes,
             return false;
         floats += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns;
     }
-    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats);
+    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, PTRDIFF_MAX);
 }
 
 DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)

@@ -184,7 +184,7 @@ static bool dml__depthwise_streams(dml_pool *pool, const dml__conv_pass *passes,
             return false;
         floats += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns;
     }
-    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats);
+    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, PTRDIFF_MAX);
 }
 
 DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)

@@ -142,9 +142,12 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
     plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
     plan.stream =
         plan.chunks == 1 && !plan.spill && p->beta == 0 && (intptr_t)p->target % DML__ALIGNMENT == 0 &&
-        (p->columns | p->target_pixel | p->target_line | p->target_image) % plan.kernel->lanes == 0 &&
+        (p->columns | p->target_pixel | p->target_line | p->target_image) %
+                (DML__ALIGNMENT / (ptrdiff_t)sizeof(float)) ==
+            0 &&
         dml__microkernel_streams(machine.isa, machine.caches.l3,
-                                 (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns);
+                                 (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns,
+                                 plan.k);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
 }

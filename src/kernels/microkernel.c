@@ -33,7 +33,8 @@ static void dml__run_avx512_high(const dml__tile *tile)
     if (tile->columns == 32 && (tile->a_packed || (tile->a_step == 1 && tile->k % 4 == 0))) {
         const dml__tile_function run =
             tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
-        for (int n = 0; n < tile->panels; n++) run(tile, n);
+        for (int d = 0; d < tile->below; d++)
+            for (int n = 0; n < tile->panels; n++) run(tile, d, n);
         return;
     }
     dml__tile half = *tile;
@@ -51,9 +52,9 @@ static void dml__run_avx512_any(const dml__tile *tile)
     else if (tile->rows == DML__HIGH_ROWS)
         dml__run_avx512_high(tile);
     else if (tile->rows == 10)
-        dml__tile_avx512_10x1_DML__TALL(tile, 0);
+        dml__run_below(tile, dml__tile_avx512_10x1_DML__TALL);
     else
-        dml__tile_avx512_15x1_DML__TALL(tile, 0);
+        dml__run_below(tile, dml__tile_avx512_15x1_DML__TALL);
 }
 
 #endif

@@ -25,6 +25,7 @@
 #endif
 
 #define DML__HIGH_ROWS 14
+#define DML__STREAMING_K 32
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
@@ -48,11 +49,13 @@ typedef struct dml__tile {
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
     ptrdiff_t b_panel; /* B's so much */
+    int below;         /* how many tiles of as many rows below each other, at least 1: the rows of A go on */
+    ptrdiff_t a_below, c_below; /* so much further, those of C so much; 1 for a micro-kernel of lines */
     float alpha, beta;
     const float *bias; /* (panels, columns), or NULL */
     bool relu;
-    bool stream; /* by AVX-512, of columns that are whole vectors and beta = 0: rows of C begin at lines of
-                    the caches and are written past them; who asks for it ends with DML__STREAM_FENCE */
+    bool stream; /* by AVX-512 and AVX2, with beta = 0: rows of C begin and end at lines of the caches and are
+                    written past them; who asks for it ends with DML__STREAM_FENCE */
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
@@ -62,6 +65,8 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->a_packed = false;
     tile->panels = 1;
     tile->b_panel = 0;
+    tile->below = 1;
+    tile->a_below = tile->c_below = 0;
     tile->alpha = 1;
     tile->beta = 0;
     tile->bias = NULL;
@@ -94,13 +99,15 @@ typedef struct dml__microkernel {
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
 
-/* Whether C, of so many floats, which isn't read and whose rows begin at lines of the caches, is to be
-   written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
-   somebody reads it, and its lines need not be fetched. */
-static inline bool dml__microkernel_streams(dml_isa isa, size_t l3, double floats)
+/* Whether C, of so many floats, which isn't read and whose rows begin and end at lines of the caches, is to
+   be written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
+   somebody reads it, and its lines need not be fetched. Where a line takes two stores, that pays only for few
+   multiply-adds, sums over k, with each. */
+static inline bool dml__microkernel_streams(dml_isa isa, size_t l3, double floats, ptrdiff_t k)
 {
     const double least = 8 << 20, quarter = (double)l3 / 4;
-    return isa == DML_ISA_AVX512 && floats * sizeof(float) > (quarter > least ? quarter : least);
+    return (isa == DML_ISA_AVX512 || (isa == DML_ISA_AVX2 && k <= DML__STREAMING_K)) &&
+           floats * sizeof(float) > (quarter > least ? quarter : least);
 }
 
 /* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the

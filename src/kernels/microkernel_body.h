@@ -73,7 +73,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    the tile's address; where it has registers for them. (It puts what is too much into vector registers, from
    where it comes back behind the multiply-adds: 30 cycles between a block and the next.) */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int down, int panel, const int rows,   \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
@@ -84,16 +84,20 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
-        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
+        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, a_down = down * tile->a_below;          \
+        const ptrdiff_t place = column + down * tile->c_below;                                               \
         const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
+        for (int i = 0; i < rows; i += together) {                                                           \
+            a[i] = tile->a[DML__ROW(i)] + a_down;                                                            \
+            DML__OPAQUE(a[i]);                                                                               \
+        }                                                                                                    \
         if (tile->blocks * tile->k >= DML__ASKING_K && !tile->stream) {                                      \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
-                DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);                          \
-                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + column);               \
+                DML__PREFETCH(tile->c[DML__ROW(i)] + place + vectors * lanes - 1);                           \
+                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + place);                \
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
@@ -117,18 +121,18 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
                           dml__##isa##_splat(tile->beta),                                                    \
-                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
+                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + place + second * j), sum[i][j]))          \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], DML__LOAD_OF(isa, tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        if (lanes == 16 && !masked && tile->stream) {                                                        \
-            DML__EACH(dml__##isa##_stream(tile->c[DML__ROW(i)] + column + second * j, sum[i][j]))            \
+        if (lanes * vectors >= 16 && !masked && tile->stream) {                                              \
+            DML__EACH(dml__##isa##_stream(tile->c[DML__ROW(i)] + place + second * j, sum[i][j]))             \
             return;                                                                                          \
         }                                                                                                    \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
-            float *c = tile->c[DML__ROW(i)] + column;                                                        \
+            float *c = tile->c[DML__ROW(i)] + place;                                                         \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) {                                                              \
                 if (masked)                                                                                  \
@@ -145,9 +149,9 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    two lines.) */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
-        const dml__tile *tile, int panel)                                                                    \
+        const dml__tile *tile, int down, int panel)                                                          \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        do dml__compute_##isa(tile, down, panel, r, v, form);                                                \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
@@ -158,7 +162,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
-typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
+typedef void (*dml__tile_function)(const dml__tile *tile, int down, int panel);
 
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
@@ -168,7 +172,14 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
                      : tile->k % 4 == 0        ? DML__BY_FOURS
                                                : DML__ANY_TILE;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
-    for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
+    for (int d = 0; d < tile->below; d++)
+        for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, d, n);
+}
+
+/* Tiles of up to a vector. */
+static inline void dml__run_below(const dml__tile *tile, dml__tile_function function)
+{
+    for (int d = 0; d < tile->below; d++) function(tile, d, 0);
 }
 
 /* What each instruction set has, by its number of rows. */
@@ -203,10 +214,9 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
         static const dml__tile_function tiles[most_rows][DML__WIDE_FORMS] = { DML__ROWS_##most_rows(isa) };  \
         if (tile->columns > lanes)                                                                           \
             dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                             \
-        else if (tile->columns == lanes)                                                                     \
-            dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR(tile, 0);                                      \
         else                                                                                                 \
-            dml__tile_##isa##_##most_rows##x1_##narrow(tile, 0);                                             \
+            dml__run_below(tile, tile->columns == lanes ? dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR  \
+                                                        : dml__tile_##isa##_##most_rows##x1_##narrow);       \
     }
 
 #endif

@@ -34,6 +34,13 @@
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
+/* Rows of A that meet in few sets of the first cache are copied for so many panels of B. */
+#define DML__LINES_PANELS 8
+
+/* Rows of A that come from beyond the second cache are asked for ahead where no more panels of B go over
+   them: for more, the wait is a small part of the time, and asking a larger one. */
+#define DML__ASKING_PANELS 4
+
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
@@ -231,6 +238,7 @@ static bool dml__collides(ptrdiff_t line_step)
 /* How a range is computed: what is packed, and how much of it at once. */
 typedef struct dml__blocking {
     bool pack_a, pack_b;
+    bool lines;  /* what is packed of A are lines of k's, and not panels */
     bool stream; /* C is written past the caches */
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
@@ -349,7 +357,7 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
 {
     const int kc = (int)(part->k1 - part->k0);
     const dml__heights heights = dml__divide_rows(job, blocking, part);
-    if (job->kernel->k_multiple) {
+    if (blocking->lines) {
         dml__pack_lines_of_a(job, blocking, part);
         return;
     }
@@ -383,18 +391,19 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
     const float *row = blocking->a + (i - part->i0) * tile->k;
     ptrdiff_t row_step = 1;
     tile->a_step = tile->rows;
-    tile->a_packed = blocking->pack_a && !job->kernel->k_multiple;
+    tile->a_packed = blocking->pack_a && !blocking->lines;
     if (!blocking->pack_a) {
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
         tile->a_step = a->k_step;
         tile->row_step = a->lane_step;
         tile->a_packed = a->lane_step == 1;
-    } else if (job->kernel->k_multiple) {
+    } else if (blocking->lines) {
         row_step = tile->k;
         tile->a_step = 1;
     }
     for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+    tile->a_below = tile->rows * (blocking->pack_a ? tile->k : row_step);
 }
 
 static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -424,7 +433,20 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     }
     float *c = product->c + i * product->ldc + j;
     for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    tile->c_below = tile->rows * product->ldc;
     job->kernel->run(tile);
+}
+
+/* How many tiles of as many rows as the one at row i lie below each other, which the micro-kernel takes at
+   once. */
+static inline int dml__tiles_below(const dml__job *job, const dml__heights *heights, const dml__range *part,
+                                   ptrdiff_t i, const dml__tile *tile)
+{
+    const ptrdiff_t end = i < heights->high_until     ? heights->high_until
+                          : i < heights->higher_until ? heights->higher_until
+                                                      : part->i1;
+    if (heights->tall_until || job->kernel->k_multiple || job->transposed) return 1;
+    return (int)((end - i) / tile->rows);
 }
 
 /* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
@@ -453,6 +475,22 @@ DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__block
     }
 }
 
+/* The rows of the tiles from row i on that are computed in one call. */
+static void dml__aim_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                          const dml__heights *heights, ptrdiff_t i, ptrdiff_t panel, ptrdiff_t panels,
+                          dml__tile *tile)
+{
+    tile->rows = dml__height_at(job, heights, i);
+    tile->below = 1;
+    if (blocking->ask_until > 0 || blocking->ask_k > 0) {
+        dml__aim_a_ahead(job, blocking, part, i, panel, panels, tile);
+    } else {
+        dml__aim_a(job, blocking, part, i, tile);
+        if (tile->columns >= job->kernel->least_columns)
+            tile->below = dml__tiles_below(job, heights, part, i, tile);
+    }
+}
+
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
    in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
 static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -469,14 +507,10 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.stream = blocking->stream;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, blocking, part);
-    const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(job, &heights, i);
-            if (asks)
-                dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
-            else
-                dml__aim_a(job, blocking, part, i, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.below * tile.rows) {
+            tile.columns = (int)dml__columns_at(job, part->j0, part->j1);
+            dml__aim_rows(job, blocking, part, &heights, i, 0, 1, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__columns_at(job, j, part->j1);
                 tile.panels = dml__panels_at(job, j, part->j1, tile.columns);
@@ -490,12 +524,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     for (ptrdiff_t j = part->j0; j < part->j1; j += tile.columns) {
         tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(job, &heights, i);
-            if (asks)
-                dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
-            else
-                dml__aim_a(job, blocking, part, i, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.below * tile.rows) {
+            dml__aim_rows(job, blocking, part, &heights, i, (j - part->j0) / job->full, panels, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
@@ -559,17 +589,34 @@ static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
 
+/* Rows of A whose k's are side by side are used where they are, except where few of them fit into a set of
+   the first cache together and many panels of B go over them: then they are copied line by line. (A Zen 3,
+   1,024 k's: 3 % and more. Turning them takes longer than what they cost: 1.06 to 1.33. Where a vector is a
+   whole line the second cache keeps up.) */
+static bool dml__lines_meet(const dml__job *job, const dml__matrix *a, ptrdiff_t rows, ptrdiff_t columns,
+                            ptrdiff_t kc)
+{
+    return !dml__loads_lines(job) && dml__collides(2 * a->lane_step) && rows > job->rows &&
+           columns >= DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
+}
+
 /* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
    ready; and when its lines are so far apart that a cache can't hold a block of them while it is used again
-   and again, if it is used often enough. Rows whose k's are side by side are used where they are, however far
-   apart they lie: turning them takes longer than what they cost where they meet in a set of the first cache
-   (a Zen 3, 128 to 2,048 columns: 1.06 to 1.33).
- */
+   and again, if it is used often enough. */
 static bool dml__packs_a(const dml__job *job, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t kc)
 {
     if (job->product.a.pack != dml__pack_matrix || job->kernel->k_multiple) return true;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    return a->k_step != 1 && columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
+    if (a->k_step == 1) return dml__lines_meet(job, a, rows, columns, kc);
+    return columns >= dml__columns_worth_packing_lines(job, a->k_step, rows, kc);
+}
+
+/* Whether what is packed of A are its lines of k's, and not panels. */
+static bool dml__packs_lines_of_a(const dml__job *job)
+{
+    const dml__factor *a = &job->product.a;
+    return job->kernel->k_multiple ||
+           (a->pack == dml__pack_matrix && ((const dml__matrix *)a->source)->k_step == 1);
 }
 
 /* For how many rows of C vectors of B are loaded where they lie, from a second cache: for any where a block
@@ -607,6 +654,7 @@ static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, 
 {
     return !dml__loads_lines(job) && !blocking->pack_a &&
            ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
+           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
            dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
 }
 
@@ -657,9 +705,10 @@ static bool dml__streams_c(const dml__job *job, const dml__blocking *blocking, c
 {
     const dml__product *p = &job->product;
     return !job->kernel->k_multiple && !job->transposed && p->beta == 0 &&
-           blocking->kc >= range->k1 - range->k0 && (p->n | p->ldc) % job->kernel->lanes == 0 &&
+           blocking->kc >= range->k1 - range->k0 &&
+           (p->n | p->ldc) % (DML__ALIGNMENT / (int)sizeof(float)) == 0 &&
            (intptr_t)p->c % DML__ALIGNMENT == 0 &&
-           dml__microkernel_streams(job->isa, job->l3, (double)p->m * (double)p->n);
+           dml__microkernel_streams(job->isa, job->l3, (double)p->m * (double)p->n, p->k);
 }
 
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
@@ -670,6 +719,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
+    blocking.lines = dml__packs_lines_of_a(job);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
