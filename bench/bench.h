@@ -40,7 +40,8 @@ typedef struct bench_common {
 /* The numbers of threads that rows are wanted for: round 0, then 1; 0 ends them. */
 BENCH__UNUSED static int bench_threads(const bench_common *common, int round)
 {
-    const int all = dml_cpu_count();
+    static int all; /* before bench_take_processors */
+    if (round == 0) all = dml_cpu_count();
     if (common->threads) return round == 0 ? common->threads : 0;
     return round == 0 ? 1 : round == 1 && all > 1 ? all : 0;
 }
@@ -50,6 +51,7 @@ BENCH__UNUSED static dml_pool *bench_pool(const char *program, int threads)
     dml_pool_options options;
     memset(&options, 0, sizeof options);
     options.threads = threads;
+    bench_take_processors(threads);
     dml_pool *pool = dml_pool_create(&options);
     if (!pool) {
         fprintf(stderr, "%s: no pool of %d threads can be had\n", program, threads);

@@ -5,6 +5,9 @@
 
 #include "dml.h"
 
+#ifdef __linux__
+#include <sched.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +37,26 @@ BENCH__UNUSED static double bench_median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, bench__compare);
     return count % 2 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+}
+
+/* The first `threads` of the processors that this program was given are its own from here on, and those of
+   the peers and threads that it starts: another processor may have another neighbour, and so another speed.
+ */
+BENCH__UNUSED static void bench_take_processors(int threads)
+{
+#ifdef __linux__
+    static cpu_set_t given;
+    static bool known;
+    cpu_set_t mask;
+    if (!known && sched_getaffinity(0, sizeof given, &given) != 0) return;
+    known = true;
+    CPU_ZERO(&mask);
+    for (int cpu = 0, taken = 0; cpu < CPU_SETSIZE && taken < threads; cpu++)
+        if (CPU_ISSET(cpu, &given)) CPU_SET(cpu, &mask), taken++;
+    sched_setaffinity(0, sizeof mask, &mask);
+#else
+    (void)threads;
+#endif
 }
 
 /* --- the peak of fused multiply-adds --- */

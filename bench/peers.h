@@ -20,7 +20,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,13 +109,6 @@ BENCH__UNUSED static void bench__peer_run(const char *path, int threads)
     setpgid(0, 0);
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a stopped process would outlive a benchmark that is killed */
-    cpu_set_t mask, ours;
-    CPU_ZERO(&mask);
-    if (sched_getaffinity(0, sizeof ours, &ours) == 0) {
-        for (int cpu = 0, taken = 0; cpu < CPU_SETSIZE && taken < threads; cpu++)
-            if (CPU_ISSET(cpu, &ours)) CPU_SET(cpu, &mask), taken++;
-        sched_setaffinity(0, sizeof mask, &mask);
-    }
 #endif
     snprintf(count, sizeof count, "%d", threads);
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) setenv(variables[i], count, 1);
@@ -124,7 +116,8 @@ BENCH__UNUSED static void bench__peer_run(const char *path, int threads)
     _exit(127);
 }
 
-/* Starts those of `names` (ends in NULL) that are there, each with that many threads. */
+/* Starts those of `names` (ends in NULL) that are there, each with that many threads, on as many processors,
+   which are this program's, too. Before its own threads. */
 BENCH__UNUSED static void bench_peers_start(bench_peers *peers, const char *program, const char *folder,
                                             const char *const *names, int threads)
 {
@@ -133,6 +126,7 @@ BENCH__UNUSED static void bench_peers_start(bench_peers *peers, const char *prog
     if (!folder) folder = getenv("DML_PEERS");
     if (!folder) folder = "build/peers/run";
     signal(SIGPIPE, SIG_IGN);
+    bench_take_processors(threads);
     for (; *names && peers->count < BENCH_PEERS_MAX; names++) {
         bench_peer *peer = &peers->list[peers->count++];
         char path[1024];
