@@ -180,9 +180,11 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
         const int rest = role == DML__DEPTHWISE_GRADIENT ? 1 : pixels;                                       \
         for (; x < row.grid_w; x += rest)                                                                    \
             dml__depthwise_tile_##isa(&row, x, taps, stride, rest, false, role);                             \
-    }                                                                                                        \
-    /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
-       strides each pixel meets too few others for the loop above. */                                        \
+    }
+
+/* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with strides
+   each pixel meets too few others for the loop above, for vectors of which there are so many registers. */
+#define DML__DEFINE_DEPTHWISE_STRIDED(isa, target_isa, vector, lanes)                                        \
     target_isa DML__INLINE void dml__depthwise_sums_##isa(const dml__depthwise_row *row,                     \
                                                           const ptrdiff_t line, const int lines)             \
     {                                                                                                        \
@@ -268,12 +270,7 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
-        case 3 * 4 + 2:                                                                                      \
-            if (row->ask) /* asks ahead */                                                                   \
-                dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT);                           \
-            else                                                                                             \
-                dml__depthwise_strided_##isa(row);                                                           \
-            break;                                                                                           \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
         }                                                                                                    \
@@ -285,6 +282,7 @@ DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 #endif
 #if defined(DML__HAS_AVX512)
 DML__DEFINE_DEPTHWISE_TILES(avx512, DML__AVX512, __m512, 16)
+DML__DEFINE_DEPTHWISE_STRIDED(avx512, DML__AVX512, __m512, 16)
 
 /* The channels of whole vectors of 16, for the commonest kernels; how many those are. */
 DML__AVX512 static ptrdiff_t dml__depthwise_avx512(const dml__depthwise_row *row, dml__depthwise_role role)
