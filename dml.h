@@ -8230,12 +8230,13 @@ DML__KERNELS_BEGIN
 #if defined(DML__HAS_AVX512)
 #define DML__PANEL_FLOATS 20480
 #elif defined(DML__HAS_AVX2)
-#define DML__PANEL_FLOATS 11264
+#define DML__PANEL_FLOATS 14336
 #else
 #define DML__PANEL_FLOATS 8192
 #endif
 
 #define DML__HIGH_ROWS 14
+#define DML__THREES 24 /* columns of a tile of AVX2 that is three vectors wide */
 #define DML__STREAMING_K 32
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
@@ -8285,10 +8286,10 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->stream = false;
 }
 
-/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2. An
-   element's bits depend on its own row of A and column of B alone, not on the tile it is computed in: it is
-   one chain of multiply-adds over t and p in order. That is why results don't change with the number of
-   threads. */
+/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2, or 3, of
+   which all are taken. An element's bits depend on its own row of A and column of B alone, not on the tile it
+   is computed in: it is one chain of multiply-adds over t and p in order. That is why results don't change
+   with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
@@ -8309,6 +8310,10 @@ typedef struct dml__microkernel {
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
+
+/* One whose tiles are three vectors wide, where that is better for so many columns: where they are no pairs
+   of vectors. NULL: it isn't. */
+DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns);
 
 /* Whether C, of so many floats, which isn't read and whose rows begin and end at lines of the caches, is to
    be written past them: it is so large that little of it would be left in a third cache of `l3` bytes when
@@ -8596,7 +8601,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int down, int panel, const int rows,   \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
-        vector sum[most_rows][2], line[2];                                                                   \
+        vector sum[most_rows][3], line[3];                                                                   \
         const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
@@ -8606,7 +8611,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, a_down = down * tile->a_below;          \
         const ptrdiff_t place = column + down * tile->c_below;                                               \
-        const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
+        const ptrdiff_t second = by_fours || vectors == 3 ? lanes : tile->columns - lanes;                   \
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i += together) {                                                           \
@@ -8750,6 +8755,21 @@ DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 
+/* 4 x 3: a tile of one vector beside those of two has too few sums, and A would be read once more for it. */
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_TILE)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
+static void dml__run_avx2_threes(const dml__tile *tile)
+{
+    const dml__tile_function any = dml__tile_avx2_4x3_DML__ANY_TILE;
+    const dml__tile_function run = tile->rows < 4     ? any
+                                   : tile->a_packed   ? dml__tile_avx2_4x3_DML__A_PACKED
+                                   : tile->k % 4 == 0 ? dml__tile_avx2_4x3_DML__BY_FOURS
+                                                      : any;
+    for (int d = 0; d < tile->below; d++)
+        for (int n = 0; n < (run == any ? 1 : tile->panels); n++) run(tile, d, n);
+}
+
 #endif
 #if defined(DML__HAS_AVX512)
 
@@ -8800,6 +8820,16 @@ DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
 DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 
 #endif
+
+DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns)
+{
+#if defined(DML__HAS_AVX2)
+    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 256, 0, 24, 0 };
+    if (isa == DML_ISA_AVX2 && columns % 24 == 0 && columns % 16 != 0) return &avx2;
+#endif
+    (void)isa, (void)columns;
+    return NULL;
+}
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
@@ -9215,6 +9245,11 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
                 memcpy(to, x + panel * width, 8 * sizeof *to);
                 memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
             }
+        else if (width == DML__THREES)
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
+                DML__PREFETCH(ahead);
+                memcpy(to, x + panel * width, DML__THREES * sizeof *to);
+            }
         else
             for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
                 memcpy(to, x + panel * width, (size_t)width * sizeof *to);
@@ -9237,7 +9272,8 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     int packed = 0;
 #if defined(DML__HAS_AVX512)
-    if (width > 16) packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
+    if (width > 16 && width != DML__THREES)
+        packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
 #endif
     dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }
@@ -10678,6 +10714,8 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
         job.product.a = product->b;
         job.product.b = product->a;
     }
+    const dml__microkernel *threes = dml__microkernel_threes(job.isa, job.product.n);
+    if (threes && !product->kernel && !product->panels) job.kernel = threes;
     job.rows = job.kernel->rows;
     job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;
@@ -14805,9 +14843,11 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
         const int rest = role == DML__DEPTHWISE_GRADIENT ? 1 : pixels;                                       \
         for (; x < row.grid_w; x += rest)                                                                    \
             dml__depthwise_tile_##isa(&row, x, taps, stride, rest, false, role);                             \
-    }                                                                                                        \
-    /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
-       strides each pixel meets too few others for the loop above. */                                        \
+    }
+
+/* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with strides
+   each pixel meets too few others for the loop above, for vectors of which there are so many registers. */
+#define DML__DEFINE_DEPTHWISE_STRIDED(isa, target_isa, vector, lanes)                                        \
     target_isa DML__INLINE void dml__depthwise_sums_##isa(const dml__depthwise_row *row,                     \
                                                           const ptrdiff_t line, const int lines)             \
     {                                                                                                        \
@@ -14893,12 +14933,7 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
-        case 3 * 4 + 2:                                                                                      \
-            if (row->ask) /* asks ahead */                                                                   \
-                dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT);                           \
-            else                                                                                             \
-                dml__depthwise_strided_##isa(row);                                                           \
-            break;                                                                                           \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
         }                                                                                                    \
@@ -14910,6 +14945,7 @@ DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 #endif
 #if defined(DML__HAS_AVX512)
 DML__DEFINE_DEPTHWISE_TILES(avx512, DML__AVX512, __m512, 16)
+DML__DEFINE_DEPTHWISE_STRIDED(avx512, DML__AVX512, __m512, 16)
 
 /* The channels of whole vectors of 16, for the commonest kernels; how many those are. */
 DML__AVX512 static ptrdiff_t dml__depthwise_avx512(const dml__depthwise_row *row, dml__depthwise_role role)
@@ -15115,8 +15151,9 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 #define DML__DEPTHWISE_NEAR 16
 
 /* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
-   channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
-   arrays come from beyond the second cache in less than whole lines of it at once. */
+   channels are no block of their own. Vectors of less than a line of the caches go through whole lines
+   always: what a processor looks ahead by itself wants long runs (a Zen 3, AVX2: blocks take 1.1 times as
+   long, 14 x 14 x 576 1.2). */
 #define DML__DEPTHWISE_L1 0.6
 #define DML__DEPTHWISE_RUN 64
 #define DML__DEPTHWISE_RUN_NEAR 32
@@ -15244,9 +15281,9 @@ static dml__depthwise_place dml__depthwise_place_of(dml_pool *pool, ptrdiff_t ba
     const bool wide = machine.isa == DML_ISA_AVX512;
     const bool spread = machine.caches.l3 > DML__DEPTHWISE_THIRD;
     dml__depthwise_place place;
-    place.near = size <= 1 || (wide && !spread);
+    place.near = size <= 1 || !spread;
     const bool far = wide && spread && size > DML__DEPTHWISE_OWN * dml_pool_threads(pool);
-    place.whole = far || (wide && machine.caches.l1 <= DML__DEPTHWISE_FIRST && size > DML__DEPTHWISE_WHOLE);
+    place.whole = !wide || far || (machine.caches.l1 <= DML__DEPTHWISE_FIRST && size > DML__DEPTHWISE_WHOLE);
     place.distant = size > DML__DEPTHWISE_NEAR && !(far && stride > 1);
     return place;
 }

@@ -14,6 +14,21 @@ DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 
+/* 4 x 3: a tile of one vector beside those of two has too few sums, and A would be read once more for it. */
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_TILE)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
+static void dml__run_avx2_threes(const dml__tile *tile)
+{
+    const dml__tile_function any = dml__tile_avx2_4x3_DML__ANY_TILE;
+    const dml__tile_function run = tile->rows < 4     ? any
+                                   : tile->a_packed   ? dml__tile_avx2_4x3_DML__A_PACKED
+                                   : tile->k % 4 == 0 ? dml__tile_avx2_4x3_DML__BY_FOURS
+                                                      : any;
+    for (int d = 0; d < tile->below; d++)
+        for (int n = 0; n < (run == any ? 1 : tile->panels); n++) run(tile, d, n);
+}
+
 #endif
 #if defined(DML__HAS_AVX512)
 
@@ -64,6 +79,16 @@ DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
 DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 
 #endif
+
+DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns)
+{
+#if defined(DML__HAS_AVX2)
+    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 256, 0, 24, 0 };
+    if (isa == DML_ISA_AVX2 && columns % 24 == 0 && columns % 16 != 0) return &avx2;
+#endif
+    (void)isa, (void)columns;
+    return NULL;
+}
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {

@@ -19,12 +19,13 @@
 #if defined(DML__HAS_AVX512)
 #define DML__PANEL_FLOATS 20480
 #elif defined(DML__HAS_AVX2)
-#define DML__PANEL_FLOATS 11264
+#define DML__PANEL_FLOATS 14336
 #else
 #define DML__PANEL_FLOATS 8192
 #endif
 
 #define DML__HIGH_ROWS 14
+#define DML__THREES 24 /* columns of a tile of AVX2 that is three vectors wide */
 #define DML__STREAMING_K 32
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
@@ -74,10 +75,10 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->stream = false;
 }
 
-/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2. An
-   element's bits depend on its own row of A and column of B alone, not on the tile it is computed in: it is
-   one chain of multiply-adds over t and p in order. That is why results don't change with the number of
-   threads. */
+/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2, or 3, of
+   which all are taken. An element's bits depend on its own row of A and column of B alone, not on the tile it
+   is computed in: it is one chain of multiply-adds over t and p in order. That is why results don't change
+   with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
@@ -98,6 +99,10 @@ typedef struct dml__microkernel {
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
+
+/* One whose tiles are three vectors wide, where that is better for so many columns: where they are no pairs
+   of vectors. NULL: it isn't. */
+DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns);
 
 /* Whether C, of so many floats, which isn't read and whose rows begin and end at lines of the caches, is to
    be written past them: it is so large that little of it would be left in a third cache of `l3` bytes when

@@ -76,7 +76,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int down, int panel, const int rows,   \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
-        vector sum[most_rows][2], line[2];                                                                   \
+        vector sum[most_rows][3], line[3];                                                                   \
         const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
@@ -86,7 +86,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, a_down = down * tile->a_below;          \
         const ptrdiff_t place = column + down * tile->c_below;                                               \
-        const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
+        const ptrdiff_t second = by_fours || vectors == 3 ? lanes : tile->columns - lanes;                   \
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i += together) {                                                           \

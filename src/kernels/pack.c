@@ -4,6 +4,7 @@
 #include "kernels/pack.h"
 
 #include "kernels/isa_vectors.h"
+#include "kernels/microkernel.h"
 
 #include <string.h>
 #if defined(__SSE__)
@@ -173,6 +174,11 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
                 memcpy(to, x + panel * width, 8 * sizeof *to);
                 memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
             }
+        else if (width == DML__THREES)
+            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
+                DML__PREFETCH(ahead);
+                memcpy(to, x + panel * width, DML__THREES * sizeof *to);
+            }
         else
             for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width)
                 memcpy(to, x + panel * width, (size_t)width * sizeof *to);
@@ -195,7 +201,8 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     int packed = 0;
 #if defined(DML__HAS_AVX512)
-    if (width > 16) packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
+    if (width > 16 && width != DML__THREES)
+        packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
 #endif
     dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }

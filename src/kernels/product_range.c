@@ -118,6 +118,8 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
         job.product.a = product->b;
         job.product.b = product->a;
     }
+    const dml__microkernel *threes = dml__microkernel_threes(job.isa, job.product.n);
+    if (threes && !product->kernel && !product->panels) job.kernel = threes;
     job.rows = job.kernel->rows;
     job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;

@@ -163,15 +163,17 @@ static void all_flags(void)
    columns that aren't whole vectors at the end of threads' shares and of blocks. */
 static void block_edges(void)
 {
-    static const int sizes[][3] = { { 255, 33, 256 }, { 14, 32, 257 }, { 15, 31, 255 },  { 29, 65, 513 },
-                                    { 7, 740, 300 },  { 61, 1030, 9 }, { 300, 300, 31 }, { 130, 130, 130 },
-                                    { 1, 200, 300 },  { 200, 1, 300 }, { 1, 1, 1023 },   { 1, 1, 1024 },
-                                    { 1, 1, 1025 },   { 6, 25, 5000 }, { 64, 64, 1024 }, { 65, 64, 1024 },
-                                    { 3, 3, 9001 },   { 2, 4097, 3 },  { 4097, 2, 3 },   { 64, 10, 0 },
-                                    { 0, 5, 7 },      { 5, 0, 7 },     { 1, 1, 0 },      { 28, 64, 600 },
-                                    { 64, 10, 128 },  { 40, 20, 50 },  { 70, 19, 260 },  { 40, 37, 40 },
-                                    { 100, 67, 600 }, { 50, 530, 64 }, { 9, 1025, 70 },  { 20, 1561, 24 },
-                                    { 64, 128, 10 },  { 200, 513, 40 } };
+    static const int sizes[][3] = { { 255, 33, 256 }, { 14, 32, 257 },  { 15, 31, 255 },   { 29, 65, 513 },
+                                    { 7, 740, 300 },  { 61, 1030, 9 },  { 300, 300, 31 },  { 130, 130, 130 },
+                                    { 1, 200, 300 },  { 200, 1, 300 },  { 1, 1, 1023 },    { 1, 1, 1024 },
+                                    { 1, 1, 1025 },   { 6, 25, 5000 },  { 64, 64, 1024 },  { 65, 64, 1024 },
+                                    { 3, 3, 9001 },   { 2, 4097, 3 },   { 4097, 2, 3 },    { 64, 10, 0 },
+                                    { 0, 5, 7 },      { 5, 0, 7 },      { 1, 1, 0 },       { 28, 64, 600 },
+                                    { 64, 10, 128 },  { 40, 20, 50 },   { 70, 19, 260 },   { 40, 37, 40 },
+                                    { 100, 67, 600 }, { 50, 530, 64 },  { 9, 1025, 70 },   { 20, 1561, 24 },
+                                    { 64, 128, 10 },  { 200, 513, 40 }, { 19, 24, 101 },   { 6, 72, 33 },
+                                    { 25, 24, 300 },  { 45, 120, 600 }, { 45, 160, 1024 }, { 130, 24, 40 },
+                                    { 14, 24, 1023 }, { 100, 144, 512 } };
     unsigned state = 3;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int round = 0; round < 2; round++) {
@@ -288,9 +290,45 @@ static void a_column_keeps_its_nan_on_each_isa(void)
     kernel_each_isa(a_column_keeps_its_nan);
 }
 
+/* A result of whole lines that is larger than caches is written past them, and the same to the bit. */
+static void large_results(void)
+{
+    enum { M = 2112, N = 1024, LINE = 64 / sizeof(float) };
+    static const int sums[] = { 1, 20, 32, 33 };
+    unsigned state = 9;
+    float *memory = new_floats((size_t)M * N + LINE), *other = new_floats((size_t)M * N + 1);
+    float *aligned = memory + (64 - (uintptr_t)memory % 64) / sizeof(float);
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        const int k = sums[i];
+        float *a = new_floats((size_t)M * (size_t)k), *b = new_floats((size_t)k * N), bias[N];
+        const dml_epilogue epilogue = { bias, DML_ACTIVATION_RELU };
+        test_fill(&state, a, (size_t)M * (size_t)k);
+        test_fill(&state, b, (size_t)k * N);
+        test_fill(&state, bias, N);
+        for (int w = 0; w < 2; w++) {
+            float *to[] = { aligned, other + ((uintptr_t)other % 64 == 0) };
+            for (int j = 0; j < 2; j++)
+                CHECK_INT(dml_sgemm_fused(kernel_pools[2 * w], DML_NO_TRANS, DML_NO_TRANS, M, N, k, 0.5f, a,
+                                          k, b, N, 0, to[j], N, &epilogue),
+                          DML_OK);
+            CHECK_MESSAGE(memcmp(to[0], to[1], sizeof(float) * M * N) == 0, "k %d, pool %d", k, 2 * w);
+        }
+        free(a);
+        free(b);
+    }
+    free(memory);
+    free(other);
+}
+
+static void large_results_on_each_isa(void)
+{
+    kernel_each_isa(large_results);
+}
+
 int main(void)
 {
     kernel_pools_open();
+    RUN(large_results_on_each_isa);
     RUN(small_sizes_on_each_isa);
     RUN(all_flags_on_each_isa);
     RUN(block_edges_on_each_isa);
