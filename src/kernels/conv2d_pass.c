@@ -298,6 +298,16 @@ static void dml__conv_pass_sweep_tall(const dml__conv_pass_sweep *sweep)
     dml__tall_end(&tall);
 }
 
+/* How many tiles from tile t on, which begins at that pixel, have as many rows and lie in `left` pixels of a
+ * line. */
+static int dml__conv_pass_below(ptrdiff_t t, ptrdiff_t tiles, ptrdiff_t pixels, ptrdiff_t pixel, int rows,
+                                ptrdiff_t left)
+{
+    ptrdiff_t below = dml__smaller(left / rows, tiles - t);
+    while (below > 1 && (t + below) * pixels / tiles != pixel + below * rows) below--;
+    return (int)dml__larger(1, below);
+}
+
 static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
 {
     const dml__conv_pass_plan *plan = sweep->plan;
@@ -314,14 +324,18 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line +
                        sweep->x0 * c_pixel + sweep->j0,
           *c = c_line_at;
+    const bool alike = band->base && !plan->spill && sweep->columns >= plan->kernel->least_columns;
     dml__conv_pass_pixel at = { 0, 0, sweep->x0 };
-    for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
-        const ptrdiff_t end = (t + 1) * pixels / tiles;
-        const int rows = (int)(end - pixel);
+    for (ptrdiff_t t = 0, pixel = 0; t < tiles; t += tile->below) {
+        const int rows = (int)((t + 1) * pixels / tiles - pixel);
+        tile->below = alike ? dml__conv_pass_below(t, tiles, pixels, pixel, rows, sweep->x1 - at.x) : 1;
+        tile->a_below = rows * a_pixel, tile->c_below = rows * c_pixel;
+        const ptrdiff_t more = (ptrdiff_t)(tile->below - 1) * rows, end = pixel + rows + more;
         for (int i = 0; i < rows;) {
             const int line_end = (int)dml__smaller(rows, i + sweep->x1 - at.x);
-            at.x += line_end - i;
+            at.x += line_end - i + more;
             for (; i < line_end; i++, a += a_pixel, c += c_pixel) tile->a[i] = a, tile->c[i] = c;
+            a += more * a_pixel, c += more * c_pixel;
             if (at.x < sweep->x1) break;
             at.x = sweep->x0;
             const bool last = ++at.y == band->lines;

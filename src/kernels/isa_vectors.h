@@ -28,11 +28,9 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #define DML__ALIGNED_LOOPS __attribute__((optimize("align-loops=64")))
 #define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory")
-#define DML__OPAQUE(value) __asm__("" : "+r"(value))
 #else
 #define DML__ALIGNED_LOOPS
 #define DML__IN_ORDER(index) (void)0
-#define DML__OPAQUE(value) (void)0
 #endif
 /* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
 #if defined(DML__HAS_AVX2)

@@ -15,18 +15,17 @@ DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 
 /* 4 x 3: a tile of one vector beside those of two has too few sums, and A would be read once more for it. */
-DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_TILE)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_BELOW)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
 static void dml__run_avx2_threes(const dml__tile *tile)
 {
-    const dml__tile_function any = dml__tile_avx2_4x3_DML__ANY_TILE;
-    const dml__tile_function run = tile->rows < 4     ? any
-                                   : tile->a_packed   ? dml__tile_avx2_4x3_DML__A_PACKED
-                                   : tile->k % 4 == 0 ? dml__tile_avx2_4x3_DML__BY_FOURS
-                                                      : any;
-    for (int d = 0; d < tile->below; d++)
-        for (int n = 0; n < (run == any ? 1 : tile->panels); n++) run(tile, d, n);
+    if (tile->rows == 4 && tile->a_packed)
+        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__A_PACKED, tile->panels);
+    else if (tile->rows == 4 && tile->k % 4 == 0)
+        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__BY_FOURS, tile->panels);
+    else
+        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__ANY_BELOW, 1);
 }
 
 #endif
@@ -48,8 +47,7 @@ static void dml__run_avx512_high(const dml__tile *tile)
     if (tile->columns == 32 && (tile->a_packed || (tile->a_step == 1 && tile->k % 4 == 0))) {
         const dml__tile_function run =
             tile->a_packed ? dml__tile_avx512_14x2_DML__A_PACKED : dml__tile_avx512_14x2_DML__HIGH;
-        for (int d = 0; d < tile->below; d++)
-            for (int n = 0; n < tile->panels; n++) run(tile, d, n);
+        dml__run_tiles(tile, run, tile->panels);
         return;
     }
     dml__tile half = *tile;
@@ -67,9 +65,9 @@ static void dml__run_avx512_any(const dml__tile *tile)
     else if (tile->rows == DML__HIGH_ROWS)
         dml__run_avx512_high(tile);
     else if (tile->rows == 10)
-        dml__run_below(tile, dml__tile_avx512_10x1_DML__TALL);
+        dml__run_tiles(tile, dml__tile_avx512_10x1_DML__TALL, 1);
     else
-        dml__run_below(tile, dml__tile_avx512_15x1_DML__TALL);
+        dml__run_tiles(tile, dml__tile_avx512_15x1_DML__TALL, 1);
 }
 
 #endif

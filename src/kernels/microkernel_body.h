@@ -28,13 +28,23 @@
 /* For fewer k's than this, C is not asked for ahead: it would not come in time. */
 #define DML__ASKING_K 32
 
-/* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
-   panel, of any k, which takes one pointer. Fewer instructions beside the multiply-adds count where two
-   threads share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than
-   there are registers for their pointers: there is a pointer for each five rows, and an index for each row of
-   five. So has the last, which is otherwise unrolled as the second, of rows whose k's are side by side. */
-enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL, DML__HIGH };
-#define DML__WIDE_FORMS 3
+/* The forms: any tile, above which there is none, so that it needs no distances; k a multiple of 4 and the
+   columns whole vectors, which is unrolled; A a packed panel, of any k, which takes one pointer; and any
+   tile. Fewer instructions beside the multiply-adds count where two threads share a core. Then those of one
+   vector, whole or with a mask; and with a mask and more rows than there are registers for their pointers:
+   there is a pointer for each five rows, and an index for each row of five. So has the last, which is
+   otherwise unrolled as the second, of rows whose k's are side by side. */
+enum {
+    DML__ANY_TILE,
+    DML__BY_FOURS,
+    DML__A_PACKED,
+    DML__ANY_BELOW,
+    DML__ONE_VECTOR,
+    DML__MASKED,
+    DML__TALL,
+    DML__HIGH
+};
+#define DML__WIDE_FORMS 4
 #define DML__ROWS_TOGETHER 5
 
 /* So many steps of k. */
@@ -73,8 +83,8 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    the tile's address; where it has registers for them. (It puts what is too much into vector registers, from
    where it comes back behind the multiply-adds: 30 cycles between a block and the next.) */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int down, int panel, const int rows,   \
-                                               const int vectors, const int form)                            \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, ptrdiff_t a_down, ptrdiff_t c_down,    \
+                                               int panel, const int rows, const int vectors, const int form) \
     {                                                                                                        \
         vector sum[most_rows][3], line[3];                                                                   \
         const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
@@ -84,15 +94,11 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
-        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, a_down = down * tile->a_below;          \
-        const ptrdiff_t place = column + down * tile->c_below;                                               \
+        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes, place = column + c_down;                \
         const ptrdiff_t second = by_fours || vectors == 3 ? lanes : tile->columns - lanes;                   \
         const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i += together) {                                                           \
-            a[i] = tile->a[DML__ROW(i)] + a_down;                                                            \
-            DML__OPAQUE(a[i]);                                                                               \
-        }                                                                                                    \
+        for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
         if (tile->blocks * tile->k >= DML__ASKING_K && !tile->stream) {                                      \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
@@ -110,7 +116,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < together; i++)                                                               \
-                at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
+                at[i] = (keeps ? a_at : tile->a_at)[t] + a_down + (i ? i * tile->row_step : 0);              \
             const float *packed = a[0] + at[0];                                                              \
             int p = keeps ? k : tile->k;                                                                     \
             for (; p >= steps; p -= steps) DML__STEPS(isa, vector, steps, multiply_add)                      \
@@ -149,37 +155,41 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
    two lines.) */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
-        const dml__tile *tile, int down, int panel)                                                          \
+        const dml__tile *tile, ptrdiff_t a_down, ptrdiff_t c_down, int panel)                                \
     {                                                                                                        \
-        do dml__compute_##isa(tile, down, panel, r, v, form);                                                \
-        while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
+        const bool first = form == DML__ANY_TILE, all = first || form == DML__ANY_BELOW;                     \
+        do dml__compute_##isa(tile, first ? 0 : a_down, first ? 0 : c_down, panel, r, v, form);              \
+        while (all && ++panel < tile->panels);                                                               \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
    40 % of what a compiler has to do here. */
-#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
+#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_BELOW)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
-typedef void (*dml__tile_function)(const dml__tile *tile, int down, int panel);
+typedef void (*dml__tile_function)(const dml__tile *tile, ptrdiff_t a_down, ptrdiff_t c_down, int panel);
+
+/* Tiles below each other, and so many panels of each. */
+static inline void dml__run_tiles(const dml__tile *tile, dml__tile_function function, int panels)
+{
+    ptrdiff_t a_down = 0, c_down = 0;
+    for (int d = 0; d < tile->below; d++, a_down += tile->a_below, c_down += tile->c_below)
+        for (int n = 0; n < panels; n++) function(tile, a_down, c_down, n);
+}
 
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    const int form = tile->columns < 2 * lanes ? DML__ANY_TILE
+    const int any = tile->below > 1 ? DML__ANY_BELOW : DML__ANY_TILE;
+    const int form = tile->columns < 2 * lanes ? any
                      : tile->a_packed          ? DML__A_PACKED
                      : tile->k % 4 == 0        ? DML__BY_FOURS
-                                               : DML__ANY_TILE;
-    const bool at_once = functions[form] == functions[DML__ANY_TILE];
-    for (int d = 0; d < tile->below; d++)
-        for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, d, n);
-}
-
-/* Tiles of up to a vector. */
-static inline void dml__run_below(const dml__tile *tile, dml__tile_function function)
-{
-    for (int d = 0; d < tile->below; d++) function(tile, d, 0);
+                                               : any;
+    const bool at_once = functions[form] == functions[any];
+    dml__run_tiles(tile, functions[form], at_once ? 1 : tile->panels);
 }
 
 /* What each instruction set has, by its number of rows. */
@@ -194,13 +204,13 @@ static inline void dml__run_below(const dml__tile *tile, dml__tile_function func
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
 
 /* A tile of r rows by form. */
-#define DML__TILE_OF(isa, r, by_fours, a_packed)                                                             \
+#define DML__TILE_OF(isa, r, any_tile, by_fours, a_packed)                                                   \
     {                                                                                                        \
-        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##by_fours,                       \
-            dml__tile_##isa##_##r##x2_##a_packed                                                             \
+        dml__tile_##isa##_##r##x2_##any_tile, dml__tile_##isa##_##r##x2_##by_fours,                          \
+            dml__tile_##isa##_##r##x2_##a_packed, dml__tile_##isa##_##r##x2_DML__ANY_BELOW                   \
     }
-#define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__ANY_TILE)
-#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__BY_FOURS, DML__A_PACKED)
+#define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_BELOW, DML__ANY_BELOW, DML__ANY_BELOW)
+#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED)
 #define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
 #define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
 #define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
@@ -215,8 +225,10 @@ static inline void dml__run_below(const dml__tile *tile, dml__tile_function func
         if (tile->columns > lanes)                                                                           \
             dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                             \
         else                                                                                                 \
-            dml__run_below(tile, tile->columns == lanes ? dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR  \
-                                                        : dml__tile_##isa##_##most_rows##x1_##narrow);       \
+            dml__run_tiles(tile,                                                                             \
+                           tile->columns == lanes ? dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR        \
+                                                  : dml__tile_##isa##_##most_rows##x1_##narrow,              \
+                           1);                                                                               \
     }
 
 #endif
