@@ -8685,14 +8685,15 @@ enum {
         while (all && ++panel < tile->panels);                                                               \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
-   40 % of what a compiler has to do here. */
+   40 % of what a compiler has to do here. (Of six, sixteen rows are two tiles of five beside one of six.) */
 #define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_BELOW)
-#define DML__DEFINE_TILES(isa, target, r)                                                                    \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
+#define DML__DEFINE_WHOLE(isa, target, r)                                                                    \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
     DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
+#define DML__DEFINE_TILES(isa, target, r)                                                                    \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR) DML__DEFINE_WHOLE(isa, target, r)
 typedef void (*dml__tile_function)(const dml__tile *tile, ptrdiff_t a_down, ptrdiff_t c_down, int panel);
 
 /* Tiles below each other, and so many panels of each. */
@@ -8721,7 +8722,9 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 #define DML__DEFINE_4(isa, target) DML__DEFINE_3(isa, target) DML__DEFINE_TILES(isa, target, 4)
 #define DML__DEFINE_5(isa, target)                                                                           \
     DML__DEFINE_3(isa, target) DML__DEFINE_EDGE(isa, target, 4) DML__DEFINE_EDGE(isa, target, 5)
-#define DML__DEFINE_6(isa, target) DML__DEFINE_5(isa, target) DML__DEFINE_TILES(isa, target, 6)
+#define DML__DEFINE_6(isa, target)                                                                           \
+    DML__DEFINE_3(isa, target)                                                                               \
+    DML__DEFINE_EDGE(isa, target, 4) DML__DEFINE_WHOLE(isa, target, 5) DML__DEFINE_TILES(isa, target, 6)
 #define DML__DEFINE_8(isa, target)                                                                           \
     DML__DEFINE_5(isa, target)                                                                               \
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
@@ -8737,7 +8740,7 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 #define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
 #define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
 #define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
-#define DML__ROWS_6(isa) DML__ROWS_5(isa), DML__WHOLE_OF(isa, 6)
+#define DML__ROWS_6(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__WHOLE_OF(isa, 5), DML__WHOLE_OF(isa, 6)
 #define DML__ROWS_8(isa) DML__ROWS_5(isa), DML__EDGE_OF(isa, 6), DML__EDGE_OF(isa, 7), DML__WHOLE_OF(isa, 8)
 
 /* The micro-kernel's function, of up to 4, 6 or 8 rows; `narrow` is the form of less than a vector. */
