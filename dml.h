@@ -9182,6 +9182,42 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
 /* Lines come from far where there is something to pack: some are asked for ahead. */
 #define DML__LINES_AHEAD 4
 
+#if defined(DML__HAS_AVX2)
+
+/* 8 lanes of 4 k's, each vector two lanes four apart, so that only 4 x 4 are left to turn within its halves.
+ */
+DML__AVX2 DML__INLINE void dml__transpose_8x4(const float *x, ptrdiff_t lane_step, float *to, ptrdiff_t width)
+{
+    __m256 r[4];
+    DML__UNROLL
+    for (int i = 0; i < 4; i++, x += lane_step)
+        r[i] =
+            _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm_loadu_ps(x + 4 * lane_step), 1);
+    const __m256 low = _mm256_unpacklo_ps(r[0], r[1]), low2 = _mm256_unpacklo_ps(r[2], r[3]);
+    const __m256 high = _mm256_unpackhi_ps(r[0], r[1]), high2 = _mm256_unpackhi_ps(r[2], r[3]);
+    _mm256_storeu_ps(to, _mm256_shuffle_ps(low, low2, 0x44));
+    _mm256_storeu_ps(to + width, _mm256_shuffle_ps(low, low2, 0xee));
+    _mm256_storeu_ps(to + 2 * width, _mm256_shuffle_ps(high, high2, 0x44));
+    _mm256_storeu_ps(to + 3 * width, _mm256_shuffle_ps(high, high2, 0xee));
+}
+
+/* So many lanes at once; returns how many that were. */
+#define DML__DEFINE_PACK_TRANSPOSED(isa, target, many)                                                       \
+    target static int dml__pack_transposed_##isa(const float *x, ptrdiff_t lane_step, int lanes, int kc,     \
+                                                 int width, float *out)                                      \
+    {                                                                                                        \
+        int lane = 0;                                                                                        \
+        for (; lane + many <= lanes; lane += many, x += many * lane_step, out += many) {                     \
+            int k = 0;                                                                                       \
+            for (; k + 4 <= kc; k += 4) dml__transpose_##many##x4(x + k, lane_step, out + k * width, width); \
+            for (; k < kc; k++)                                                                              \
+                for (int l = 0; l < many; l++) out[k * width + l] = x[l * lane_step + k];                    \
+        }                                                                                                    \
+        return lane;                                                                                         \
+    }
+DML__DEFINE_PACK_TRANSPOSED(avx2, DML__AVX2, 8)
+
+#endif
 #if defined(DML__HAS_AVX512)
 
 /* Panels of two vectors. */
@@ -9222,19 +9258,7 @@ DML__AVX512 DML__INLINE void dml__transpose_16x4(const float *x, ptrdiff_t lane_
     _mm512_storeu_ps(to + 3 * width, _mm512_shuffle_ps(high, high2, 0xee));
 }
 
-/* Returns how many lanes that were. */
-DML__AVX512 static int dml__pack_transposed_avx512(const float *x, ptrdiff_t lane_step, int lanes, int kc,
-                                                   int width, float *out)
-{
-    int lane = 0;
-    for (; lane + 16 <= lanes; lane += 16, x += 16 * lane_step, out += 16) {
-        int k = 0;
-        for (; k + 4 <= kc; k += 4) dml__transpose_16x4(x + k, lane_step, out + k * width, width);
-        for (; k < kc; k++)
-            for (int l = 0; l < 16; l++) out[k * width + l] = x[l * lane_step + k];
-    }
-    return lane;
-}
+DML__DEFINE_PACK_TRANSPOSED(avx512, DML__AVX512, 16)
 
 #endif
 
@@ -9285,6 +9309,11 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
 #if defined(DML__HAS_AVX512)
     if (width > 16 && width != DML__THREES)
         packed = dml__pack_transposed_avx512(x, m->lane_step, lanes, kc, width, out);
+#endif
+#if defined(DML__HAS_AVX2)
+    if (width > 8) /* no other instruction set's are so wide */
+        packed += dml__pack_transposed_avx2(x + packed * m->lane_step, m->lane_step, lanes - packed, kc,
+                                            width, out + packed);
 #endif
     dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }

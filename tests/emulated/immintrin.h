@@ -319,18 +319,40 @@ EMULATED void _tile_dpbf16ps(int sum, int a, int b)
 
 /* --- packing pairs of bf16 --- */
 
-EMULATED __m512 _mm512_unpacklo_ps(__m512 a, __m512 b)
+/* In each quarter of 16 bytes; of the last two of a's and two of b's. */
+#define EMULATED_QUARTERS(prefix, vector, lanes)                                                             \
+    EMULATED vector prefix##_unpacklo_ps(vector a, vector b)                                                 \
+    {                                                                                                        \
+        vector value;                                                                                        \
+        for (int i = 0; i < lanes; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + i % 4 / 2];                   \
+        return value;                                                                                        \
+    }                                                                                                        \
+    EMULATED vector prefix##_unpackhi_ps(vector a, vector b)                                                 \
+    {                                                                                                        \
+        vector value;                                                                                        \
+        for (int i = 0; i < lanes; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + 2 + i % 4 / 2];               \
+        return value;                                                                                        \
+    }                                                                                                        \
+    EMULATED vector prefix##_shuffle_ps(vector a, vector b, int which)                                       \
+    {                                                                                                        \
+        vector value;                                                                                        \
+        for (int i = 0; i < lanes; i++) value[i] = (i & 2 ? b : a)[i / 4 * 4 + (which >> i % 4 * 2 & 3)];    \
+        return value;                                                                                        \
+    }
+EMULATED_QUARTERS(_mm256, __m256, 8)
+EMULATED_QUARTERS(_mm512, __m512, 16)
+
+EMULATED __m256 _mm256_castps128_ps256(__m128 a)
 {
-    __m512 value;
-    for (int i = 0; i < 16; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + i % 4 / 2];
+    __m256 value = _mm256_setzero_ps();
+    memcpy(&value, &a, sizeof a);
     return value;
 }
 
-EMULATED __m512 _mm512_unpackhi_ps(__m512 a, __m512 b)
+EMULATED __m256 _mm256_insertf128_ps(__m256 a, __m128 b, int half)
 {
-    __m512 value;
-    for (int i = 0; i < 16; i++) value[i] = (i & 1 ? b : a)[i / 4 * 4 + 2 + i % 4 / 2];
-    return value;
+    for (int i = 0; i < 4; i++) a[half * 4 + i] = b[i];
+    return a;
 }
 
 EMULATED __m512 _mm512_castps128_ps512(__m128 a)
@@ -344,14 +366,6 @@ EMULATED __m512 _mm512_insertf32x4(__m512 a, __m128 b, int quarter)
 {
     for (int i = 0; i < 4; i++) a[quarter * 4 + i] = b[i];
     return a;
-}
-
-/* In each quarter two of a's and two of b's. */
-EMULATED __m512 _mm512_shuffle_ps(__m512 a, __m512 b, int which)
-{
-    __m512 value;
-    for (int i = 0; i < 16; i++) value[i] = (i & 2 ? b : a)[i / 4 * 4 + (which >> i % 4 * 2 & 3)];
-    return value;
 }
 
 EMULATED __m256 _mm512_castps512_ps256(__m512 a)
