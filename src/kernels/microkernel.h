@@ -82,7 +82,7 @@ static inline void dml__tile_init(dml__tile *tile)
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
-    /* Blocks of k are at most so long: a tile's panel of B shall stay in half of a first cache, unless loads
+    /* Blocks of k are at most so long: a tile's panel of B shall stay in a first cache, unless loads
        may come from the second; and longer blocks read and write C less often. Times (rows + vectors *
        lanes), DML__PANEL_FLOATS at most. */
     int k_block;
