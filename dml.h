@@ -8293,7 +8293,7 @@ static inline void dml__tile_init(dml__tile *tile)
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
-    /* Blocks of k are at most so long: a tile's panel of B shall stay in half of a first cache, unless loads
+    /* Blocks of k are at most so long: a tile's panel of B shall stay in a first cache, unless loads
        may come from the second; and longer blocks read and write C less often. Times (rows + vectors *
        lanes), DML__PANEL_FLOATS at most. */
     int k_block;
@@ -8835,7 +8835,7 @@ DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns)
 {
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 256, 0, 24, 0 };
+    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 384, 0, 24, 0 };
     if (isa == DML_ISA_AVX2 && columns % 24 == 0 && columns % 16 != 0) return &avx2;
 #endif
     (void)isa, (void)columns;
@@ -8851,7 +8851,7 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 256, 0, 8, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 384, 0, 8, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
     static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0 };
