@@ -137,6 +137,7 @@ DML__KERNELS_BEGIN
 #include "kernels/pack_pairs.c"
 #include "kernels/finish.c"
 #include "kernels/thin.c"
+#include "kernels/product_plan.c"
 #include "kernels/product_range.c"
 #include "kernels/rounded.c"
 #include "kernels/product.c"

@@ -1,5 +1,5 @@
-/* product_range.h: any range of a product, computed by one worker: what is packed, in what blocks, and the
-   tiles. product.c shares a product out in such ranges. */
+/* product_range.h: any range of a product, computed by one worker: packing, and the tiles. product_plan.c
+   decides what is packed, in what blocks; product.c shares a product out in such ranges. */
 #ifndef DML_KERNELS_PRODUCT_RANGE_H
 #define DML_KERNELS_PRODUCT_RANGE_H
 
