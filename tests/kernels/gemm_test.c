@@ -180,6 +180,9 @@ static void block_edges(void)
             const product p = sample(&state, sizes[i][0], sizes[i][1], sizes[i][2]);
             check(&p, kernel_pools, KERNEL_POOLS, &state);
         }
+    /* Rows of A that meet in a set of the caches, under many columns. */
+    const product meeting = { DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, 45, 160, 1024, 0, 1, 0.5f };
+    check(&meeting, kernel_pools, KERNEL_POOLS, &state);
 }
 
 static void small_sizes_on_each_isa(void)
