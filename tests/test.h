@@ -97,6 +97,13 @@ enum { TEST_EMULATOR = 0 };
 enum { TEST_EMULATOR = 1 };
 #endif
 
+/* And where each access to memory is looked at. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { TEST_SLOW = 1 };
+#else
+enum { TEST_SLOW = TEST_EMULATOR };
+#endif
+
 /* A xorshift generator, so that tests need nothing of what they test. */
 TEST__UNUSED static unsigned test_random(unsigned *state)
 {

@@ -20,9 +20,8 @@ every_file_ships() {
 check "every source file is in a product" every_file_ships
 . tests/build/products.sh
 
-# (-O0 and -O1: the objects below, and tests/hosts/; -O2: what make builds.)
+# (-O0: the objects below, and tests/hosts/; -O2: what make builds.)
 check "$CC -O3" build "$CC -std=c99 -O3" program implement_both.c
-if has clang; then check "clang -O2" build "clang -std=c99 -O2" program implement_both.c; fi
 
 # What the implementation brings into a program, whatever the level: not optimised, nothing has been left out.
 write library.c "$implement" "$both"
@@ -52,8 +51,8 @@ write foreign.c '#include <stdio.h>' '#include "dml.h"' '#include "dml_comm.h"' 
     '  printf("%d %d %g\n", error, (int)OK, (double)maximum(1, 2)); return device.data != NULL; }'
 check "a foreign program: $CC -std=c99" build "$CC -std=c99 -fno-pic -no-pie -Wshadow" program foreign.c library.o
 check "a foreign program: $CC" build "$CC -fno-pic -no-pie -Wshadow" program foreign.c library.o
-# Without AVX, in which there is no name: that takes half of the time.
-for compiler in "clang" "$CXX -xc++" "clang++ -xc++"; do
+# Without AVX, in which there is no name. ($CXX: tests/hosts/modern_test.sh)
+for compiler in "clang" "clang++ -xc++"; do
     if has "${compiler%% *}"; then
         check "a foreign program: $compiler" build "$compiler -Wshadow -DDML_NO_AVX" program foreign.c library.c
     else
@@ -74,9 +73,8 @@ done
 if [ -f dml_opencl.c ] && [ -z "$NO_OPENCL" ]; then
     write opencl.c "$implement" '#include "dml.h"' '#include <stdio.h>' \
         'int main(void) { return dml_devices(NULL, 0) >= 1 ? 0 : 1; }'
-    # Without AVX, of which there is enough above.
-    check "an implementation with DML_OPENCL" $CC -O0 $WARN -DDML_NO_AVX -DDML_OPENCL -c opencl.c -o opencl.o
-    check "one with DML_NO_STDIO" $CC -O0 $WARN -DDML_NO_AVX -DDML_OPENCL -DDML_NO_STDIO -c opencl.c -o opencl_silent.o
+    check "an implementation with DML_OPENCL" $QUICK $WARN -DDML_OPENCL -c opencl.c -o opencl.o
+    check "one with DML_NO_STDIO" $QUICK $WARN -DDML_OPENCL -DDML_NO_STDIO -c opencl.c -o opencl_silent.o
     for compiler in "$CC -std=c99" "$CC -std=c11" "clang -std=c99"; do
         has "${compiler%% *}" || continue
         check "dml_opencl.c: $compiler" build "$compiler -O1 -DDML_OPENCL" program opencl.o dml_opencl.c

@@ -1,19 +1,18 @@
 # The products in programs of several translation units, which must agree about the switches.
 . tests/build/check.sh
 . tests/build/products.sh
-# Units and switches are the same without AVX, which half of the time would go to.
-CC="$CC -DDML_NO_AVX" CXX="$CXX -DDML_NO_AVX"
+CXX="$CXX -DDML_NO_AVX"
 
 write unit.c "$both" 'double unit(void);' 'double unit(void) { dml_close(dml_open(NULL)); return dml_seconds(); }'
 write whole.c "$implement" "$both" '#ifdef __cplusplus' 'extern "C"' '#endif' 'double unit(void);' \
     'int main(void) { dml_close(dml_open(NULL)); return unit() >= 0 ? 0 : 1; }'
-check "dml.h alone" build "$CC -O0" program implement_dml.c
-check "dml_comm.h alone" build "$CC -O0" program implement_comm.c
+check "dml.h alone" build "$QUICK" program implement_dml.c
+check "dml_comm.h alone" build "$QUICK" program implement_comm.c
 # (The other orders of inclusion: languages_test.sh.)
 
 static_units() {
-    $CC -O0 $WARN -DDML_STATIC -DDML_IMPLEMENTATION -c unit.c -o unit.o &&
-        $CC -O0 $WARN -DDML_STATIC -c whole.c -o whole.o &&
+    $QUICK $WARN -DDML_STATIC -DDML_IMPLEMENTATION -c unit.c -o unit.o &&
+        $QUICK $WARN -DDML_STATIC -c whole.c -o whole.o &&
         $CC unit.o whole.o -o program -lm -lpthread -ldl && ./program &&
         test -z "$(nm -g --defined-only unit.o | grep dml)"
 }
@@ -25,11 +24,11 @@ entries='dml_open dml_comm_open dml_pool_create'
 write units.c "$both" '#define UNIT(call) double unit(void); double unit(void) { return call(NULL) != NULL; }' 'UNIT(ENTRY)'
 for switches in '' "$threads" "$stdio" "$threads$stdio"; do
     flags=$(echo "$switches" | sed 's/-D/ -D/g')
-    check "an implementation with '$flags'" $CC -O0 $flags -c whole.c -o "whole$switches.o"
+    check "an implementation with '$flags'" $QUICK $flags -c whole.c -o "whole$switches.o"
     for entry in $entries; do
-        check "a unit with '$flags'" $CC -O0 $flags -DENTRY=$entry -c units.c -o "unit_$entry$switches.o"
+        check "a unit with '$flags'" $QUICK $flags -DENTRY=$entry -c units.c -o "unit_$entry$switches.o"
     done
-    check "two units with '$flags'" build "$CC -O0 $flags" program "whole$switches.o" unit.c
+    check "two units with '$flags'" build "$QUICK $flags" program "whole$switches.o" unit.c
 done
 link_units() { # entry, switches of the unit, of the implementation
     $CC "unit_$1$2.o" "whole$3.o" -o program -lm -lpthread -ldl
@@ -53,7 +52,7 @@ cxx_units() { # compiler and language of unit.c, of whole.c
 }
 sed -e 's/^double unit(void);/#ifdef __cplusplus\nextern "C"\n#endif\n&/' unit.c >unit.new && mv unit.new unit.c
 if has "${CXX%% *}"; then
-    check "C++ over a C implementation" cxx_units "$CXX -std=c++11 -xc++ $WARN" "$CC -std=c99 $WARN"
-    check "C over a C++ implementation" cxx_units "$CC -std=c99 $WARN" "$CXX -std=c++11 -xc++ $WARN"
+    check "C++ over a C implementation" cxx_units "$CXX -std=c++11 -xc++ $WARN" "$QUICK -std=c99 $WARN"
+    check "C over a C++ implementation" cxx_units "$QUICK -std=c99 $WARN" "$CXX -std=c++11 -xc++ $WARN"
 fi
 report build/units

@@ -28,11 +28,7 @@
 
 /* How much longer all takes where code is checked as it runs, or emulated: timeouts are as many times longer,
    since the rendezvous has them too, and what is repeated is repeated less. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { JOB_SLOW = 3 };
-#else
-enum { JOB_SLOW = TEST_EMULATOR ? 3 : 1 };
-#endif
+enum { JOB_SLOW = TEST_SLOW ? 3 : 1 };
 
 typedef enum job_state { JOB_BEGUN, JOB_OPENED, JOB_RAN, JOB_CLOSED } job_state;
 

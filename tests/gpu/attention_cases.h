@@ -6,6 +6,7 @@
 
 /* samples, queries, keys, heads, kv_heads, width, before, after, lengths */
 static const int attentions[][9] = { { 1, 1, 1, 1, 1, 1, INT32_MAX, INT32_MAX, 0 },
+                                     { 1, 67, 70, 2, 1, 5, INT32_MAX, INT32_MAX, 1 },
                                      { 2, 67, 70, 4, 2, 5, INT32_MAX, INT32_MAX, 1 },
                                      { 2, 130, 66, 1, 1, 8, 70, 0, 0 },
                                      { 1, 5, 150, 2, 1, 70, 3, 3, 1 },
@@ -145,7 +146,8 @@ static void attention_case(const char *forward, const char *backward, const int 
 static void attention_forward_cases(const char *kernel)
 {
     const bool solo = strcmp(kernel, "attention_forward_solo") == 0;
-    attention_case(kernel, solo ? "attention_backward_solo" : "attention_backward_team", attentions[1], 0.5f);
+    attention_case(kernel, solo ? "attention_backward_solo" : "attention_backward_team",
+                   attentions[quick ? 1 : 2], 0.5f);
 }
 TEST_PAIR(attention_forward, attention_forward_cases)
 
@@ -157,7 +159,7 @@ static void test_attention_levels(void)
 static void attention_backward_cases(const char *kernel)
 {
     const bool solo = strcmp(kernel, "attention_backward_solo") == 0;
-    for (int i = 2; i < ATTENTIONS && !quick; i++)
+    for (int i = 3; i < ATTENTIONS && !quick; i++)
         attention_case(solo ? "attention_forward_solo" : "attention_forward_team", kernel, attentions[i],
                        betas[i % BETAS]);
 }

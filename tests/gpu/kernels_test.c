@@ -49,7 +49,7 @@ static void families(void)
     conv_case("conv2d_backward_weights", &conv_shapes[1], 1, false);
     sample_forward_case("sample_norm_forward", sample_create(sample_shapes[1], false, true));
     sample_backward_case("sample_norm_backward", sample_create(sample_shapes[1], false, true), 1);
-    attention_case("attention_forward", "attention_backward", attentions[quick ? 0 : 1], 1);
+    attention_case("attention_forward", "attention_backward", attentions[quick ? 0 : 2], 1);
 }
 
 /* All tiles add in the same order, so that what is chosen changes no bit; the solo kernels may contract
@@ -87,10 +87,11 @@ static void every_kernel(void)
 int main(void)
 {
     only_kernel = getenv("DML_TEST_KERNEL");
-    quick = UNDER_TSAN || getenv("OCLGRIND_DATA_RACES") || getenv("DML_TEST_QUICK");
+    const bool oclgrind = getenv("OCLGRIND_DATA_RACES") != NULL; /* races are what it looks for, not bits */
+    quick = UNDER_TSAN || oclgrind || getenv("DML_TEST_QUICK");
     RUN_ON_EVERY_DEVICE(every_kernel);
-    RUN_ON_EVERY_DEVICE(results_repeat);
     if (!only_kernel) RUN_ON_EVERY_DEVICE(families);
-    RUN_ON_EVERY_DEVICE(tiles_give_the_same_bits);
+    if (!oclgrind) RUN_ON_EVERY_DEVICE(results_repeat);
+    if (!oclgrind) RUN_ON_EVERY_DEVICE(tiles_give_the_same_bits);
     return test_report("gpu/kernels");
 }

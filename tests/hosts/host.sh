@@ -18,7 +18,7 @@ implement() {
 
 # host PROGRAM "compiler and flags" ["those of the implementation"] [library...]: makes $WORK/PROGRAM of PROGRAM.c.
 host() {
-    program=$1 compiler=$2 theirs=${3:-$2}
+    program=$1 compiler=$2 theirs=${3:-$QUICK}
     implement "$theirs" || return 1
     shift 2
     [ $# -eq 0 ] || shift

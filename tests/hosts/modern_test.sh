@@ -10,10 +10,10 @@ for cxx in $CXX clang++; do
         skip "modern with $cxx" "$cxx is not installed"
         continue
     fi
-    check "an implementation in C" implement "$CC -std=c11 -O1"
+    check "an implementation in C" implement "$QUICK"
     check "modern with $cxx" build $cxx
     check "it runs" "$WORK/modern"
-    check "an implementation in C++ by $cxx" implement "$cxx -std=c++17 -O0 -x c++"
+    check "an implementation in C++ by $cxx" implement "$cxx -std=c++17 -O0 -DDML_NO_AVX -Wshadow -x c++"
     check "modern with that" build $cxx
     check "it runs, too" "$WORK/modern"
 done

@@ -1,7 +1,7 @@
 # A plugin that keeps dml to itself, in two copies.
 . tests/hosts/host.sh
 
-check "the plugin builds" $CC -std=c99 -O0 $WARN -I. -fPIC -shared -fvisibility=default tests/hosts/plugin.c \
+check "the plugin builds" $QUICK -std=c99 $WARN -I. -fPIC -shared -fvisibility=default tests/hosts/plugin.c \
     -o "$WORK/one.so" -lm -lpthread
 cp "$WORK/one.so" "$WORK/two.so"
 exports_its_own_name_only() {
