@@ -210,7 +210,7 @@ static void check_synchronous(const plan *p, int worker, uint64_t clock, const f
  */
 static void synchronous(void)
 {
-    static const size_t counts[] = { 1, 5, 1000, 70001, TEST_EMULATOR ? 131 : 200003 };
+    static const size_t counts[] = { 1, 5, 1000, 70001, TEST_SLOW ? 131 : 200003 };
     for (int workers = 1; workers <= 3; workers++)
         for (int servers = 1; servers <= 3; servers++)
             for (int c = 0; c < 5; c++) {

@@ -133,7 +133,10 @@ static dml_node *random_elementwise(dml_graph *g)
 static void random_graphs_of_elements(void)
 {
     const model m = { "random elementwise graph", random_elementwise, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2 : 100); graph_seed++) {
+    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2
+                                        : cpu_here()                 ? 100
+                                                                     : 25);
+         graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
@@ -169,7 +172,10 @@ static dml_node *random_residual(dml_graph *g)
 static void random_residual_networks(void)
 {
     const model m = { "random residual network", random_residual, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2 : 100); graph_seed++) {
+    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2
+                                        : cpu_here()                 ? 100
+                                                                     : 25);
+         graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
