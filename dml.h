@@ -3629,33 +3629,6 @@ DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const 
 
 #endif
 
-/* ---- base/dtype.c ---- */
-
-#ifndef DML_BASE_DTYPE_C
-#define DML_BASE_DTYPE_C
-
-DML_API size_t dml_dtype_size(dml_dtype dtype)
-{
-    static const size_t size[] = {
-#define DML__DTYPE_SIZE(NAME, name, bytes) bytes,
-        DML__DTYPE_LIST(DML__DTYPE_SIZE)
-#undef DML__DTYPE_SIZE
-    };
-    return (unsigned)dtype < DML__DTYPE_COUNT ? size[dtype] : 0;
-}
-
-DML_API const char *dml_dtype_name(dml_dtype dtype)
-{
-    static const char *const names[] = {
-#define DML__DTYPE_NAME(NAME, name, bytes) name,
-        DML__DTYPE_LIST(DML__DTYPE_NAME)
-#undef DML__DTYPE_NAME
-    };
-    return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
-}
-
-#endif
-
 /* ---- base/memory.c ---- */
 
 #ifndef DML_BASE_MEMORY_C
@@ -3964,19 +3937,38 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 #endif
 
-/* ---- base/clock.c ---- */
+/* ---- base/cpu.c ---- */
 
-#ifndef DML_BASE_CLOCK_C
-#define DML_BASE_CLOCK_C
+#ifndef DML_BASE_CPU_C
+#define DML_BASE_CPU_C
 
-/* ---- base/clock_internal.h ---- */
+/* ---- base/cpu_internal.h ---- */
 
-/* clock_internal.h: time to within some milliseconds. */
-#ifndef DML_BASE_CLOCK_INTERNAL_H
-#define DML_BASE_CLOCK_INTERNAL_H
+/* cpu_internal.h: what the environment and the system's files say of the processor. */
+#ifndef DML_BASE_CPU_INTERNAL_H
+#define DML_BASE_CPU_INTERNAL_H
 
-/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
-DML__LOCAL double dml__about_seconds(void);
+/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
+   and empty are fine. */
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
+
+/* A number >= 0 from the environment, or -1 where there is none. */
+DML__LOCAL int dml__cpu_environment(const char *name);
+
+/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
+DML__LOCAL int dml__processor_number(void);
+
+/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
+   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
+DML__LOCAL int dml__cpu_quota(const char *root);
+
+/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
+#define DML__LEAST_L1 ((size_t)32 << 10)
+#define DML__LEAST_L2 ((size_t)256 << 10)
+
+/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
+   isn't there, and elsewhere. */
+DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
 
 #endif
 
@@ -4031,75 +4023,6 @@ DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
 DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
 
 #endif
-
-#endif
-
-#include <time.h>
-
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
-#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
-#endif
-
-DML_API double dml_seconds(void)
-{
-#ifdef _WIN32
-    long long now = 0, frequency = 1;
-    dml__windows_QueryPerformanceCounter(&now);
-    dml__windows_QueryPerformanceFrequency(&frequency);
-    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
-
-DML__LOCAL double dml__about_seconds(void)
-{
-#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
-        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#endif
-    return dml_seconds();
-}
-
-#endif
-
-/* ---- base/cpu.c ---- */
-
-#ifndef DML_BASE_CPU_C
-#define DML_BASE_CPU_C
-
-/* ---- base/cpu_internal.h ---- */
-
-/* cpu_internal.h: what the environment and the system's files say of the processor. */
-#ifndef DML_BASE_CPU_INTERNAL_H
-#define DML_BASE_CPU_INTERNAL_H
-
-/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
-   and empty are fine. */
-DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
-
-/* A number >= 0 from the environment, or -1 where there is none. */
-DML__LOCAL int dml__cpu_environment(const char *name);
-
-/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
-DML__LOCAL int dml__processor_number(void);
-
-/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
-   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
-DML__LOCAL int dml__cpu_quota(const char *root);
-
-/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
-#define DML__LEAST_L1 ((size_t)32 << 10)
-#define DML__LEAST_L2 ((size_t)256 << 10)
-
-/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
-   isn't there, and elsewhere. */
-DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
 
 #endif
 
@@ -4593,6 +4516,83 @@ DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
 
 #endif
 DML__DRIVERS_END
+
+/* ---- base/dtype.c ---- */
+
+#ifndef DML_BASE_DTYPE_C
+#define DML_BASE_DTYPE_C
+
+DML_API size_t dml_dtype_size(dml_dtype dtype)
+{
+    static const size_t size[] = {
+#define DML__DTYPE_SIZE(NAME, name, bytes) bytes,
+        DML__DTYPE_LIST(DML__DTYPE_SIZE)
+#undef DML__DTYPE_SIZE
+    };
+    return (unsigned)dtype < DML__DTYPE_COUNT ? size[dtype] : 0;
+}
+
+DML_API const char *dml_dtype_name(dml_dtype dtype)
+{
+    static const char *const names[] = {
+#define DML__DTYPE_NAME(NAME, name, bytes) name,
+        DML__DTYPE_LIST(DML__DTYPE_NAME)
+#undef DML__DTYPE_NAME
+    };
+    return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
+}
+
+#endif
+
+/* ---- base/clock.c ---- */
+
+#ifndef DML_BASE_CLOCK_C
+#define DML_BASE_CLOCK_C
+
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
+#include <time.h>
+
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
+#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
+#endif
+
+DML_API double dml_seconds(void)
+{
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
+}
+
+#endif
 
 /* ---- base/float16.c ---- */
 

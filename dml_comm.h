@@ -1392,104 +1392,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 
 #ifdef DML_IMPLEMENTATION
 
-DML__DRIVERS_BEGIN
-
-/* ---- base/status.c ---- */
-
-#ifndef DML_BASE_STATUS_C
-#define DML_BASE_STATUS_C
-
-DML_API const char *dml_status_string(dml_status status)
-{
-    static const char *const meaning[] = {
-#define DML__STATUS_MEANING(name, text) text,
-        DML__STATUS_LIST(DML__STATUS_MEANING)
-#undef DML__STATUS_MEANING
-    };
-    return (unsigned)status < DML__STATUS_COUNT ? meaning[status] : "unknown status";
-}
-
-#endif
-
-/* ---- base/error.c ---- */
-
-#ifndef DML_BASE_ERROR_C
-#define DML_BASE_ERROR_C
-
-/* ---- base/error.h ---- */
-
-/* error.h: the first error of an object, which sticks to it. */
-#ifndef DML_BASE_ERROR_H
-#define DML_BASE_ERROR_H
-
-/* The first error of an object, kept until somebody clears it: a status and a sentence that says what was
-   asked, what was found and what to do. */
-typedef struct dml__error {
-    dml_status status;
-    char text[512];
-} dml__error;
-
-/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. */
-DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
-    DML__PRINTF(3, 4);
-
-/* The same for a NULL where a call needs something: DML_ERROR_ARGUMENT, "dml_x was given no path (NULL)". */
-DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what);
-
-#endif
-
-#include <stdarg.h>
-#include <stdio.h>
-
-DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
-{
-    if (!error || error->status != DML_OK) return status;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error->text, sizeof error->text, format, arguments);
-    va_end(arguments);
-    error->status = status;
-    return status;
-}
-
-DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what)
-{
-    return dml__fail(error, DML_ERROR_ARGUMENT, "%s was given no %s (NULL)", call, what);
-}
-
-#endif
-
-/* ---- base/dtype.c ---- */
-
-#ifndef DML_BASE_DTYPE_C
-#define DML_BASE_DTYPE_C
-
-DML_API size_t dml_dtype_size(dml_dtype dtype)
-{
-    static const size_t size[] = {
-#define DML__DTYPE_SIZE(NAME, name, bytes) bytes,
-        DML__DTYPE_LIST(DML__DTYPE_SIZE)
-#undef DML__DTYPE_SIZE
-    };
-    return (unsigned)dtype < DML__DTYPE_COUNT ? size[dtype] : 0;
-}
-
-DML_API const char *dml_dtype_name(dml_dtype dtype)
-{
-    static const char *const names[] = {
-#define DML__DTYPE_NAME(NAME, name, bytes) name,
-        DML__DTYPE_LIST(DML__DTYPE_NAME)
-#undef DML__DTYPE_NAME
-    };
-    return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
-}
-
-#endif
-
-/* ---- base/memory.c ---- */
-
-#ifndef DML_BASE_MEMORY_C
-#define DML_BASE_MEMORY_C
+/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no function
+   into one that is compiled otherwise. */
 
 /* ---- base/memory.h ---- */
 
@@ -1546,6 +1450,1900 @@ static inline size_t dml__align_up(size_t bytes)
 }
 
 #endif
+
+/* ---- comm/schedule.h ---- */
+
+/* schedule.h: a collective as data. An algorithm is a function that writes one rank's steps and does nothing
+   else: the engine runs them, `--explain` prints them, tests count them and the price of them is known before
+   a byte has moved. */
+#ifndef DML_COMM_SCHEDULE_H
+#define DML_COMM_SCHEDULE_H
+
+/* ---- comm/call.h ---- */
+
+/* call.h: one call of a collective, as every rank that takes part in it sees it. */
+#ifndef DML_COMM_CALL_H
+#define DML_COMM_CALL_H
+
+/* The operations. X(NAME, "name", takes data, takes a reduce op, what its root is called or NULL). The
+   numbers go over the wire: append, never reorder. */
+#define DML__COMM_OPERATION_LIST(X)                                                                          \
+    X(ALL_REDUCE, "all_reduce", true, true, NULL)                                                            \
+    X(REDUCE, "reduce", true, true, "root")                                                                  \
+    X(BROADCAST, "broadcast", true, false, "root")                                                           \
+    X(SCATTER, "scatter", true, false, "root")                                                               \
+    X(GATHER, "gather", true, false, "root")                                                                 \
+    X(ALL_GATHER, "all_gather", true, false, NULL)                                                           \
+    X(REDUCE_SCATTER, "reduce_scatter", true, true, NULL)                                                    \
+    X(ALL_TO_ALL, "all_to_all", true, false, NULL)                                                           \
+    X(BARRIER, "barrier", false, false, NULL)                                                                \
+    X(SEND, "send", true, false, "to")                                                                       \
+    X(RECEIVE, "receive", true, false, "from")                                                               \
+    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)                                                       \
+    X(ALL_REDUCE_LEAVES, "all_reduce_leaves", true, true, "leaves")
+
+typedef enum dml__comm_operation {
+#define DML__COMM_OPERATION_ENUM(NAME, name, data, reduce, root) DML__CALL_##NAME,
+    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_ENUM)
+#undef DML__COMM_OPERATION_ENUM
+        DML__COMM_OPERATION_COUNT
+} dml__comm_operation;
+
+#define DML__MOST_FUNCTIONS                                                                                  \
+    16 /* that a communicator can be given to reduce with: ops behind the named ones */
+
+/* Whether an operation is about whole vectors, element by element, so that it can go in rounds over some of
+   them at a time; the others have a part for each rank. */
+static inline bool dml__is_elementwise(dml__comm_operation operation)
+{
+    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
+           operation == DML__CALL_BROADCAST;
+}
+
+/* Whether it adds, so that the order in which it does may show in the result. */
+static inline bool dml__adds(dml__comm_operation operation)
+{
+#define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
+    if (operation == DML__CALL_##NAME) return reduce;
+    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_REDUCES)
+#undef DML__COMM_OPERATION_REDUCES
+    return false;
+}
+
+/* What all ranks must agree on. */
+typedef struct dml__signature {
+    dml__comm_operation operation;
+    dml_dtype dtype;
+    dml_reduce_op reduce;
+    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
+    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
+} dml__signature;
+
+/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
+#define DML__BY_PARTS 1
+static inline bool dml__is_by_parts(const dml__signature *signature)
+{
+    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
+}
+
+/* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
+#define DML__SIGNATURE_TEXT 96
+DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
+
+#endif
+
+/* The arrays that a rank's steps are about. What a call uses as both its input and its output is OUT. */
+typedef enum dml__space {
+    DML__SPACE_OUT,
+    DML__SPACE_IN,
+    DML__SPACE_SCRATCH, /* (dml__collective.scratch) elements of the operation's own */
+    DML__SPACE_COUNT
+} dml__space;
+
+typedef enum dml__step_kind {
+    DML__STEP_SEND,           /* the range goes to peer */
+    DML__STEP_RECEIVE,        /* what comes from peer replaces the range */
+    DML__STEP_RECEIVE_REDUCE, /* range[i] = op(range[i], what comes from peer) */
+    DML__STEP_COPY,           /* range[i] = source[i] */
+    DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
+    DML__STEP_KIND_COUNT
+} dml__step_kind;
+
+/* Up to how many earlier steps a step waits for. */
+#define DML__STEP_AFTER 3
+
+/* In place of one of them: all that are earlier in the schedule must have ended. */
+#define DML__ALL_BEFORE (-2)
+
+/* A range is elements [offset, offset + count) of a space. Steps start in any order and run side by side,
+   each in segments from its beginning to its end; a step that `after` names has to be out of the way first.
+   Where the two touch the same elements (a source is touched too) the wait is a pipeline: element i may be
+   touched once the earlier step is past it. Otherwise the earlier step must have ended. dml__step_limit says
+   it exactly.
+
+   Between two ranks, what one sends in the order of its steps the other receives in the order of its steps,
+   so the k-th send to a peer and the peer's k-th receive are one message and have one count. A receive may
+   only wait (`after`) for steps that come to their end without it, at its own rank and at others: nobody
+   sends before the receiver is ready, so a send and a receive of two ranks that each wait for the other's
+   would wait for ever (an exchange of two ranks goes through SCRATCH).
+
+   A receive needs no `after` where what it replaces was sent before and what comes could not have been made
+   without that: it comes when the other has taken it.
+
+   Only steps that reduce complete a range, each element of the result just once on its way to each rank. */
+typedef struct dml__step {
+    uint8_t kind;         /* dml__step_kind */
+    uint8_t space;        /* dml__space of the range */
+    uint8_t source_space; /* COPY, REDUCE */
+    bool completes;       /* the range holds the sum over all ranks afterwards: a mean divides it now */
+    int32_t peer;         /* rank in the group; -1: none */
+    int32_t after[DML__STEP_AFTER]; /* indices of earlier steps, or DML__ALL_BEFORE; -1: none */
+    uint64_t offset, count;
+    uint64_t source; /* COPY, REDUCE: where the source begins in its space */
+} dml__step;
+
+typedef struct dml__schedule {
+    dml__step *steps; /* (capacity) */
+    int count, capacity;
+    bool overflowed; /* there were more steps than capacity: the rest was dropped */
+} dml__schedule;
+
+/* What an algorithm is asked: one call, seen from one rank. All-reduce, reduce and broadcast work in OUT
+   (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
+   Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
+   OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
+   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
+typedef struct dml__collective {
+    dml__comm_operation operation;
+    int rank, size; /* in the group */
+    int root;       /* where the operation has one */
+    uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
+                       (the largest of `counts`) */
+    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
+                     0: `count` */
+    const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
+                                       of different sizes; NULL: `count` each, one after the other.
+                                       Of all-to-all they are this rank's parts of OUT, */
+    const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
+} dml__collective;
+
+/* Part `rank` of an array that has one for each rank. */
+static inline uint64_t dml__part_offset(const dml__collective *c, int rank)
+{
+    return c->offsets ? c->offsets[rank] : c->count * (uint64_t)rank;
+}
+static inline uint64_t dml__part_count(const dml__collective *c, int rank)
+{
+    return c->counts ? c->counts[rank] : c->count;
+}
+
+/* Chunk `index` of `count` elements cut into `chunks` as equal as can be: the first of them are longer by
+   one. */
+static inline uint64_t dml__chunk_begin(uint64_t count, int chunks, int index)
+{
+    const uint64_t part = count / (uint64_t)chunks, longer = count % (uint64_t)chunks, i = (uint64_t)index;
+    return i * part + (i < longer ? i : longer);
+}
+
+/* Each adds a step that waits for nothing and returns its index. A step of no elements is added too, but to
+   send and receive nothing is to leave both out: dml__add_send and dml__add_receive return -1 for a count of
+   0, which as an `after` means none. */
+DML__LOCAL int dml__add_send(dml__schedule *schedule, int peer, dml__space space, uint64_t offset,
+                             uint64_t count);
+DML__LOCAL int dml__add_receive(dml__schedule *schedule, int peer, dml__step_kind kind, dml__space space,
+                                uint64_t offset, uint64_t count);
+DML__LOCAL int dml__add_local(dml__schedule *schedule, dml__step_kind kind, dml__space space, uint64_t offset,
+                              uint64_t count, dml__space source_space, uint64_t source);
+
+/* Step `step` waits for `earlier` too, a step or DML__ALL_BEFORE; either may be -1. */
+DML__LOCAL void dml__add_after(dml__schedule *schedule, int step, int earlier);
+
+/* Step `step`, or none if it is -1, completes its range. */
+DML__LOCAL void dml__set_completes(dml__schedule *schedule, int step);
+
+/* Up to which of its elements `step` may go, counted from its first, while `earlier`, which it waits for, has
+   done so many of its own; UINT64_MAX: as far as it likes. A step without elements may go when that isn't 0.
+ */
+DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earlier, uint64_t done,
+                                    bool ended);
+
+/* A message without elements, to say that one has come: the only step of count 0 that is sent. */
+DML__LOCAL int dml__add_signal(dml__schedule *schedule, int peer);
+DML__LOCAL int dml__add_wait_signal(dml__schedule *schedule, int peer);
+
+/* ---- the table of algorithms ---- */
+
+typedef struct dml__algorithm_info {
+    const char *name; /* as in DML_COMM_ALGO: "ring" */
+    dml__comm_operation operation;
+    void (*write)(const dml__collective *collective, dml__schedule *schedule);
+    bool equal_parts; /* takes no counts and offsets (of all-to-all "pairwise" takes those of all_to_allv) */
+    bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
+    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
+       and all-to-all in place that have less of it than that are run in rounds, each over as many elements as
+       fit; the others need it. NULL: none. */
+    uint64_t (*scratch)(int size, uint64_t count);
+    /* The textbook's figures, to test the steps against and to print: elements sent by the rank that sends
+       most of them (`count` as in the call, divisible by 2 * size), and messages by the one that sends most
+       of those. */
+    uint64_t (*elements_sent)(int size, uint64_t count);
+    uint64_t (*messages_sent)(int size);
+} dml__algorithm_info;
+
+/* All of them, each operation's together; `count` of them. The index is what ranks agree on. */
+DML__LOCAL const dml__algorithm_info *dml__algorithms(int *count);
+
+/* The index of the one of that name for that operation, or -1. */
+DML__LOCAL int dml__find_algorithm(dml__comm_operation operation, const char *name);
+
+/* As many steps as any of them writes at most for a group of that size. */
+DML__LOCAL int dml__most_steps(int size);
+
+/* "3: receive_reduce out[100, 200) from 2 after 1, completes", without a newline; returns the text. */
+#define DML__STEP_TEXT 192
+DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT]);
+
+#endif
+
+/* ---- comm/algorithms.h ---- */
+
+/* algorithms.h: the algorithms of the collectives, each a function that writes the steps of one rank
+   (comm/schedule.h), and what the families of them share.
+
+   Costs are in seconds until the last rank has its result: a is the time of a message's way (alpha), b the
+   time of an element through a link (beta), g the time to reduce an element (gamma), m the number of ranks, n
+   the elements of the call. A pipeline's segments are taken as short: their times through are left out. */
+#ifndef DML_COMM_ALGORITHMS_H
+#define DML_COMM_ALGORITHMS_H
+
+typedef struct dml__stretch {
+    uint64_t offset, count;
+} dml__stretch;
+
+/* Chunks [first, end) of `count` elements cut into `chunks`. */
+static inline dml__stretch dml__chunks(uint64_t count, int chunks, int first, int end)
+{
+    dml__stretch block;
+    block.offset = dml__chunk_begin(count, chunks, first);
+    block.count = dml__chunk_begin(count, chunks, end) - block.offset;
+    return block;
+}
+
+/* What of the array that is spread over the ranks is that rank's: its part, or where the operation has no
+   parts its chunk. */
+static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
+{
+    if (dml__is_elementwise(c->operation)) return dml__chunks(c->count, c->size, rank, rank + 1);
+    dml__stretch block;
+    block.offset = dml__part_offset(c, rank);
+    block.count = dml__part_count(c, rank);
+    return block;
+}
+
+/* What of all-to-all's IN goes to that rank. */
+static inline dml__stretch dml__in_part(const dml__collective *c, int rank)
+{
+    dml__stretch part;
+    if (!c->in_counts) return dml__block_of(c, rank);
+    part.offset = c->in_offsets[rank];
+    part.count = c->in_counts[rank];
+    return part;
+}
+
+/* The rank `distance` further on, which is in (-2 size, 2 size). */
+static inline int dml__rank_at(const dml__collective *c, int distance)
+{
+    return (c->rank + distance + 2 * c->size) % c->size;
+}
+
+/* Copies this rank's own part from IN to its place in OUT, or the other way round. */
+static inline int dml__copy_own(const dml__collective *c, dml__schedule *s, bool out_has_parts)
+{
+    const uint64_t place = dml__part_offset(c, c->rank);
+    return dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, out_has_parts ? place : 0,
+                          dml__part_count(c, c->rank), DML__SPACE_IN, out_has_parts ? 0 : place);
+}
+
+/* The least power of two that isn't less than size. */
+static inline int dml__power_over(int size)
+{
+    int power = 1;
+    while (power < size) power *= 2;
+    return power;
+}
+
+static inline int dml__log2_over(int size)
+{
+    int log = 0;
+    while (1 << log < size) log++;
+    return log;
+}
+
+/* ring.c */
+DML__LOCAL void dml__write_ring_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_two_rings_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_round_robin_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_ring_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_ring_all_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_ring_reduce_scatter(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_chain_broadcast(const dml__collective *c, dml__schedule *s);
+
+/* chain.c */
+DML__LOCAL void dml__write_chain_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_chain_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_chain_reduce_scatter(const dml__collective *c, dml__schedule *s);
+
+/* tree.c */
+DML__LOCAL void dml__write_double_tree_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_binomial_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_binomial_broadcast(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_scatter_all_gather_broadcast(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_binomial_scatter(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_binomial_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_tree_barrier(const dml__collective *c, dml__schedule *s);
+
+/* butterfly.c */
+DML__LOCAL void dml__write_butterfly_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_halving_doubling_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_halving_reduce_scatter(const dml__collective *c, dml__schedule *s);
+
+/* bruck.c */
+DML__LOCAL void dml__write_bruck_all_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_bruck_all_to_all(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_dissemination_barrier(const dml__collective *c, dml__schedule *s);
+
+/* direct.c */
+DML__LOCAL void dml__write_all_to_all_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_master_worker_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_broadcast(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_scatter(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_reduce_scatter(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
+
+/* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
+static inline bool dml__is_in_place(const dml__algorithm_info *info)
+{
+    return info->write == dml__write_in_place_all_to_all;
+}
+
+#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
+
+/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
+   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
+   pay); all of them where that is 0, or of other calls. */
+static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
+                                         uint64_t cached)
+{
+    uint64_t most = count;
+    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
+    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
+    return most;
+}
+
+/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
+static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
+{
+    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
+}
+
+/* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from
+   the one before this rank first, then the one before that, by receives that are steps first, first + stride,
+   ... Adds them to the stretch of `space` in the order of the ranks, once `before` is out of the way; the
+   last step. */
+DML__LOCAL int dml__add_slots(const dml__collective *c, dml__schedule *s, dml__space space,
+                              dml__stretch stretch, int first, int stride, int before);
+
+#endif
+
+/* ---- comm/settings.h ---- */
+
+/* settings.h: the options of a communicator and the environment, checked. */
+#ifndef DML_COMM_SETTINGS_H
+#define DML_COMM_SETTINGS_H
+
+/* ---- base/error.h ---- */
+
+/* error.h: the first error of an object, which sticks to it. */
+#ifndef DML_BASE_ERROR_H
+#define DML_BASE_ERROR_H
+
+/* The first error of an object, kept until somebody clears it: a status and a sentence that says what was
+   asked, what was found and what to do. */
+typedef struct dml__error {
+    dml_status status;
+    char text[512];
+} dml__error;
+
+/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. */
+DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
+    DML__PRINTF(3, 4);
+
+/* The same for a NULL where a call needs something: DML_ERROR_ARGUMENT, "dml_x was given no path (NULL)". */
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what);
+
+#endif
+
+/* ---- net/net.h ---- */
+
+/* net.h: ranks that meet over a network, for whoever then uses the connections. */
+#ifndef DML_NET_NET_H
+#define DML_NET_NET_H
+
+/* ---- base/logger.h ---- */
+
+/* logger.h: saying something to the caller's log callback. */
+#ifndef DML_BASE_LOGGER_H
+#define DML_BASE_LOGGER_H
+
+typedef struct dml__logger {
+    dml_log_callback callback; /* NULL: silence */
+    void *user;
+} dml__logger;
+
+DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const char *format, ...)
+    DML__PRINTF(3, 4);
+
+#endif
+
+/* ---- net/socket.h ---- */
+
+/* socket.h: stream sockets that never block, and the addresses they have. */
+#ifndef DML_NET_SOCKET_H
+#define DML_NET_SOCKET_H
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+/* ---- net/transport.h ---- */
+
+/* transport.h: how bytes get from one rank to another, whatever lies between them.
+
+   A transport is pairs of byte streams, nothing more: two between each two ranks, one for data and one for
+   control, so that an abort is never stuck behind a gigabyte of gradients. What the bytes mean is the
+   business of the floor above. A transport is used by one thread at a time; only `wake` may be called by
+   another. */
+#ifndef DML_NET_TRANSPORT_H
+#define DML_NET_TRANSPORT_H
+
+typedef enum dml__channel { DML__CHANNEL_CONTROL, DML__CHANNEL_DATA, DML__CHANNEL_COUNT } dml__channel;
+
+typedef struct dml__span {
+    void *data;
+    size_t bytes;
+} dml__span;
+
+/* What send, receive, lend and wait return when the other end is gone for good, or waiting itself failed. */
+#define DML__GONE (-1)
+/* What lend returns for a rank from which nothing is lent: use receive. */
+#define DML__LENDS_NOTHING (-2)
+
+/* What to wait for on a data channel: */
+#define DML__WISH_SEND 1    /* room to send */
+#define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
+
+/* What wait returns: any of these, or 0 when the time ran out. */
+#define DML__READY_DATA 1
+#define DML__READY_CONTROL 2
+#define DML__READY_WOKEN 4 /* somebody called wake */
+
+typedef struct dml__transport dml__transport;
+
+typedef struct dml__transport_calls {
+    const char *name;
+    /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
+       not taken has to be offered again, at the same place in memory (a transport may let the other rank read
+       it there), until it has gone or `withdraw` was called. */
+    ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
+                      int count);
+    ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
+                         int count);
+    /* Lends what has come from `rank` on the data channel: as many bytes as lie in one piece (0: nothing
+       now), to be read where they are until `consume` gives the first `bytes` of them back. Whatever the
+       sender offered as one span is lent at an address of the same alignment up to 64 bytes (8 where little
+       is lent), if each span is a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive.
+     */
+    ptrdiff_t (*lend)(dml__transport *transport, int rank, const void **data);
+    void (*consume)(dml__transport *transport, int rank, size_t bytes);
+    /* Takes back whatever was offered and has not gone: afterwards nobody reads this rank's memory. The
+       connections are of no use any more. NULL: nobody ever does. */
+    void (*withdraw)(dml__transport *transport);
+    /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
+       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
+    int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
+    /* Makes the wait that is under way in another thread, or else the next one, return. */
+    void (*wake)(dml__transport *transport);
+    /* "tcp", "shm", "local": what lies between this rank and that one. */
+    const char *(*medium)(const dml__transport *transport, int rank);
+    void (*close)(dml__transport *transport);
+    /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
+       are the parent's. */
+    void (*abandon)(dml__transport *transport);
+    /* Whether that rank reads what `offer` offers it where it lies. NULL, both: no rank does, use send. */
+    bool (*reads)(const dml__transport *transport, int rank);
+    /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
+       large from this rank's memory, once and in one piece, and until then it hasn't gone. */
+    ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
+    /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
+       waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
+    bool (*crowded)(dml__transport *transport);
+} dml__transport_calls;
+
+struct dml__transport {
+    const dml__transport_calls *calls;
+};
+
+#endif
+
+/* ---- net/wire.h ---- */
+
+/* wire.h: what goes over a connection, byte by byte. Everything is little-endian and of fixed size. Encoders
+   fill exactly the bytes given; decoders take any bytes at all and say false to what can't be ours. */
+#ifndef DML_NET_WIRE_H
+#define DML_NET_WIRE_H
+
+#include <string.h>
+
+#define DML__WIRE_VERSION 1
+
+/* ---- messages: "dml", a letter that says of what kind, a version; then whatever the kind has ---- */
+
+/* A place in a message; each put or get moves it on. */
+typedef struct dml__wire_writer {
+    uint8_t *at;
+} dml__wire_writer;
+typedef struct dml__wire_reader {
+    const uint8_t *at;
+} dml__wire_reader;
+
+static inline void dml__wire_put(dml__wire_writer *writer, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) *writer->at++ = (uint8_t)(value >> (8 * i));
+}
+
+static inline void dml__wire_put_bytes(dml__wire_writer *writer, const void *data, size_t bytes)
+{
+    memcpy(writer->at, data, bytes);
+    writer->at += bytes;
+}
+
+static inline uint64_t dml__wire_get(dml__wire_reader *reader, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value |= (uint64_t)*reader->at++ << (8 * i);
+    return value;
+}
+
+/* A 32-bit signed number. */
+static inline int dml__wire_get_int(dml__wire_reader *reader)
+{
+    const uint32_t value = (uint32_t)dml__wire_get(reader, 4);
+    return value <= 0x7fffffffu ? (int)value : -(int)(0xffffffffu - value) - 1;
+}
+
+static inline void dml__wire_get_bytes(dml__wire_reader *reader, void *data, size_t bytes)
+{
+    memcpy(data, reader->at, bytes);
+    reader->at += bytes;
+}
+
+/* Clears the message (bytes) and begins it: 6 bytes. */
+DML__LOCAL dml__wire_writer dml__begin_message(uint8_t *out, size_t bytes, char kind, int version);
+
+/* The version, or -1 if this isn't such a message; at least 6 bytes. */
+DML__LOCAL int dml__open_message(const uint8_t *in, char kind, dml__wire_reader *reader);
+
+/* ---- on the control channel ---- */
+
+/* Of the kinds of messages one is the rendezvous' own; the others, and what is in them, are the business of
+   the floor above. */
+#define DML__ADDRESSES 1     /* of ranks rank, rank + 1, ... */
+#define DML__CONTROL_KINDS 2 /* the first of the others', up to 255 */
+
+#define DML__CONTROL_BYTES 512
+#define DML__CONTROL_BODY 480
+typedef struct dml__control {
+    int kind; /* from 1 */
+    int rank;
+    dml_status status;
+    int bytes; /* of the body */
+    uint8_t body[DML__CONTROL_BODY];
+} dml__control;
+DML__LOCAL void dml__encode_control(const dml__control *control, uint8_t out[DML__CONTROL_BYTES]);
+DML__LOCAL bool dml__decode_control(const uint8_t in[DML__CONTROL_BYTES], dml__control *control);
+
+/* A sentence as the body, cut to its size less one, and back: without anything that a terminal would obey. */
+DML__LOCAL void dml__set_control_text(dml__control *control, const char *text);
+DML__LOCAL void dml__control_text(const dml__control *control, char text[DML__CONTROL_BODY]);
+
+/* Addresses as the body, at most DML__ADDRESSES_AT_ONCE of them. */
+#define DML__ADDRESSES_AT_ONCE 20
+typedef struct dml__endpoint {
+    uint8_t ip[16]; /* of IPv4, the first 4 */
+    uint16_t port;
+    uint8_t family; /* 4 or 6 */
+} dml__endpoint;
+DML__LOCAL void dml__set_control_addresses(dml__control *control, const dml__endpoint *endpoints, int count);
+
+/* How many they are, or -1 if these are none. */
+DML__LOCAL int dml__control_addresses(const dml__control *control,
+                                      dml__endpoint endpoints[DML__ADDRESSES_AT_ONCE]);
+
+/* ---- the handshake ---- */
+
+/* The handshake of each connection: the accepting side sends a challenge, the connecting side a hello, the
+   accepting side a welcome. With a key, hello and welcome end in HMACs over everything so far, so that either
+   side proves that it has the key, that it speaks now, to whom, and in which role. */
+#define DML__NONCE_BYTES 32
+#define DML__SESSION_BYTES 16
+#define DML__MAC_BYTES 32
+
+#define DML__CHALLENGE_BYTES 48
+typedef struct dml__challenge {
+    uint8_t nonce[DML__NONCE_BYTES];
+} dml__challenge;
+DML__LOCAL void dml__encode_challenge(const dml__challenge *challenge, uint8_t out[DML__CHALLENGE_BYTES]);
+DML__LOCAL bool dml__decode_challenge(const uint8_t in[DML__CHALLENGE_BYTES], dml__challenge *challenge);
+
+#define DML__HELLO_BYTES 128
+typedef struct dml__hello {
+    int version;
+    bool has_key;
+    int channel;  /* a dml__channel */
+    int from, to; /* ranks */
+    int world;
+    uint16_t port; /* where `from` listens; 0: nowhere */
+    uint64_t segment_bytes;
+    uint8_t session[DML__SESSION_BYTES]; /* zero in the first connection to rank 0, which answers with it */
+    uint8_t nonce[DML__NONCE_BYTES];
+    uint8_t mac[DML__MAC_BYTES];
+} dml__hello;
+DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES]);
+DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello *hello);
+
+/* X(NAME, its hello was authentic: the job is at fault, not a stranger) */
+#define DML__VERDICT_LIST(X)                                                                                 \
+    X(WELCOME, true)                                                                                         \
+    X(WRONG_VERSION, false)                                                                                  \
+    X(NEEDS_KEY, false)                                                                                      \
+    X(HAS_NO_KEY, false)                                                                                     \
+    X(WRONG_KEY, false)                                                                                      \
+    X(WRONG_SESSION, false)                                                                                  \
+    X(WRONG_WORLD, true)                                                                                     \
+    X(WRONG_RANK, true)                                                                                      \
+    X(RANK_TAKEN, true)                                                                                      \
+    X(WRONG_SEGMENT, true)
+
+typedef enum dml__verdict {
+#define DML__VERDICT_ENUM(NAME, authentic) DML__VERDICT_##NAME,
+    DML__VERDICT_LIST(DML__VERDICT_ENUM)
+#undef DML__VERDICT_ENUM
+        DML__VERDICT_COUNT
+} dml__verdict;
+
+#define DML__WELCOME_BYTES 96
+typedef struct dml__welcome {
+    int version;
+    dml__verdict verdict;
+    int rank, world; /* of the accepting side */
+    uint64_t segment_bytes;
+    uint8_t session[DML__SESSION_BYTES];
+    uint8_t mac[DML__MAC_BYTES];
+} dml__welcome;
+DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML__WELCOME_BYTES]);
+DML__LOCAL bool dml__decode_welcome(const uint8_t in[DML__WELCOME_BYTES], dml__welcome *welcome);
+
+/* The MACs, over the encoded messages; the mac fields at their ends are left out where they are the result.
+ */
+DML__LOCAL void dml__hello_mac(const char *key, const uint8_t challenge[DML__CHALLENGE_BYTES],
+                               const uint8_t hello[DML__HELLO_BYTES], uint8_t mac[DML__MAC_BYTES]);
+DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__CHALLENGE_BYTES],
+                                 const uint8_t hello[DML__HELLO_BYTES],
+                                 const uint8_t welcome[DML__WELCOME_BYTES], uint8_t mac[DML__MAC_BYTES]);
+
+#endif
+
+/* Every call that this library makes on the network, as a table, so that a test can make the Nth one fail. */
+typedef struct dml__socket_calls {
+    int (*open)(int family);
+    int (*set_option)(int fd, int level, int option, int value);
+    int (*bind)(int fd, const struct sockaddr *address, socklen_t bytes);
+    int (*listen)(int fd, int backlog);
+    int (*accept)(int fd, struct sockaddr *address, socklen_t *bytes);
+    int (*connect)(int fd, const struct sockaddr *address, socklen_t bytes);
+    int (*error)(int fd); /* SO_ERROR: of a connect that has ended; -1 if it can't be had */
+    int (*own_address)(int fd, struct sockaddr *address, socklen_t *bytes);
+    int (*poll)(struct pollfd *polls, nfds_t count, int milliseconds);
+    ssize_t (*send)(int fd, const struct msghdr *message, int flags);
+    ssize_t (*receive)(int fd, struct msghdr *message, int flags);
+    int (*shutdown)(int fd); /* nothing more will be sent: the other end is told after what has been */
+    int (*close)(int fd);
+    int (*pair)(int fds[2]); /* two sockets connected to each other, which don't block either */
+    int (*random)(void *out, size_t bytes);
+} dml__socket_calls;
+
+/* The operating system's. `open` and `accept` give sockets that don't block and aren't inherited by exec. */
+DML__LOCAL const dml__socket_calls *dml__system_sockets(void);
+
+typedef struct dml__address {
+    struct sockaddr_storage storage;
+    socklen_t bytes;
+} dml__address;
+
+/* Up to `capacity` addresses of a name; 0 and a message when there are none. May wait for a name server. */
+DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
+                                 const char **message);
+
+/* The address of a network interface of this host, of the given family (AF_UNSPEC: any). */
+DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out);
+
+DML__LOCAL bool dml__is_loopback(const dml__address *address);
+DML__LOCAL void dml__any_address(int family, dml__address *out);
+DML__LOCAL uint16_t dml__address_port(const dml__address *address);
+DML__LOCAL void dml__set_address_port(dml__address *address, uint16_t port);
+DML__LOCAL void dml__to_endpoint(const dml__address *address, dml__endpoint *endpoint);
+DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *address);
+
+/* "127.0.0.1:29500", "[::1]:29500"; returns the buffer. */
+#define DML__ADDRESS_TEXT 80
+DML__LOCAL const char *dml__address_text(const dml__address *address, char text[DML__ADDRESS_TEXT]);
+
+/* A listening socket; a port of 0 becomes the one that was picked. -1 and errno. */
+DML__LOCAL int dml__socket_listen(const dml__socket_calls *calls, dml__address *address);
+
+/* A socket on its way to `to`, from the address `from` (NULL: any). -1 and errno. */
+DML__LOCAL int dml__socket_connect(const dml__socket_calls *calls, const dml__address *to,
+                                   const dml__address *from);
+
+/* Why a connect that has ended has failed; 0 if it hasn't. */
+DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd, const dml__address *to);
+
+/* The next who came; -1 if there is nobody now. */
+DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from);
+
+/* As many bytes as go without waiting, or DML__GONE (errno 0: the other end closed it). At most 4 spans. */
+DML__LOCAL ptrdiff_t dml__socket_send(const dml__socket_calls *calls, int fd, const dml__span *spans,
+                                      int count);
+DML__LOCAL ptrdiff_t dml__socket_receive(const dml__socket_calls *calls, int fd, const dml__span *spans,
+                                         int count);
+
+/* poll(), resumed after signals with the time that is left. */
+DML__LOCAL int dml__socket_poll(const dml__socket_calls *calls, struct pollfd *polls, size_t count,
+                                double seconds);
+
+#endif
+
+typedef struct dml__net_settings {
+    int rank, world;
+    const char *master_addr;
+    int master_port;
+    double timeout, grace; /* seconds; the second: how much longer the others wait than rank 0 does */
+    const char *key;       /* NULL: none */
+    bool allow_insecure;
+    const char *bind_addr; /* NULL: none */
+    size_t segment_bytes;  /* which all ranks must agree on */
+} dml__net_settings;
+
+/* Ranks that are meeting. */
+typedef struct dml__meeting dml__meeting;
+
+/* Who uses the connections: what it lends, and what it is called for while the ranks meet. The transport that
+   it is given then (NULL: there is none yet) has the connections that have been made so far. */
+typedef struct dml__net_user {
+    dml__memory *memory; /* outlives the transport */
+    const dml__logger *logger;
+    int *strangers; /* how many were turned away is added to it */
+    void *user;
+    /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
+       the job. */
+    void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
+    /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
+       has ended the job, and `fail` needn't be called. */
+    bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
+} dml__net_user;
+
+#define DML__NET_TEXT 480 /* bytes of an error's sentence, its end included */
+
+/* Meets the other ranks over TCP. NULL: `fail` has been called, or `control` was false. Only what needs no
+   waiting is done after it: nothing is allocated. */
+DML__LOCAL dml__transport *dml__tcp_open(const dml__net_settings *settings, const dml__socket_calls *sockets,
+                                         const dml__net_user *user);
+
+/* Takes the addresses that rank `from` has sent; false if they make no sense. */
+DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__control *control);
+
+/* Sends one message to one rank, waiting until `until` if there is no room; false if it can't be sent. */
+DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml__control *control,
+                                  double until);
+
+#endif
+
+/* What is kept of what a rank did (comm/trace.h). */
+typedef struct dml__trace_settings {
+    const char *path; /* to which ".RANK" is added; NULL: nothing is */
+    int events;
+    bool steps;
+} dml__trace_settings;
+
+typedef struct dml__comm_settings {
+    dml__net_settings net; /* segment_bytes: a multiple of 8 */
+    int max_requests;
+    const char *algorithm; /* NULL: the cheapest */
+    bool only_tcp, deterministic;
+    bool no_reads;             /* ranks of one host don't read each other's memory */
+    bool reads_if_fast;        /* or do if it takes less than two copies */
+    double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
+    dml__trace_settings trace;
+    bool launched;                    /* rank and world are what a launcher said */
+    const struct dml__engine *engine; /* NULL: ours */
+    bool nccl;                        /* beside it */
+} dml__comm_settings;
+
+DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__comm_settings *settings,
+                                        dml__error *error);
+
+#endif
+
+/* ---- comm/nccl_engine.h ---- */
+
+/* nccl_engine.h: collectives of arrays in a GPU's memory go through NCCL, in the same job in which those of
+   host memory go through our own engine. Compiled in by -DDML_NCCL, asked for by engine "nccl"; NCCL and the
+   CUDA runtime are opened when the communicator is, and need not be there to compile.
+
+   The job meets as ever, rank 0's id of NCCL goes to all by a broadcast over it, and deadlines, deaths and
+   abort messages are those of its control connections: NCCL waits for ever for a rank that is gone, so when
+   the job fails its communicators are aborted before any call returns.
+
+   A call begins behind what has been enqueued on CUDA's default stream, and on those that wait for it, runs
+   on a stream of the job's own, and is done when an event behind it has passed. */
+#ifndef DML_COMM_NCCL_ENGINE_H
+#define DML_COMM_NCCL_ENGINE_H
+
+/* ---- comm/job.h ---- */
+
+/* job.h: what a communicator is made of. A job is one rank's connections with all others and everything that
+   moves over them; a communicator is a group of its ranks with an id. Who touches a job holds its turn (see
+   dml__enter_job). */
+#ifndef DML_COMM_JOB_H
+#define DML_COMM_JOB_H
+
+/* ---- base/os_thread.h ---- */
+
+/* os_thread.h: threads, mutexes and condition variables of the operating system; with DML_NO_THREADS the
+   mutexes do nothing and no thread can be started. */
+#ifndef DML_BASE_OS_THREAD_H
+#define DML_BASE_OS_THREAD_H
+
+#ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
+#include <pthread.h>
+typedef pthread_t dml__thread;
+typedef pthread_mutex_t dml__mutex;
+typedef pthread_cond_t dml__cond;
+#endif
+#else
+typedef int dml__thread;
+typedef int dml__mutex;
+typedef int dml__cond;
+#endif
+
+/* False when the thread can't be had. A thread has every signal blocked: signals are the host's business. */
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
+DML__LOCAL void dml__thread_join(dml__thread *thread);
+
+/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
+   happens where that can't be had. */
+DML__LOCAL void dml__thread_pin(int index);
+
+/* Lets another thread or process that wants this processor have it; returns at once where none does. */
+DML__LOCAL void dml__thread_yield(void);
+
+/* A number that no other thread of the process has, never 0. */
+DML__LOCAL uintptr_t dml__thread_self(void);
+
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
+
+/* The same without a call of the system each time: a word that isn't 0, but is in a child of fork(). NULL
+   where that can't be had. */
+DML__LOCAL const int *dml__mark_process(void);
+DML__LOCAL void dml__unmark_process(const int *mark); /* NULL is fine */
+
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex);
+
+/* Waits use the monotonic clock. `seconds` < 0 waits without end; false means that the time ran out. */
+DML__LOCAL bool dml__cond_init(dml__cond *cond);
+DML__LOCAL void dml__cond_destroy(dml__cond *cond);
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond);
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds);
+
+#endif
+
+/* ---- comm/choice_table.h ---- */
+
+/* choice_table.h: the cheapest algorithms, in a table. A model of the links prices every algorithm; the table
+   is what rank 0 sends to all. */
+#ifndef DML_COMM_CHOICE_TABLE_H
+#define DML_COMM_CHOICE_TABLE_H
+
+/* ---- comm/price.h ---- */
+
+/* price.h: what a schedule costs. The steps of all ranks of a group are run in virtual time, over a model of
+   what connects them: how long a call would take is known before a byte has moved, and for groups that
+   nobody has.
+
+   The model is LogGP (Alexandrov, Ionescu, Schauser, Scheiman: LogGP, 1995) with what this library adds: a
+   message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
+   grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
+   one, or its host so many for all of its ranks. A port sends one segment at a time at the full bandwidth, as
+   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
+   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
+   through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
+   taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
+   other messages.
+
+   Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
+   not begin at the same time. */
+#ifndef DML_COMM_PRICE_H
+#define DML_COMM_PRICE_H
+
+typedef struct dml__price_link {
+    double latency;   /* seconds from the first byte's leaving to its arrival */
+    double bandwidth; /* bytes/s of a port, in each direction */
+    double overhead;  /* seconds of the processor for a frame, at the sender and again at the receiver */
+    double touch;     /* and for a byte, where processors and no card move them */
+} dml__price_link;
+
+typedef struct dml__price_model {
+    dml__price_link inside, between; /* of two ranks of a host; of two hosts */
+    int ranks_per_host;              /* consecutive ones, who share their host's port to the others */
+    int processors;                  /* that a host's ranks share; 0: each has its own */
+    double change;                   /* seconds until a shared one is with another rank */
+    int hosts_per_rack;              /* 0: no racks */
+    double rack_latency;             /* seconds more between two racks */
+    double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
+    double reduce, copy;             /* bytes/s of sums and copies */
+    double local;                    /* seconds of each, besides */
+    uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
+    uint64_t
+        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
+    uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
+                               prices long pipelines too high. */
+} dml__price_model;
+
+typedef struct dml__price {
+    double seconds;    /* until the last rank has ended */
+    double *ends;      /* (size) seconds of each; NULL: not asked for. Set by the caller. */
+    int stuck_rank;    /* where a schedule waits for ever, a rank that does and the step it doesn't end; */
+    int stuck_step;    /* -1: none */
+    uint64_t segment;  /* bytes: what it was run with */
+    uint64_t events;   /* of the run */
+    int distinct;      /* ranks that were run: equal ones are run once */
+    size_t work_bytes; /* used, or at least needed where it was too little */
+} dml__price;
+
+/* Bytes of work that are enough for any group of `size` whose ranks have `most_steps` steps at most. Where
+   ranks are alike far less will do: dml__price_collective says when it doesn't. */
+DML__LOCAL size_t dml__price_work_bytes(const dml__price_model *model, int size, int most_steps);
+
+/* Prices `collective` (its rank is ignored), run by `algorithm` over elements of `element_bytes`. `work` is
+   aligned for a double. Where ranks do the same as others do, up to the names of their peers, one of them is
+   run for all: in a ring, a single one. DML_ERROR_MEMORY: more work is needed, more than `most_steps`
+   steps, or more scratch and the operation has no rounds; DML_ERROR_MISMATCH: a rank sends what nobody
+   receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the schedule waits for
+   ever. */
+DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
+                                            const dml__algorithm_info *algorithm,
+                                            const dml__collective *collective, size_t element_bytes,
+                                            int most_steps, void *work, size_t work_bytes, dml__price *price);
+
+/* ---- the run itself, once it is known who sends what to whom ---- */
+
+typedef enum dml__price_path {
+    DML__PATH_INSIDE,  /* within a host */
+    DML__PATH_BETWEEN, /* within a rack */
+    DML__PATH_RACKS
+} dml__price_path;
+
+/* A step and how far it is, in segments. */
+typedef struct dml__price_step {
+    dml__step step;                /* its `after` are steps of the run */
+    int32_t rank;                  /* of the run */
+    int32_t partner;               /* the step at the message's other end */
+    int32_t followers;             /* the list of those after this: step * DML__STEP_AFTER + i, or -1 */
+    int32_t next[DML__STEP_AFTER]; /* in the list of those after after[i] */
+    int32_t queued_behind;
+    double ready; /* a send in a port's queue: when its processor is done with it */
+    uint32_t total, issued, done;
+    uint32_t came; /* segments that a receive has; those that a send has grants for */
+    uint32_t granted;
+    uint8_t path;
+    bool queued;
+} dml__price_step;
+
+typedef struct dml__price_rank {
+    double busy_until, end; /* its own; of the last step */
+    double processor_until; /* of one of its host's processors: those of its first ranks */
+    int32_t processor_of;   /* which rank that has been with */
+    int32_t first, steps;   /* its steps */
+    int32_t open;           /* the first of them that hasn't ended */
+    int32_t host, rack;     /* of the run */
+    int32_t first_here;     /* rank of its host */
+} dml__price_rank;
+
+typedef struct dml__price_port {
+    double in_until;             /* until when what has been sent to it comes in */
+    int32_t current, head, tail; /* the send that goes out, those that wait; -1 */
+} dml__price_port;
+
+typedef struct dml__price_event {
+    double time;
+    uint32_t order; /* equal times happen as they were planned */
+    uint32_t what;  /* step or port, and which kind of event */
+} dml__price_event;
+
+typedef struct dml__price_run {
+    const dml__price_model *model;
+    dml__price_step *steps; /* (step_count) */
+    dml__price_rank *ranks; /* (rank_count) */
+    dml__price_port *ports; /* (rank_count + host_count) inside its host; of the host */
+    double *uplinks;        /* (rack_count, 2) until when a rack's way out, and in, are taken */
+    dml__price_event *heap; /* (heap_capacity) */
+    size_t heap_count, heap_capacity;
+    int step_count, rank_count, host_count, rack_count;
+    uint64_t segment; /* elements */
+    uint64_t element_bytes, events;
+    double now;
+    uint32_t order;
+} dml__price_run;
+
+/* Runs the steps, of which step, rank, partner and path are set, and of ranks first, steps, host and rack.
+   Returns a step that never ends, or -1. */
+DML__LOCAL int dml__price_run_steps(dml__price_run *run);
+
+/* How many segments of so many elements all sends have. */
+DML__LOCAL uint64_t dml__price_segments(const dml__price_run *run, uint64_t segment);
+
+#endif
+
+enum {
+    DML__CHOICE_OPERATIONS = DML__CALL_BARRIER + 1,
+    DML__CHOICE_SIZES = 36, /* the last: 2^35 bytes and more */
+    DML__CHOICE_NONE = 255  /* no algorithm is known for the operation */
+};
+
+/* Indices of dml__algorithms(), for a call of at most 2^i bytes (of what dml__collective.count counts): the
+   cheapest of all, and of those that take parts of different sizes. */
+typedef struct dml__choice {
+    uint8_t algorithm[2][DML__CHOICE_OPERATIONS][DML__CHOICE_SIZES];
+} dml__choice;
+
+/* The one for a call of so many bytes. */
+DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
+                                  bool equal_parts);
+
+/* Writes the table for groups of `size` ranks. The algorithms are run at a few sizes (price.h) with root 0
+   and the model's scratch, but for those that can't be best by what they send alone, and are taken to cost in
+   between what lies on the straight line; of those that cost as little as the cheapest, or, where the
+   ranks are all on one host and more than its processors, within a quarter of it, the first in the list is
+   taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
+   `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
+   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
+DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
+                                 const dml__algorithm_info *algorithms, int count, int most_steps,
+                                 bool rank_order, double until, void *work, size_t work_bytes,
+                                 dml__choice *choice);
+
+/* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
+   algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */
+DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps);
+
+#endif
+
+/* ---- comm/engine.h ---- */
+
+/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link.c);
+   another takes its place behind the same calls, so that a job that outgrows a machine runs on what its
+   cluster has.
+
+   What stays ours whoever the engine is: checking a call, requests and their order, taking turns, deadlines,
+   and failing together, for which an engine brings a transport of which only the control channel is used. So
+   a rank that is missing has a name there too.
+
+   What takes ours' place for some calls only, as NCCL does for a GPU's memory (nccl_engine.h), is no engine
+   of this kind but stands beside ours. */
+#ifndef DML_COMM_ENGINE_H
+#define DML_COMM_ENGINE_H
+
+struct dml__comm_job;
+struct dml__comm_settings;
+
+/* All but `open` with the turn. */
+typedef struct dml__engine {
+    const char *name;
+    /* Says in the settings who this rank is. What it returns becomes job->transport, whose `wait` may return
+       before anything has come, and whose `close` ends the engine. NULL: the job has failed. */
+    dml__transport *(*open)(struct dml__comm_job *job, struct dml__comm_settings *settings);
+    /* Begins request->call; dml__end_request ends it, here or in `progress`. */
+    void (*start)(struct dml__comm_job *job, dml_request *request);
+    void (*progress)(struct dml__comm_job *job); /* whatever needs no waiting */
+    /* Takes back a receive; false: its message has come. */
+    bool (*cancel)(struct dml__comm_job *job, dml_request *request);
+    /* `comm` NULL: of the world's communicator. `from` and `tag` may be any. */
+    bool (*probe)(struct dml__comm_job *job, dml_comm *comm, int from, int tag, dml_message *message);
+    /* A collective of all of `comm`. `group` is what this rank's part became, or NULL. False: the job failed.
+     */
+    bool (*split)(struct dml__comm_job *job, dml_comm *comm, dml_comm *group, int color, int key);
+    void (*leave)(struct dml__comm_job *job, dml_comm *comm); /* releases comm->beneath */
+} dml__engine;
+
+#ifdef DML_MPI
+DML__LOCAL const dml__engine *dml__mpi_engine(void);
+#endif
+
+#endif
+
+/* ---- comm/frame.h ---- */
+
+/* frame.h: what goes over a data stream: frames of a header and, of some kinds, a payload. */
+#ifndef DML_COMM_FRAME_H
+#define DML_COMM_FRAME_H
+
+/* Messages are what steps send and receive; frames are how they travel. Frames between two ranks arrive in
+   the order in which they were sent; those of several operations mix. */
+typedef enum dml__frame_kind {
+    DML__FRAME_EAGER = 1, /* a whole message that nobody may have asked for yet: it fits into what the
+                             receiver keeps for such */
+    DML__FRAME_ANNOUNCE,  /* there is a message, which waits for a grant. No payload */
+    DML__FRAME_GRANT,     /* from the receiver: messages before `message` may come, and that one up to
+                             `offset` bytes. No payload */
+    DML__FRAME_DATA,      /* bytes of a message that was granted, from `offset` on */
+    DML__FRAME_CREDIT     /* only for its `consumed`. No payload */
+} dml__frame_kind;
+
+#define DML__FRAME_BYTES 64
+#define DML__MOST_PAYLOAD (1u << 30) /* bytes of a frame: as large as a segment may be */
+
+typedef struct dml__frame {
+    dml__frame_kind kind;
+    dml__signature signature; /* of the sender's call */
+    int algorithm;
+    int tag;
+    uint32_t communicator;
+    uint32_t message;  /* counted between these two ranks in this operation, in this direction */
+    uint64_t sequence; /* of the operation in its communicator; of sends: between these two ranks */
+    uint64_t offset;   /* bytes */
+    uint32_t bytes;    /* of payload, which is padded to a multiple of 8 */
+    uint64_t consumed; /* bytes of eager frames and announcements from the other side that have been taken */
+} dml__frame;
+
+DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES]);
+DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame);
+
+/* Whether a frame that came is the expected one but for what it says of `consumed`. */
+DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
+                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed);
+
+/* Bytes that a payload of `bytes` takes in the stream. */
+static inline size_t dml__padded(size_t bytes)
+{
+    return (bytes + 7) / 8 * 8;
+}
+
+/* Elements are little-endian on the wire, as they are in the memory of most machines; on the others they are
+   turned round, by the same function each way. `to` and `from` may be the same. */
+DML__LOCAL bool dml__wire_is_native(void);
+DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml_dtype dtype);
+
+/* A signature in 16 bytes, for frames and control messages. */
+#define DML__SIGNATURE_BYTES 16
+DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES]);
+DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dml__signature *signature);
+
+#endif
+
+/* ---- comm/leaves.h ---- */
+
+/* leaves.h: sums whose bits don't depend on how many ranks there are, nor on who has what.
+
+   What is summed are `leaves` arrays (gradients of parts of a batch, say), numbered from 0, each of which one
+   rank has. They are the leaves of one binary tree, whoever has them: neighbours are added in pairs, the sums
+   in pairs again, and the last one, where it has no neighbour, goes up as it is. So the node at height h that
+   begins at leaf b is the sum of leaves [b, b + 2^h), as far as there are any. For 5 leaves:
+
+       ((0 + 1) + (2 + 3)) + 4
+
+   The sum of a node takes the place of one of its leaves, at the rank that has that: where two ranks meet,
+   one sends, and the other adds. Which one, each chunk of the elements has by a bit of its number, another
+   one at each height, so that both send half. In the end each chunk's sum goes from where it is to all ranks.
+   For 4 leaves at 4 ranks, and 4 chunks (0: where the sum of chunk 0 is):
+
+       height 0                           height 1                     then
+       0 -> 1: 1 3    1 -> 0: 0 2         0 -> 2: 2    2 -> 0: 0       0 -> all: 0    1 -> all: 1
+       2 -> 3: 1 3    3 -> 2: 0 2         1 -> 3: 3    3 -> 1: 1       2 -> all: 2    3 -> all: 3
+
+   Nothing is needed beside the leaves' own arrays. Where each of m ranks has as many leaves in a row, both
+   powers of two, it costs (log2(m) + 1) a + 2 (m - 1) / m n b, and what halving and doubling adds. Sources:
+   the pairwise sum, Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14 (1993);
+   recursive halving, Rabenseifner, "Optimization of collective reduction operations" (2004). */
+#ifndef DML_COMM_LEAVES_H
+#define DML_COMM_LEAVES_H
+
+/* A call, seen from one rank, and how far its steps have been written. */
+typedef struct dml__leaf_sums {
+    int leaves, rank, size;
+    int chunks; /* a power of two */
+    uint64_t count;
+    size_t element;      /* bytes */
+    void *const *arrays; /* (leaves) of (count), NULL where another rank has it; undefined afterwards */
+    void *out;           /* (count), which may be one of them */
+    char *base;          /* what all of them lie behind: space IN */
+    int64_t *owners;     /* (leaves) */
+    int height, chunk;   /* of the node that comes next; of the sum that goes to all next */
+    uint64_t begin;
+} dml__leaf_sums;
+
+/* owners[i] as this rank knows it, and what all ranks know together: a dml_reduce_function of i64. */
+DML__LOCAL void dml__say_owners(void *const *arrays, int leaves, int rank, int64_t *owners);
+DML__LOCAL void dml__join_owners(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
+
+/* The ranks that say that they have a leaf, the first and the last of them; 0: nobody does. */
+DML__LOCAL int dml__claims_of(int64_t owner, int *first, int *last);
+
+/* All owners are known: what is set is everything but base, height, begin and chunk. */
+DML__LOCAL void dml__begin_leaf_sums(dml__leaf_sums *sums);
+
+/* Steps of this rank for as many nodes as there is room for at every rank. Of a mean, what goes to all is
+   completed before. */
+DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *schedule);
+DML__LOCAL bool dml__leaf_sums_end(const dml__leaf_sums *sums);
+
+#endif
+
+/* ---- comm/reduce_op.h ---- */
+
+/* reduce_op.h: what a collective does to the elements of two ranks. */
+#ifndef DML_COMM_REDUCE_OP_H
+#define DML_COMM_REDUCE_OP_H
+
+typedef struct dml__reduction {
+    dml_dtype dtype;
+    dml_reduce_op op;
+    dml_isa isa;                  /* to be used: dml_cpu_isa's word when the communicator was opened */
+    dml_reduce_function function; /* the user's, which takes op's place; NULL: op */
+    void *user;
+} dml__reduction;
+
+/* out[i] = op(a[i], b[i]); the mean only sums, until dml__finish_mean divides. `out` is a or b, or overlaps
+   neither. All need the alignment of their dtype only. By the calling thread; each instruction set gives the
+   same bits, but for which of two NaNs a sum or product of floats is. The minimum and the maximum are exact
+   in any order, bit by bit: -0 lies below 0, and of NaNs one and the same wins. */
+DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const void *a, const void *b,
+                                     size_t count);
+
+/* data[i] = data[i] / ranks: of floats to nearest, of 16-bit floats by way of f32, of integers towards 0. */
+DML__LOCAL void dml__finish_mean(const dml__reduction *how, void *data, size_t count, int ranks);
+
+#endif
+
+/* ---- a step, as it is being run ---- */
+
+typedef struct dml__step_state {
+    uint64_t done;    /* elements that are past */
+    int32_t next;     /* the next step of the same flow, or the next local step; -1: none */
+    uint32_t message; /* of a short call's: how many there are before it between the same ranks */
+    bool past;        /* all of it is */
+} dml__step_state;
+
+/* The messages of one operation in one direction between this rank and another, in their order. */
+typedef struct dml__flow {
+    dml_request *request;
+    struct dml__flow *next; /* of the same link and direction: in the order in which they are served */
+    int32_t step;           /* the one whose turn it is; -1: all are past */
+    int32_t last, granting; /* the last step; receiving: the first that isn't granted in full; -1: all are */
+    uint32_t message;       /* the number of `step` */
+    uint32_t granted_message; /* messages before it are granted, and it up to granted_bytes */
+    uint32_t told_message;    /* what the sender was told of that */
+    uint64_t granted_bytes, told_bytes;
+    int rank; /* the other one, in the world */
+    int lane; /* in the trace, of the step that began at `begun`; 0: it hasn't, or isn't traced */
+    double begun;
+    bool sending;
+    bool announced; /* sending: said so; receiving: heard so */
+    bool large;     /* one of the messages is too large to come without a grant */
+} dml__flow;
+
+/* ---- an operation ---- */
+
+typedef enum dml__request_state {
+    DML__REQUEST_FREE,
+    DML__REQUEST_ACTIVE,
+    DML__REQUEST_DONE
+} dml__request_state;
+
+/* One call: what all ranks must agree on, and what only this one knows. */
+typedef struct dml__comm_call {
+    dml__signature signature;
+    void *in, *out;
+    const size_t *counts, *offsets;       /* (size), or NULL; read when it starts */
+    const size_t *in_counts, *in_offsets; /* (size), of all_to_allv, whose others are those of `out` */
+    bool parts_missing;                   /* counts that had to be given weren't */
+    void *const *leaves;                  /* (root), and their owners (root), of all_reduce_leaves */
+    int64_t *owners;
+    int tag;
+    int priority;
+    dml__reduction reduction;
+} dml__comm_call;
+
+/* What a schedule was written for. */
+typedef struct dml__written {
+    const dml_comm *comm; /* NULL: nothing that comes again */
+    uint32_t communicator;
+    int algorithm;
+    dml__signature signature;
+    uint64_t count;
+    bool is_short; /* its steps are such as short.c runs */
+} dml__written;
+
+struct dml_request {
+    dml__comm_call call;
+    dml_comm *comm;
+    uint64_t sequence;
+    int algorithm; /* index in dml__algorithms; -1: a send or receive */
+    dml__request_state state;
+    int waits; /* calls that wait for this one alone */
+    dml_status status;
+    dml_message message; /* of a receive: what came */
+    bool on_device;      /* NCCL has it */
+    bool dirty;          /* something has moved that its other steps may wait for */
+    bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
+    double deadline;     /* of no progress */
+    double begun;        /* these three for the trace: its start, lane, and 1 + the number of its event */
+    int lane;
+    uint64_t event;
+    dml_request *next; /* in the list of active ones, of unmatched ones, or of free ones */
+    /* What runs now: one round of it. */
+    uint64_t round_begin, round_count, round_most; /* elements */
+    uint32_t round;
+    dml__reduction reduction; /* its dtype is that of what the steps are about */
+    dml__leaf_sums leaf_sums;
+    char *spaces[DML__SPACE_COUNT];
+    dml__schedule schedule; /* of the round */
+    dml__written written;
+    dml__step_state *states; /* (schedule.capacity) */
+    dml__flow *flows;        /* (flow_count) of dml__comm_job.most_flows */
+    int flow_count, steps_left, first_local;
+    int first_open; /* no step before it is still to do, as far as anybody looked */
+    char *scratch;  /* (dml__comm_job.scratch_bytes) */
+};
+
+/* ---- what lies between this rank and another ---- */
+
+typedef enum dml__take_mode {
+    DML__TAKE_NO_PAYLOAD, /* but padding, or the next header */
+    DML__TAKE_WRITE,      /* payload, into place */
+    DML__TAKE_REDUCE,     /* payload, reduced into place */
+    DML__TAKE_STORE       /* payload, kept until somebody asks */
+} dml__take_mode;
+
+/* More than a frame's header and a small payload, so that short messages take one call of the system. */
+#define DML__AHEAD_BYTES 2048
+
+/* Of a payload that is copied behind its header, since two pieces take longer. */
+#define DML__SHORT_BYTES 4032
+
+typedef struct dml__link {
+    /* Coming in: the frame that is being taken. */
+    uint8_t ahead[DML__AHEAD_BYTES]; /* what was read behind a payload, taken at once */
+    dml__take_mode mode;
+    uint8_t header[DML__FRAME_BYTES];
+    uint8_t partial[8]; /* an element of which the rest is still to come */
+    size_t header_bytes, partial_bytes, payload_left, padding_left;
+    dml__frame frame;
+    dml__flow *taking;              /* whose message it is */
+    char *target;                   /* where the next byte goes */
+    dml__flow *receiving, *sending; /* lists, of active operations */
+    /* Frames that came before they were asked for, one behind the other, headers as they came. */
+    uint8_t *store;             /* (dml__comm_job.store_bytes) */
+    size_t store_begin;         /* of what is in it, */
+    size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
+    uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
+    /* Going out: the frame that is being sent. */
+    uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
+    char *out_payload;                                       /* NULL: none, or short */
+    size_t out_begin, out_bytes; /* the header and what goes along; the payload behind */
+    size_t out_done, out_total;  /* of both and the padding together */
+    size_t out_counted;          /* bytes of payload, wherever they are */
+    dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
+    bool out_offered;            /* the other rank reads the payload where it lies */
+    bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
+    uint64_t out_elements;
+    uint8_t
+        *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
+    uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
+    uint64_t messages;          /* sends so far: their sequence */
+    dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
+    bool gone;
+} dml__link;
+
+/* Whether the search for a culprit has come to a rank, and has gone on from there. */
+typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
+
+/* What this rank knows of another from its control messages. */
+typedef struct dml__peer {
+    uint8_t control[DML__CONTROL_BYTES]; /* the message that is coming in */
+    size_t control_bytes;                /* of it that have come */
+    bool gone;                           /* its control connection has ended */
+    bool goodbye, farewell;              /* it said so before, see failure.c */
+    bool answered;                       /* since this rank asked last, what it waits for: */
+    int waits_for;                       /* -1: nobody */
+    double moved_at;                     /* when something moved there last */
+    uint64_t waits_sequence;
+    uint32_t waits_communicator;
+    dml__signature waits_in;
+    dml__reach reach;
+} dml__peer;
+
+/* ---- the job ---- */
+
+/* The last calls of a communicator that ended, so that a straggler's message can be judged. */
+#define DML__REMEMBERED 32
+
+struct dml_comm {
+    struct dml__comm_job *job;
+    dml_comm *next; /* of the job */
+    uint32_t id;
+    int rank, size;    /* in the group */
+    int *world_ranks;  /* (size) */
+    size_t *offsets;   /* (2, size): of parts that lie one behind the other */
+    uint64_t sequence; /* collectives started so far */
+    int priority;
+    dml_reduce_function functions[DML__MOST_FUNCTIONS];
+    void *function_users[DML__MOST_FUNCTIONS];
+    int function_count;
+    dml__choice choice;     /* what its calls get, the same at all ranks */
+    dml__price_model model; /* that it was made of, the same at all ranks of the world */
+    int hosts;
+    bool measured;                        /* the model's links were */
+    void *beneath;                        /* the engine's own */
+    struct dml__nccl_group *nccl;         /* NULL: there is none */
+    bool closed;                          /* and only kept (dml__comm_keep) */
+    bool patient;                         /* its receives may take any time (dml_comm_outlive) */
+    dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
+};
+
+typedef struct dml__comm_job {
+    dml__memory memory;
+    dml__logger logger;
+    long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
+    const int *mark;      /* dml__mark_process; NULL: only the number is known */
+    char gone_error[192]; /* what the child is told, and who calls what is closed */
+    int kept;             /* by strategies, which may be used for longer than it is open */
+    bool closed;          /* all of its communicators */
+    int rank, world;
+    double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
+    int strangers;
+    const dml__engine *engine;    /* NULL: ours */
+    struct dml__nccl *nccl;       /* beside ours, for arrays in a GPU's memory; NULL: there is none */
+    bool alone;                   /* the engine may be called by one thread only */
+    dml__transport *transport;    /* NULL in a world of one */
+    struct dml__local_job *local; /* of ranks of one process: what they share; NULL: others */
+    dml_comm *comms;
+    uint32_t next_id;
+    char algorithm[256];       /* names that were asked for; "": none */
+    bool deterministic;        /* sums only in the order of the ranks */
+    bool measures;             /* rank 0 measures the links */
+    double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
+    dml_isa isa;
+    dml__peer *peers; /* (world) */
+    dml__link *links; /* (world) */
+    uint8_t *wishes;  /* (world): for dml__transport_calls.wait */
+    int *host_of;     /* (world): the first rank of each one's host, as the model has it */
+    char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
+    size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
+    size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
+    int most_steps, most_flows; /* of a schedule */
+    dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
+    int max_requests;
+    dml__step *all_steps; /* what the requests have parts of */
+    dml__step_state *all_states;
+    dml__flow *all_flows;
+    char *all_scratch;
+    dml_request *free_requests, *last_free;
+    dml_request *active, *unmatched; /* in the order in which they were started */
+    uint64_t progress;               /* counts everything that moves */
+    uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
+    bool started;                    /* something, since then */
+    double moved_at;                 /* when it last did, as far as anybody looked */
+    dml_comm_stats stats;
+    struct dml__trace *trace; /* NULL: none is kept */
+    double heard_at;          /* when control was read last */
+    double clock;             /* what it said when a call looked at it last */
+    double answer_until;      /* of the search for a culprit; 0: none is on */
+    bool aborted;             /* the others know that this one has failed */
+    int culprit;              /* whom they were told to blame */
+    bool outlives;            /* others' deaths end only the sends and receives with them */
+    dml__meeting *meeting;    /* while the ranks meet */
+    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
+    bool look_around;         /* something came, nobody knows from whom */
+    double spin;              /* seconds of looking again before a wait sleeps */
+    bool yields;              /* meanwhile others may want the processor */
+    bool crowded;             /* another rank did, when a call last began to wait */
+
+    /* Taking turns. */
+    dml__mutex gate, mutex; /* asked for in that order */
+    dml__cond changed;
+    dml__error error; /* under the mutex; never changes once it is set */
+    bool sleeping;    /* whoever makes progress is in the transport's wait, without the mutex */
+    int waiting;      /* threads in a call that makes progress: the helper stays out */
+    bool stop, helper_started;
+    dml__thread helper;
+} dml__comm_job;
+
+#define DML__STAGE_BYTES 65536
+#define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
+#define DML__OFFERED_BYTES ((size_t)1 << 20)
+#define DML__ROUND_BYTES ((size_t)2 << 20)
+#define DML__SWAP_BYTES 4096
+
+/* ---- calls and open (comm.c, open.c) ---- */
+
+/* Whether this is a fork's child, with its parent's job. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
+
+/* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
+DML__LOCAL bool dml__is_gone(const dml_comm *comm);
+
+/* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
+   sentence. NULL is fine. */
+DML__LOCAL void dml__comm_keep(dml_comm *comm);
+DML__LOCAL void dml__comm_let_go(dml_comm *comm);
+
+/* dml_comm_open over other socket calls than the system's. */
+DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
+DML__LOCAL void dml__log_description(const dml_comm *comm);
+
+/* ---- turns (turn.c) ---- */
+
+/* The helper thread, if there is none yet. */
+DML__LOCAL dml_status dml__start_helper(dml__comm_job *job);
+
+/* With the turn, which is given up meanwhile. */
+DML__LOCAL void dml__stop_helper(dml__comm_job *job);
+
+/* Where ranks have a processor each, whether another one is on this rank's all the same, for which the waits
+   then give it up: both would else look again for as long as they may, in turn, and the system, which sees
+   one of them ready at a time, leaves them where they are. */
+DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job);
+
+DML__LOCAL void dml__enter_job(dml__comm_job *job);
+DML__LOCAL void dml__leave_job(dml__comm_job *job);
+
+/* What has moved or was started since this was called last has by now: each look at the clock would cost as
+   much as a step. With the turn. */
+DML__LOCAL void dml__note_time(dml__comm_job *job, double now);
+
+/* Sees to everything that can be done without waiting. True if something moved. With the turn. */
+DML__LOCAL bool dml__make_progress(dml__comm_job *job);
+
+/* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
+DML__LOCAL void dml__keep_watch(dml__comm_job *job);
+
+/* For dml__wait_until: nothing is under way. */
+DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user);
+
+/* Makes progress until `done` says so, at most until `until` (< 0: each operation's own deadline), or until
+   the job fails. With the turn, which is given up while it sleeps. False: the job has failed or time is up.
+ */
+DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
+                                double until);
+
+/* ---- operations (operation.c) ---- */
+
+/* With the turn. NULL: the job has failed, or no request is free and `blocking` is not set. */
+DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking);
+
+static inline bool dml__is_pair(dml__comm_operation operation)
+{
+    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
+}
+
+/* Rounds are counted modulo 2^16 in frames. Nobody is half of that ahead, since what is early is bounded. */
+static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
+{
+    const uint16_t ahead = (uint16_t)((frame->message >> 16) - request->round);
+    return ahead > 0 && ahead < 0x8000;
+}
+
+/* How many elements of a step may be touched now; UINT64_MAX when nothing that it waits for is left. */
+DML__LOCAL uint64_t dml__allowed(dml_request *request, int step);
+
+/* All of it may be. */
+DML__LOCAL bool dml__is_free(dml_request *request, int step);
+
+/* `done` elements of a step are past. The step of a flow hands over to the next. */
+DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int step, uint64_t done);
+
+/* Local steps, early frames and the end of the round, as far as they go. */
+DML__LOCAL void dml__advance_request(dml__comm_job *job, dml_request *request);
+
+/* What a step receives goes where it belongs: `count` elements from `done` on. */
+DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count);
+
+/* Bytes of a step's range, and where it begins. */
+DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step);
+DML__LOCAL char *dml__step_data(const dml_request *request, int step);
+
+/* Strings the steps together and lists their flows. */
+DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
+
+/* A local step that may go, all of it. */
+DML__LOCAL void dml__apply_local(dml_request *request, int step);
+
+/* One step, and one flow: a send, or a receive that has met its message. */
+DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
+                                uint64_t count);
+
+DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status);
+DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
+
+/* ---- short calls (short.c) ---- */
+
+/* Whether the steps of a schedule are such, which numbers their messages. */
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
+
+/* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
+   way. */
+DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
+
+/* ---- pairs (pair.c: sends and receives) ---- */
+
+/* The rank in the group of a rank in the world; -1: it isn't one. */
+DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
+
+/* A message has come, or been announced: the first receive that takes it, or NULL. */
+DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
+
+/* Whether a message is what a receive of this communicator, rank of the group and tag asks for. */
+DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int rank, const dml__frame *frame);
+
+/* The receive gets this message; false: that was an error. */
+DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
+                                  const dml__frame *frame);
+
+/* ---- links (link.c) ---- */
+
+/* As much as goes without waiting; what moved is noted in job->progress. */
+DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
+DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank);
+
+/* What the frames of a request's messages say, but for what the message itself is. */
+DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame);
+
+/* Whether that rank reads this one's memory, which it says when it is about to open. */
+DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank);
+
+/* A frame is what goes out next. */
+DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload);
+
+/* Takes of the receiver's room what an eager frame needs; false: there is too little. */
+DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes);
+
+/* Whether something may come from that rank that this one waits for. */
+DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank);
+
+/* DML__WISH_... Whatever comes is taken, also for calls that are still to come: it may show that two ranks do
+   different things. */
+DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank);
+
+/* The flow that a frame belongs to, or NULL. */
+DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
+
+/* Compares what a frame says with what this rank does; DML_OK or the error that ends the job. */
+DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame);
+
+/* ---- early frames (store.c) ---- */
+
+/* Makes room for a frame that nobody has asked for; its payload goes to link->target. */
+DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml__frame *frame);
+DML__LOCAL void dml__end_storing(dml__comm_job *job, int rank);
+
+/* Whether what came early for a collective that begins now is about the same call; if not, the job fails.
+   What this rank doesn't wait for would never be looked at. */
+DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request);
+
+/* What came early for a flow whose turn it is now. */
+DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow);
+
+/* The first stored message for a receive. True: it was taken. */
+DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request);
+
+/* The first message that is kept for nobody yet, of any (comm NULL) or one communicator. */
+DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
+                                 dml__frame *frame);
+
+/* ---- failing together (failure.c) ---- */
+
+/* Records the error, if it is the first, and tells every rank that `culprit` has ended the job. The sentence
+   is in the third person ("rank 2 of 4 died"), since every rank will show it. Returns the status that stuck.
+ */
+DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
+                                    ...) DML__PRINTF(4, 5);
+
+/* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
+DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
+
+/* Whoever closes a data stream has said why on the control stream, or is dead and that ends too: waits a
+   little for that. */
+DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank);
+
+/* The data stream of a rank has ended while `request` needs it: finds out why, and fails, or ends only the
+   sends and receives with it. */
+DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank);
+
+/* Ends all sends to and receives from a rank that is gone with DML_ERROR_PEER. */
+DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
+
+/* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
+   something moves somewhere, or the answers are still coming; go on. */
+DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request);
+
+/* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
+   the communicator did, so it is in a call. */
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
+
+/* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
+DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);
+
+/* The rank (in the world) that an operation waits for, or -1. */
+DML__LOCAL int dml__waits_for(dml_request *request);
+
+#endif
+
+#ifdef DML_NCCL
+
+/* Opens the libraries and the world's communicator, on the device that is current. A collective; after an
+   error the job has failed. */
+DML__LOCAL void dml__nccl_open(dml_comm *world);
+
+/* The same for a group that was split off. */
+DML__LOCAL void dml__nccl_join(dml_comm *group);
+
+/* Whether the call is about a device's memory. It may have failed the job: arrays in both. */
+DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm);
+
+/* Begins a collective that it takes, or fails the job where NCCL has nothing like it; dml__nccl_progress ends
+   it. */
+DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request);
+DML__LOCAL void dml__nccl_progress(dml__comm_job *job);
+DML__LOCAL bool dml__nccl_is_busy(const dml__comm_job *job);
+
+/* What is under way ends now, unfinished: nothing reads or writes the caller's arrays any more. */
+DML__LOCAL void dml__nccl_abort(dml__comm_job *job);
+
+/* A group that is closed: others may still read what it sent, so NCCL's part lives as long as the job. */
+DML__LOCAL void dml__nccl_leave(dml__comm_job *job, dml_comm *comm);
+DML__LOCAL void dml__nccl_close(dml__comm_job *job);
+
+#else
+
+static inline void dml__nccl_open(dml_comm *world)
+{
+    (void)world;
+}
+
+static inline void dml__nccl_join(dml_comm *group)
+{
+    (void)group;
+}
+
+static inline bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
+{
+    (void)job, (void)call, (void)comm;
+    return false;
+}
+
+static inline void dml__nccl_start(dml__comm_job *job, dml_request *request)
+{
+    (void)job, (void)request;
+}
+
+static inline void dml__nccl_progress(dml__comm_job *job)
+{
+    (void)job;
+}
+
+static inline bool dml__nccl_is_busy(const dml__comm_job *job)
+{
+    (void)job;
+    return false;
+}
+
+static inline void dml__nccl_abort(dml__comm_job *job)
+{
+    (void)job;
+}
+
+static inline void dml__nccl_leave(dml__comm_job *job, dml_comm *comm)
+{
+    (void)job, (void)comm;
+}
+
+static inline void dml__nccl_close(dml__comm_job *job)
+{
+    (void)job;
+}
+
+#endif
+
+#endif
+
+DML__DRIVERS_BEGIN
+
+/* ---- base/status.c ---- */
+
+#ifndef DML_BASE_STATUS_C
+#define DML_BASE_STATUS_C
+
+DML_API const char *dml_status_string(dml_status status)
+{
+    static const char *const meaning[] = {
+#define DML__STATUS_MEANING(name, text) text,
+        DML__STATUS_LIST(DML__STATUS_MEANING)
+#undef DML__STATUS_MEANING
+    };
+    return (unsigned)status < DML__STATUS_COUNT ? meaning[status] : "unknown status";
+}
+
+#endif
+
+/* ---- base/error.c ---- */
+
+#ifndef DML_BASE_ERROR_C
+#define DML_BASE_ERROR_C
+
+#include <stdarg.h>
+#include <stdio.h>
+
+DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
+{
+    if (!error || error->status != DML_OK) return status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    error->status = status;
+    return status;
+}
+
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what)
+{
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%s was given no %s (NULL)", call, what);
+}
+
+#endif
+
+/* ---- base/memory.c ---- */
+
+#ifndef DML_BASE_MEMORY_C
+#define DML_BASE_MEMORY_C
 
 #include <stdlib.h>
 #include <string.h>
@@ -1762,22 +3560,6 @@ DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory)
 #ifndef DML_BASE_LOGGER_C
 #define DML_BASE_LOGGER_C
 
-/* ---- base/logger.h ---- */
-
-/* logger.h: saying something to the caller's log callback. */
-#ifndef DML_BASE_LOGGER_H
-#define DML_BASE_LOGGER_H
-
-typedef struct dml__logger {
-    dml_log_callback callback; /* NULL: silence */
-    void *user;
-} dml__logger;
-
-DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const char *format, ...)
-    DML__PRINTF(3, 4);
-
-#endif
-
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -1794,19 +3576,38 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 #endif
 
-/* ---- base/clock.c ---- */
+/* ---- base/cpu.c ---- */
 
-#ifndef DML_BASE_CLOCK_C
-#define DML_BASE_CLOCK_C
+#ifndef DML_BASE_CPU_C
+#define DML_BASE_CPU_C
 
-/* ---- base/clock_internal.h ---- */
+/* ---- base/cpu_internal.h ---- */
 
-/* clock_internal.h: time to within some milliseconds. */
-#ifndef DML_BASE_CLOCK_INTERNAL_H
-#define DML_BASE_CLOCK_INTERNAL_H
+/* cpu_internal.h: what the environment and the system's files say of the processor. */
+#ifndef DML_BASE_CPU_INTERNAL_H
+#define DML_BASE_CPU_INTERNAL_H
 
-/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
-DML__LOCAL double dml__about_seconds(void);
+/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
+   and empty are fine. */
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
+
+/* A number >= 0 from the environment, or -1 where there is none. */
+DML__LOCAL int dml__cpu_environment(const char *name);
+
+/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
+DML__LOCAL int dml__processor_number(void);
+
+/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
+   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
+DML__LOCAL int dml__cpu_quota(const char *root);
+
+/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
+#define DML__LEAST_L1 ((size_t)32 << 10)
+#define DML__LEAST_L2 ((size_t)256 << 10)
+
+/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
+   isn't there, and elsewhere. */
+DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
 
 #endif
 
@@ -1861,75 +3662,6 @@ DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
 DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
 
 #endif
-
-#endif
-
-#include <time.h>
-
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
-#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
-#endif
-
-DML_API double dml_seconds(void)
-{
-#ifdef _WIN32
-    long long now = 0, frequency = 1;
-    dml__windows_QueryPerformanceCounter(&now);
-    dml__windows_QueryPerformanceFrequency(&frequency);
-    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
-
-DML__LOCAL double dml__about_seconds(void)
-{
-#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
-        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#endif
-    return dml_seconds();
-}
-
-#endif
-
-/* ---- base/cpu.c ---- */
-
-#ifndef DML_BASE_CPU_C
-#define DML_BASE_CPU_C
-
-/* ---- base/cpu_internal.h ---- */
-
-/* cpu_internal.h: what the environment and the system's files say of the processor. */
-#ifndef DML_BASE_CPU_INTERNAL_H
-#define DML_BASE_CPU_INTERNAL_H
-
-/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
-   and empty are fine. */
-DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
-
-/* A number >= 0 from the environment, or -1 where there is none. */
-DML__LOCAL int dml__cpu_environment(const char *name);
-
-/* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
-DML__LOCAL int dml__processor_number(void);
-
-/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
-   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
-DML__LOCAL int dml__cpu_quota(const char *root);
-
-/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
-#define DML__LEAST_L1 ((size_t)32 << 10)
-#define DML__LEAST_L2 ((size_t)256 << 10)
-
-/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
-   isn't there, and elsewhere. */
-DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
 
 #endif
 
@@ -2294,6 +4026,83 @@ DML_API dml_caches dml_cpu_caches(void)
 #endif
 DML__DRIVERS_END
 
+/* ---- base/dtype.c ---- */
+
+#ifndef DML_BASE_DTYPE_C
+#define DML_BASE_DTYPE_C
+
+DML_API size_t dml_dtype_size(dml_dtype dtype)
+{
+    static const size_t size[] = {
+#define DML__DTYPE_SIZE(NAME, name, bytes) bytes,
+        DML__DTYPE_LIST(DML__DTYPE_SIZE)
+#undef DML__DTYPE_SIZE
+    };
+    return (unsigned)dtype < DML__DTYPE_COUNT ? size[dtype] : 0;
+}
+
+DML_API const char *dml_dtype_name(dml_dtype dtype)
+{
+    static const char *const names[] = {
+#define DML__DTYPE_NAME(NAME, name, bytes) name,
+        DML__DTYPE_LIST(DML__DTYPE_NAME)
+#undef DML__DTYPE_NAME
+    };
+    return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
+}
+
+#endif
+
+/* ---- base/clock.c ---- */
+
+#ifndef DML_BASE_CLOCK_C
+#define DML_BASE_CLOCK_C
+
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
+#include <time.h>
+
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
+#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
+#endif
+
+DML_API double dml_seconds(void)
+{
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
+}
+
+#endif
+
 /* ---- base/float16.c ---- */
 
 #ifndef DML_BASE_FLOAT16_C
@@ -2637,65 +4446,6 @@ DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, fl
 
 #ifndef DML_BASE_OS_THREAD_C
 #define DML_BASE_OS_THREAD_C
-
-/* ---- base/os_thread.h ---- */
-
-/* os_thread.h: threads, mutexes and condition variables of the operating system; with DML_NO_THREADS the
-   mutexes do nothing and no thread can be started. */
-#ifndef DML_BASE_OS_THREAD_H
-#define DML_BASE_OS_THREAD_H
-
-#ifndef DML_NO_THREADS
-#ifdef _WIN32
-typedef void *dml__thread; /* a HANDLE */
-typedef void *dml__mutex;  /* an SRWLOCK */
-typedef void *dml__cond;   /* a CONDITION_VARIABLE */
-#else
-#include <pthread.h>
-typedef pthread_t dml__thread;
-typedef pthread_mutex_t dml__mutex;
-typedef pthread_cond_t dml__cond;
-#endif
-#else
-typedef int dml__thread;
-typedef int dml__mutex;
-typedef int dml__cond;
-#endif
-
-/* False when the thread can't be had. A thread has every signal blocked: signals are the host's business. */
-DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
-DML__LOCAL void dml__thread_join(dml__thread *thread);
-
-/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
-   happens where that can't be had. */
-DML__LOCAL void dml__thread_pin(int index);
-
-/* Lets another thread or process that wants this processor have it; returns at once where none does. */
-DML__LOCAL void dml__thread_yield(void);
-
-/* A number that no other thread of the process has, never 0. */
-DML__LOCAL uintptr_t dml__thread_self(void);
-
-/* The calling process, by which a child of fork() finds out that threads haven't come along. */
-DML__LOCAL long dml__process_id(void);
-
-/* The same without a call of the system each time: a word that isn't 0, but is in a child of fork(). NULL
-   where that can't be had. */
-DML__LOCAL const int *dml__mark_process(void);
-DML__LOCAL void dml__unmark_process(const int *mark); /* NULL is fine */
-
-DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
-DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
-DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);
-DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex);
-
-/* Waits use the monotonic clock. `seconds` < 0 waits without end; false means that the time ran out. */
-DML__LOCAL bool dml__cond_init(dml__cond *cond);
-DML__LOCAL void dml__cond_destroy(dml__cond *cond);
-DML__LOCAL void dml__cond_signal_all(dml__cond *cond);
-DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds);
-
-#endif
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sched.h>
@@ -3200,174 +4950,6 @@ DML__LOCAL bool dml__equal_in_constant_time(const uint8_t *a, const uint8_t *b, 
 #ifndef DML_NET_WIRE_C
 #define DML_NET_WIRE_C
 
-/* ---- net/wire.h ---- */
-
-/* wire.h: what goes over a connection, byte by byte. Everything is little-endian and of fixed size. Encoders
-   fill exactly the bytes given; decoders take any bytes at all and say false to what can't be ours. */
-#ifndef DML_NET_WIRE_H
-#define DML_NET_WIRE_H
-
-#include <string.h>
-
-#define DML__WIRE_VERSION 1
-
-/* ---- messages: "dml", a letter that says of what kind, a version; then whatever the kind has ---- */
-
-/* A place in a message; each put or get moves it on. */
-typedef struct dml__wire_writer {
-    uint8_t *at;
-} dml__wire_writer;
-typedef struct dml__wire_reader {
-    const uint8_t *at;
-} dml__wire_reader;
-
-static inline void dml__wire_put(dml__wire_writer *writer, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++) *writer->at++ = (uint8_t)(value >> (8 * i));
-}
-
-static inline void dml__wire_put_bytes(dml__wire_writer *writer, const void *data, size_t bytes)
-{
-    memcpy(writer->at, data, bytes);
-    writer->at += bytes;
-}
-
-static inline uint64_t dml__wire_get(dml__wire_reader *reader, int bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value |= (uint64_t)*reader->at++ << (8 * i);
-    return value;
-}
-
-/* A 32-bit signed number. */
-static inline int dml__wire_get_int(dml__wire_reader *reader)
-{
-    const uint32_t value = (uint32_t)dml__wire_get(reader, 4);
-    return value <= 0x7fffffffu ? (int)value : -(int)(0xffffffffu - value) - 1;
-}
-
-static inline void dml__wire_get_bytes(dml__wire_reader *reader, void *data, size_t bytes)
-{
-    memcpy(data, reader->at, bytes);
-    reader->at += bytes;
-}
-
-/* Clears the message (bytes) and begins it: 6 bytes. */
-DML__LOCAL dml__wire_writer dml__begin_message(uint8_t *out, size_t bytes, char kind, int version);
-
-/* The version, or -1 if this isn't such a message; at least 6 bytes. */
-DML__LOCAL int dml__open_message(const uint8_t *in, char kind, dml__wire_reader *reader);
-
-/* ---- on the control channel ---- */
-
-/* Of the kinds of messages one is the rendezvous' own; the others, and what is in them, are the business of
-   the floor above. */
-#define DML__ADDRESSES 1     /* of ranks rank, rank + 1, ... */
-#define DML__CONTROL_KINDS 2 /* the first of the others', up to 255 */
-
-#define DML__CONTROL_BYTES 512
-#define DML__CONTROL_BODY 480
-typedef struct dml__control {
-    int kind; /* from 1 */
-    int rank;
-    dml_status status;
-    int bytes; /* of the body */
-    uint8_t body[DML__CONTROL_BODY];
-} dml__control;
-DML__LOCAL void dml__encode_control(const dml__control *control, uint8_t out[DML__CONTROL_BYTES]);
-DML__LOCAL bool dml__decode_control(const uint8_t in[DML__CONTROL_BYTES], dml__control *control);
-
-/* A sentence as the body, cut to its size less one, and back: without anything that a terminal would obey. */
-DML__LOCAL void dml__set_control_text(dml__control *control, const char *text);
-DML__LOCAL void dml__control_text(const dml__control *control, char text[DML__CONTROL_BODY]);
-
-/* Addresses as the body, at most DML__ADDRESSES_AT_ONCE of them. */
-#define DML__ADDRESSES_AT_ONCE 20
-typedef struct dml__endpoint {
-    uint8_t ip[16]; /* of IPv4, the first 4 */
-    uint16_t port;
-    uint8_t family; /* 4 or 6 */
-} dml__endpoint;
-DML__LOCAL void dml__set_control_addresses(dml__control *control, const dml__endpoint *endpoints, int count);
-
-/* How many they are, or -1 if these are none. */
-DML__LOCAL int dml__control_addresses(const dml__control *control,
-                                      dml__endpoint endpoints[DML__ADDRESSES_AT_ONCE]);
-
-/* ---- the handshake ---- */
-
-/* The handshake of each connection: the accepting side sends a challenge, the connecting side a hello, the
-   accepting side a welcome. With a key, hello and welcome end in HMACs over everything so far, so that either
-   side proves that it has the key, that it speaks now, to whom, and in which role. */
-#define DML__NONCE_BYTES 32
-#define DML__SESSION_BYTES 16
-#define DML__MAC_BYTES 32
-
-#define DML__CHALLENGE_BYTES 48
-typedef struct dml__challenge {
-    uint8_t nonce[DML__NONCE_BYTES];
-} dml__challenge;
-DML__LOCAL void dml__encode_challenge(const dml__challenge *challenge, uint8_t out[DML__CHALLENGE_BYTES]);
-DML__LOCAL bool dml__decode_challenge(const uint8_t in[DML__CHALLENGE_BYTES], dml__challenge *challenge);
-
-#define DML__HELLO_BYTES 128
-typedef struct dml__hello {
-    int version;
-    bool has_key;
-    int channel;  /* a dml__channel */
-    int from, to; /* ranks */
-    int world;
-    uint16_t port; /* where `from` listens; 0: nowhere */
-    uint64_t segment_bytes;
-    uint8_t session[DML__SESSION_BYTES]; /* zero in the first connection to rank 0, which answers with it */
-    uint8_t nonce[DML__NONCE_BYTES];
-    uint8_t mac[DML__MAC_BYTES];
-} dml__hello;
-DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES]);
-DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello *hello);
-
-/* X(NAME, its hello was authentic: the job is at fault, not a stranger) */
-#define DML__VERDICT_LIST(X)                                                                                 \
-    X(WELCOME, true)                                                                                         \
-    X(WRONG_VERSION, false)                                                                                  \
-    X(NEEDS_KEY, false)                                                                                      \
-    X(HAS_NO_KEY, false)                                                                                     \
-    X(WRONG_KEY, false)                                                                                      \
-    X(WRONG_SESSION, false)                                                                                  \
-    X(WRONG_WORLD, true)                                                                                     \
-    X(WRONG_RANK, true)                                                                                      \
-    X(RANK_TAKEN, true)                                                                                      \
-    X(WRONG_SEGMENT, true)
-
-typedef enum dml__verdict {
-#define DML__VERDICT_ENUM(NAME, authentic) DML__VERDICT_##NAME,
-    DML__VERDICT_LIST(DML__VERDICT_ENUM)
-#undef DML__VERDICT_ENUM
-        DML__VERDICT_COUNT
-} dml__verdict;
-
-#define DML__WELCOME_BYTES 96
-typedef struct dml__welcome {
-    int version;
-    dml__verdict verdict;
-    int rank, world; /* of the accepting side */
-    uint64_t segment_bytes;
-    uint8_t session[DML__SESSION_BYTES];
-    uint8_t mac[DML__MAC_BYTES];
-} dml__welcome;
-DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML__WELCOME_BYTES]);
-DML__LOCAL bool dml__decode_welcome(const uint8_t in[DML__WELCOME_BYTES], dml__welcome *welcome);
-
-/* The MACs, over the encoded messages; the mac fields at their ends are left out where they are the result.
- */
-DML__LOCAL void dml__hello_mac(const char *key, const uint8_t challenge[DML__CHALLENGE_BYTES],
-                               const uint8_t hello[DML__HELLO_BYTES], uint8_t mac[DML__MAC_BYTES]);
-DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__CHALLENGE_BYTES],
-                                 const uint8_t hello[DML__HELLO_BYTES],
-                                 const uint8_t welcome[DML__WELCOME_BYTES], uint8_t mac[DML__MAC_BYTES]);
-
-#endif
-
 #include <string.h>
 
 /* The fourth byte of a message; the first three never change, so that any two versions can tell that they are
@@ -3593,166 +5175,6 @@ DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__C
 
 #ifndef DML_NET_SOCKET_C
 #define DML_NET_SOCKET_C
-
-/* ---- net/socket.h ---- */
-
-/* socket.h: stream sockets that never block, and the addresses they have. */
-#ifndef DML_NET_SOCKET_H
-#define DML_NET_SOCKET_H
-
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-/* ---- net/transport.h ---- */
-
-/* transport.h: how bytes get from one rank to another, whatever lies between them.
-
-   A transport is pairs of byte streams, nothing more: two between each two ranks, one for data and one for
-   control, so that an abort is never stuck behind a gigabyte of gradients. What the bytes mean is the
-   business of the floor above. A transport is used by one thread at a time; only `wake` may be called by
-   another. */
-#ifndef DML_NET_TRANSPORT_H
-#define DML_NET_TRANSPORT_H
-
-typedef enum dml__channel { DML__CHANNEL_CONTROL, DML__CHANNEL_DATA, DML__CHANNEL_COUNT } dml__channel;
-
-typedef struct dml__span {
-    void *data;
-    size_t bytes;
-} dml__span;
-
-/* What send, receive, lend and wait return when the other end is gone for good, or waiting itself failed. */
-#define DML__GONE (-1)
-/* What lend returns for a rank from which nothing is lent: use receive. */
-#define DML__LENDS_NOTHING (-2)
-
-/* What to wait for on a data channel: */
-#define DML__WISH_SEND 1    /* room to send */
-#define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
-
-/* What wait returns: any of these, or 0 when the time ran out. */
-#define DML__READY_DATA 1
-#define DML__READY_CONTROL 2
-#define DML__READY_WOKEN 4 /* somebody called wake */
-
-typedef struct dml__transport dml__transport;
-
-typedef struct dml__transport_calls {
-    const char *name;
-    /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
-       not taken has to be offered again, at the same place in memory (a transport may let the other rank read
-       it there), until it has gone or `withdraw` was called. */
-    ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
-                      int count);
-    ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
-                         int count);
-    /* Lends what has come from `rank` on the data channel: as many bytes as lie in one piece (0: nothing
-       now), to be read where they are until `consume` gives the first `bytes` of them back. Whatever the
-       sender offered as one span is lent at an address of the same alignment up to 64 bytes (8 where little
-       is lent), if each span is a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive.
-     */
-    ptrdiff_t (*lend)(dml__transport *transport, int rank, const void **data);
-    void (*consume)(dml__transport *transport, int rank, size_t bytes);
-    /* Takes back whatever was offered and has not gone: afterwards nobody reads this rank's memory. The
-       connections are of no use any more. NULL: nobody ever does. */
-    void (*withdraw)(dml__transport *transport);
-    /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
-       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
-    int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
-    /* Makes the wait that is under way in another thread, or else the next one, return. */
-    void (*wake)(dml__transport *transport);
-    /* "tcp", "shm", "local": what lies between this rank and that one. */
-    const char *(*medium)(const dml__transport *transport, int rank);
-    void (*close)(dml__transport *transport);
-    /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
-       are the parent's. */
-    void (*abandon)(dml__transport *transport);
-    /* Whether that rank reads what `offer` offers it where it lies. NULL, both: no rank does, use send. */
-    bool (*reads)(const dml__transport *transport, int rank);
-    /* As send on the data channel, of what that rank will receive rather than have lent: it reads what is
-       large from this rank's memory, once and in one piece, and until then it hasn't gone. */
-    ptrdiff_t (*offer)(dml__transport *transport, int rank, const dml__span *spans, int count);
-    /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
-       waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
-    bool (*crowded)(dml__transport *transport);
-} dml__transport_calls;
-
-struct dml__transport {
-    const dml__transport_calls *calls;
-};
-
-#endif
-
-/* Every call that this library makes on the network, as a table, so that a test can make the Nth one fail. */
-typedef struct dml__socket_calls {
-    int (*open)(int family);
-    int (*set_option)(int fd, int level, int option, int value);
-    int (*bind)(int fd, const struct sockaddr *address, socklen_t bytes);
-    int (*listen)(int fd, int backlog);
-    int (*accept)(int fd, struct sockaddr *address, socklen_t *bytes);
-    int (*connect)(int fd, const struct sockaddr *address, socklen_t bytes);
-    int (*error)(int fd); /* SO_ERROR: of a connect that has ended; -1 if it can't be had */
-    int (*own_address)(int fd, struct sockaddr *address, socklen_t *bytes);
-    int (*poll)(struct pollfd *polls, nfds_t count, int milliseconds);
-    ssize_t (*send)(int fd, const struct msghdr *message, int flags);
-    ssize_t (*receive)(int fd, struct msghdr *message, int flags);
-    int (*shutdown)(int fd); /* nothing more will be sent: the other end is told after what has been */
-    int (*close)(int fd);
-    int (*pair)(int fds[2]); /* two sockets connected to each other, which don't block either */
-    int (*random)(void *out, size_t bytes);
-} dml__socket_calls;
-
-/* The operating system's. `open` and `accept` give sockets that don't block and aren't inherited by exec. */
-DML__LOCAL const dml__socket_calls *dml__system_sockets(void);
-
-typedef struct dml__address {
-    struct sockaddr_storage storage;
-    socklen_t bytes;
-} dml__address;
-
-/* Up to `capacity` addresses of a name; 0 and a message when there are none. May wait for a name server. */
-DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
-                                 const char **message);
-
-/* The address of a network interface of this host, of the given family (AF_UNSPEC: any). */
-DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out);
-
-DML__LOCAL bool dml__is_loopback(const dml__address *address);
-DML__LOCAL void dml__any_address(int family, dml__address *out);
-DML__LOCAL uint16_t dml__address_port(const dml__address *address);
-DML__LOCAL void dml__set_address_port(dml__address *address, uint16_t port);
-DML__LOCAL void dml__to_endpoint(const dml__address *address, dml__endpoint *endpoint);
-DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *address);
-
-/* "127.0.0.1:29500", "[::1]:29500"; returns the buffer. */
-#define DML__ADDRESS_TEXT 80
-DML__LOCAL const char *dml__address_text(const dml__address *address, char text[DML__ADDRESS_TEXT]);
-
-/* A listening socket; a port of 0 becomes the one that was picked. -1 and errno. */
-DML__LOCAL int dml__socket_listen(const dml__socket_calls *calls, dml__address *address);
-
-/* A socket on its way to `to`, from the address `from` (NULL: any). -1 and errno. */
-DML__LOCAL int dml__socket_connect(const dml__socket_calls *calls, const dml__address *to,
-                                   const dml__address *from);
-
-/* Why a connect that has ended has failed; 0 if it hasn't. */
-DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd, const dml__address *to);
-
-/* The next who came; -1 if there is nobody now. */
-DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from);
-
-/* As many bytes as go without waiting, or DML__GONE (errno 0: the other end closed it). At most 4 spans. */
-DML__LOCAL ptrdiff_t dml__socket_send(const dml__socket_calls *calls, int fd, const dml__span *spans,
-                                      int count);
-DML__LOCAL ptrdiff_t dml__socket_receive(const dml__socket_calls *calls, int fd, const dml__span *spans,
-                                         int count);
-
-/* poll(), resumed after signals with the time that is left. */
-DML__LOCAL int dml__socket_poll(const dml__socket_calls *calls, struct pollfd *polls, size_t count,
-                                double seconds);
-
-#endif
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -4167,57 +5589,6 @@ DML__LOCAL int dml__socket_poll(const dml__socket_calls *calls, struct pollfd *p
 
 #ifndef DML_NET_NET_C
 #define DML_NET_NET_C
-
-/* ---- net/net.h ---- */
-
-/* net.h: ranks that meet over a network, for whoever then uses the connections. */
-#ifndef DML_NET_NET_H
-#define DML_NET_NET_H
-
-typedef struct dml__net_settings {
-    int rank, world;
-    const char *master_addr;
-    int master_port;
-    double timeout, grace; /* seconds; the second: how much longer the others wait than rank 0 does */
-    const char *key;       /* NULL: none */
-    bool allow_insecure;
-    const char *bind_addr; /* NULL: none */
-    size_t segment_bytes;  /* which all ranks must agree on */
-} dml__net_settings;
-
-/* Ranks that are meeting. */
-typedef struct dml__meeting dml__meeting;
-
-/* Who uses the connections: what it lends, and what it is called for while the ranks meet. The transport that
-   it is given then (NULL: there is none yet) has the connections that have been made so far. */
-typedef struct dml__net_user {
-    dml__memory *memory; /* outlives the transport */
-    const dml__logger *logger;
-    int *strangers; /* how many were turned away is added to it */
-    void *user;
-    /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
-       the job. */
-    void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
-    /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
-       has ended the job, and `fail` needn't be called. */
-    bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
-} dml__net_user;
-
-#define DML__NET_TEXT 480 /* bytes of an error's sentence, its end included */
-
-/* Meets the other ranks over TCP. NULL: `fail` has been called, or `control` was false. Only what needs no
-   waiting is done after it: nothing is allocated. */
-DML__LOCAL dml__transport *dml__tcp_open(const dml__net_settings *settings, const dml__socket_calls *sockets,
-                                         const dml__net_user *user);
-
-/* Takes the addresses that rank `from` has sent; false if they make no sense. */
-DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__control *control);
-
-/* Sends one message to one rank, waiting until `until` if there is no room; false if it can't be sent. */
-DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml__control *control,
-                                  double until);
-
-#endif
 
 DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml__control *control,
                                   double until)
@@ -7568,79 +8939,6 @@ DML__DRIVERS_END
 #ifndef DML_COMM_CALL_C
 #define DML_COMM_CALL_C
 
-/* ---- comm/call.h ---- */
-
-/* call.h: one call of a collective, as every rank that takes part in it sees it. */
-#ifndef DML_COMM_CALL_H
-#define DML_COMM_CALL_H
-
-/* The operations. X(NAME, "name", takes data, takes a reduce op, what its root is called or NULL). The
-   numbers go over the wire: append, never reorder. */
-#define DML__COMM_OPERATION_LIST(X)                                                                          \
-    X(ALL_REDUCE, "all_reduce", true, true, NULL)                                                            \
-    X(REDUCE, "reduce", true, true, "root")                                                                  \
-    X(BROADCAST, "broadcast", true, false, "root")                                                           \
-    X(SCATTER, "scatter", true, false, "root")                                                               \
-    X(GATHER, "gather", true, false, "root")                                                                 \
-    X(ALL_GATHER, "all_gather", true, false, NULL)                                                           \
-    X(REDUCE_SCATTER, "reduce_scatter", true, true, NULL)                                                    \
-    X(ALL_TO_ALL, "all_to_all", true, false, NULL)                                                           \
-    X(BARRIER, "barrier", false, false, NULL)                                                                \
-    X(SEND, "send", true, false, "to")                                                                       \
-    X(RECEIVE, "receive", true, false, "from")                                                               \
-    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)                                                       \
-    X(ALL_REDUCE_LEAVES, "all_reduce_leaves", true, true, "leaves")
-
-typedef enum dml__comm_operation {
-#define DML__COMM_OPERATION_ENUM(NAME, name, data, reduce, root) DML__CALL_##NAME,
-    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_ENUM)
-#undef DML__COMM_OPERATION_ENUM
-        DML__COMM_OPERATION_COUNT
-} dml__comm_operation;
-
-#define DML__MOST_FUNCTIONS                                                                                  \
-    16 /* that a communicator can be given to reduce with: ops behind the named ones */
-
-/* Whether an operation is about whole vectors, element by element, so that it can go in rounds over some of
-   them at a time; the others have a part for each rank. */
-static inline bool dml__is_elementwise(dml__comm_operation operation)
-{
-    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-           operation == DML__CALL_BROADCAST;
-}
-
-/* Whether it adds, so that the order in which it does may show in the result. */
-static inline bool dml__adds(dml__comm_operation operation)
-{
-#define DML__COMM_OPERATION_REDUCES(NAME, name, data, reduce, root)                                          \
-    if (operation == DML__CALL_##NAME) return reduce;
-    DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_REDUCES)
-#undef DML__COMM_OPERATION_REDUCES
-    return false;
-}
-
-/* What all ranks must agree on. */
-typedef struct dml__signature {
-    dml__comm_operation operation;
-    dml_dtype dtype;
-    dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
-    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
-} dml__signature;
-
-/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
-#define DML__BY_PARTS 1
-static inline bool dml__is_by_parts(const dml__signature *signature)
-{
-    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
-}
-
-/* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
-#define DML__SIGNATURE_TEXT 96
-DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
-
-#endif
-
 #include <stdio.h>
 #include <string.h>
 
@@ -7693,65 +8991,6 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
 
 #ifndef DML_COMM_FRAME_C
 #define DML_COMM_FRAME_C
-
-/* ---- comm/frame.h ---- */
-
-/* frame.h: what goes over a data stream: frames of a header and, of some kinds, a payload. */
-#ifndef DML_COMM_FRAME_H
-#define DML_COMM_FRAME_H
-
-/* Messages are what steps send and receive; frames are how they travel. Frames between two ranks arrive in
-   the order in which they were sent; those of several operations mix. */
-typedef enum dml__frame_kind {
-    DML__FRAME_EAGER = 1, /* a whole message that nobody may have asked for yet: it fits into what the
-                             receiver keeps for such */
-    DML__FRAME_ANNOUNCE,  /* there is a message, which waits for a grant. No payload */
-    DML__FRAME_GRANT,     /* from the receiver: messages before `message` may come, and that one up to
-                             `offset` bytes. No payload */
-    DML__FRAME_DATA,      /* bytes of a message that was granted, from `offset` on */
-    DML__FRAME_CREDIT     /* only for its `consumed`. No payload */
-} dml__frame_kind;
-
-#define DML__FRAME_BYTES 64
-#define DML__MOST_PAYLOAD (1u << 30) /* bytes of a frame: as large as a segment may be */
-
-typedef struct dml__frame {
-    dml__frame_kind kind;
-    dml__signature signature; /* of the sender's call */
-    int algorithm;
-    int tag;
-    uint32_t communicator;
-    uint32_t message;  /* counted between these two ranks in this operation, in this direction */
-    uint64_t sequence; /* of the operation in its communicator; of sends: between these two ranks */
-    uint64_t offset;   /* bytes */
-    uint32_t bytes;    /* of payload, which is padded to a multiple of 8 */
-    uint64_t consumed; /* bytes of eager frames and announcements from the other side that have been taken */
-} dml__frame;
-
-DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES]);
-DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame);
-
-/* Whether a frame that came is the expected one but for what it says of `consumed`. */
-DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
-                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed);
-
-/* Bytes that a payload of `bytes` takes in the stream. */
-static inline size_t dml__padded(size_t bytes)
-{
-    return (bytes + 7) / 8 * 8;
-}
-
-/* Elements are little-endian on the wire, as they are in the memory of most machines; on the others they are
-   turned round, by the same function each way. `to` and `from` may be the same. */
-DML__LOCAL bool dml__wire_is_native(void);
-DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml_dtype dtype);
-
-/* A signature in 16 bytes, for frames and control messages. */
-#define DML__SIGNATURE_BYTES 16
-DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES]);
-DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dml__signature *signature);
-
-#endif
 
 #include <string.h>
 
@@ -7856,167 +9095,6 @@ DML__DRIVERS_BEGIN
 
 #ifndef DML_COMM_STEPS_C
 #define DML_COMM_STEPS_C
-
-/* ---- comm/schedule.h ---- */
-
-/* schedule.h: a collective as data. An algorithm is a function that writes one rank's steps and does nothing
-   else: the engine runs them, `--explain` prints them, tests count them and the price of them is known before
-   a byte has moved. */
-#ifndef DML_COMM_SCHEDULE_H
-#define DML_COMM_SCHEDULE_H
-
-/* The arrays that a rank's steps are about. What a call uses as both its input and its output is OUT. */
-typedef enum dml__space {
-    DML__SPACE_OUT,
-    DML__SPACE_IN,
-    DML__SPACE_SCRATCH, /* (dml__collective.scratch) elements of the operation's own */
-    DML__SPACE_COUNT
-} dml__space;
-
-typedef enum dml__step_kind {
-    DML__STEP_SEND,           /* the range goes to peer */
-    DML__STEP_RECEIVE,        /* what comes from peer replaces the range */
-    DML__STEP_RECEIVE_REDUCE, /* range[i] = op(range[i], what comes from peer) */
-    DML__STEP_COPY,           /* range[i] = source[i] */
-    DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
-    DML__STEP_KIND_COUNT
-} dml__step_kind;
-
-/* Up to how many earlier steps a step waits for. */
-#define DML__STEP_AFTER 3
-
-/* In place of one of them: all that are earlier in the schedule must have ended. */
-#define DML__ALL_BEFORE (-2)
-
-/* A range is elements [offset, offset + count) of a space. Steps start in any order and run side by side,
-   each in segments from its beginning to its end; a step that `after` names has to be out of the way first.
-   Where the two touch the same elements (a source is touched too) the wait is a pipeline: element i may be
-   touched once the earlier step is past it. Otherwise the earlier step must have ended. dml__step_limit says
-   it exactly.
-
-   Between two ranks, what one sends in the order of its steps the other receives in the order of its steps,
-   so the k-th send to a peer and the peer's k-th receive are one message and have one count. A receive may
-   only wait (`after`) for steps that come to their end without it, at its own rank and at others: nobody
-   sends before the receiver is ready, so a send and a receive of two ranks that each wait for the other's
-   would wait for ever (an exchange of two ranks goes through SCRATCH).
-
-   A receive needs no `after` where what it replaces was sent before and what comes could not have been made
-   without that: it comes when the other has taken it.
-
-   Only steps that reduce complete a range, each element of the result just once on its way to each rank. */
-typedef struct dml__step {
-    uint8_t kind;         /* dml__step_kind */
-    uint8_t space;        /* dml__space of the range */
-    uint8_t source_space; /* COPY, REDUCE */
-    bool completes;       /* the range holds the sum over all ranks afterwards: a mean divides it now */
-    int32_t peer;         /* rank in the group; -1: none */
-    int32_t after[DML__STEP_AFTER]; /* indices of earlier steps, or DML__ALL_BEFORE; -1: none */
-    uint64_t offset, count;
-    uint64_t source; /* COPY, REDUCE: where the source begins in its space */
-} dml__step;
-
-typedef struct dml__schedule {
-    dml__step *steps; /* (capacity) */
-    int count, capacity;
-    bool overflowed; /* there were more steps than capacity: the rest was dropped */
-} dml__schedule;
-
-/* What an algorithm is asked: one call, seen from one rank. All-reduce, reduce and broadcast work in OUT
-   (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
-   Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
-   OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
-   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
-typedef struct dml__collective {
-    dml__comm_operation operation;
-    int rank, size; /* in the group */
-    int root;       /* where the operation has one */
-    uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
-                       (the largest of `counts`) */
-    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
-                     0: `count` */
-    const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
-                                       of different sizes; NULL: `count` each, one after the other.
-                                       Of all-to-all they are this rank's parts of OUT, */
-    const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
-} dml__collective;
-
-/* Part `rank` of an array that has one for each rank. */
-static inline uint64_t dml__part_offset(const dml__collective *c, int rank)
-{
-    return c->offsets ? c->offsets[rank] : c->count * (uint64_t)rank;
-}
-static inline uint64_t dml__part_count(const dml__collective *c, int rank)
-{
-    return c->counts ? c->counts[rank] : c->count;
-}
-
-/* Chunk `index` of `count` elements cut into `chunks` as equal as can be: the first of them are longer by
-   one. */
-static inline uint64_t dml__chunk_begin(uint64_t count, int chunks, int index)
-{
-    const uint64_t part = count / (uint64_t)chunks, longer = count % (uint64_t)chunks, i = (uint64_t)index;
-    return i * part + (i < longer ? i : longer);
-}
-
-/* Each adds a step that waits for nothing and returns its index. A step of no elements is added too, but to
-   send and receive nothing is to leave both out: dml__add_send and dml__add_receive return -1 for a count of
-   0, which as an `after` means none. */
-DML__LOCAL int dml__add_send(dml__schedule *schedule, int peer, dml__space space, uint64_t offset,
-                             uint64_t count);
-DML__LOCAL int dml__add_receive(dml__schedule *schedule, int peer, dml__step_kind kind, dml__space space,
-                                uint64_t offset, uint64_t count);
-DML__LOCAL int dml__add_local(dml__schedule *schedule, dml__step_kind kind, dml__space space, uint64_t offset,
-                              uint64_t count, dml__space source_space, uint64_t source);
-
-/* Step `step` waits for `earlier` too, a step or DML__ALL_BEFORE; either may be -1. */
-DML__LOCAL void dml__add_after(dml__schedule *schedule, int step, int earlier);
-
-/* Step `step`, or none if it is -1, completes its range. */
-DML__LOCAL void dml__set_completes(dml__schedule *schedule, int step);
-
-/* Up to which of its elements `step` may go, counted from its first, while `earlier`, which it waits for, has
-   done so many of its own; UINT64_MAX: as far as it likes. A step without elements may go when that isn't 0.
- */
-DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earlier, uint64_t done,
-                                    bool ended);
-
-/* A message without elements, to say that one has come: the only step of count 0 that is sent. */
-DML__LOCAL int dml__add_signal(dml__schedule *schedule, int peer);
-DML__LOCAL int dml__add_wait_signal(dml__schedule *schedule, int peer);
-
-/* ---- the table of algorithms ---- */
-
-typedef struct dml__algorithm_info {
-    const char *name; /* as in DML_COMM_ALGO: "ring" */
-    dml__comm_operation operation;
-    void (*write)(const dml__collective *collective, dml__schedule *schedule);
-    bool equal_parts; /* takes no counts and offsets (of all-to-all "pairwise" takes those of all_to_allv) */
-    bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
-    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
-       and all-to-all in place that have less of it than that are run in rounds, each over as many elements as
-       fit; the others need it. NULL: none. */
-    uint64_t (*scratch)(int size, uint64_t count);
-    /* The textbook's figures, to test the steps against and to print: elements sent by the rank that sends
-       most of them (`count` as in the call, divisible by 2 * size), and messages by the one that sends most
-       of those. */
-    uint64_t (*elements_sent)(int size, uint64_t count);
-    uint64_t (*messages_sent)(int size);
-} dml__algorithm_info;
-
-/* All of them, each operation's together; `count` of them. The index is what ranks agree on. */
-DML__LOCAL const dml__algorithm_info *dml__algorithms(int *count);
-
-/* The index of the one of that name for that operation, or -1. */
-DML__LOCAL int dml__find_algorithm(dml__comm_operation operation, const char *name);
-
-/* As many steps as any of them writes at most for a group of that size. */
-DML__LOCAL int dml__most_steps(int size);
-
-/* "3: receive_reduce out[100, 200) from 2 after 1, completes", without a newline; returns the text. */
-#define DML__STEP_TEXT 192
-DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT]);
-
-#endif
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8168,162 +9246,6 @@ DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, c
 
 #ifndef DML_COMM_RING_C
 #define DML_COMM_RING_C
-
-/* ---- comm/algorithms.h ---- */
-
-/* algorithms.h: the algorithms of the collectives, each a function that writes the steps of one rank
-   (comm/schedule.h), and what the families of them share.
-
-   Costs are in seconds until the last rank has its result: a is the time of a message's way (alpha), b the
-   time of an element through a link (beta), g the time to reduce an element (gamma), m the number of ranks, n
-   the elements of the call. A pipeline's segments are taken as short: their times through are left out. */
-#ifndef DML_COMM_ALGORITHMS_H
-#define DML_COMM_ALGORITHMS_H
-
-typedef struct dml__stretch {
-    uint64_t offset, count;
-} dml__stretch;
-
-/* Chunks [first, end) of `count` elements cut into `chunks`. */
-static inline dml__stretch dml__chunks(uint64_t count, int chunks, int first, int end)
-{
-    dml__stretch block;
-    block.offset = dml__chunk_begin(count, chunks, first);
-    block.count = dml__chunk_begin(count, chunks, end) - block.offset;
-    return block;
-}
-
-/* What of the array that is spread over the ranks is that rank's: its part, or where the operation has no
-   parts its chunk. */
-static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
-{
-    if (dml__is_elementwise(c->operation)) return dml__chunks(c->count, c->size, rank, rank + 1);
-    dml__stretch block;
-    block.offset = dml__part_offset(c, rank);
-    block.count = dml__part_count(c, rank);
-    return block;
-}
-
-/* What of all-to-all's IN goes to that rank. */
-static inline dml__stretch dml__in_part(const dml__collective *c, int rank)
-{
-    dml__stretch part;
-    if (!c->in_counts) return dml__block_of(c, rank);
-    part.offset = c->in_offsets[rank];
-    part.count = c->in_counts[rank];
-    return part;
-}
-
-/* The rank `distance` further on, which is in (-2 size, 2 size). */
-static inline int dml__rank_at(const dml__collective *c, int distance)
-{
-    return (c->rank + distance + 2 * c->size) % c->size;
-}
-
-/* Copies this rank's own part from IN to its place in OUT, or the other way round. */
-static inline int dml__copy_own(const dml__collective *c, dml__schedule *s, bool out_has_parts)
-{
-    const uint64_t place = dml__part_offset(c, c->rank);
-    return dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, out_has_parts ? place : 0,
-                          dml__part_count(c, c->rank), DML__SPACE_IN, out_has_parts ? 0 : place);
-}
-
-/* The least power of two that isn't less than size. */
-static inline int dml__power_over(int size)
-{
-    int power = 1;
-    while (power < size) power *= 2;
-    return power;
-}
-
-static inline int dml__log2_over(int size)
-{
-    int log = 0;
-    while (1 << log < size) log++;
-    return log;
-}
-
-/* ring.c */
-DML__LOCAL void dml__write_ring_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_two_rings_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_round_robin_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_ring_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_ring_all_gather(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_ring_reduce_scatter(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_chain_broadcast(const dml__collective *c, dml__schedule *s);
-
-/* chain.c */
-DML__LOCAL void dml__write_chain_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_chain_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_chain_reduce_scatter(const dml__collective *c, dml__schedule *s);
-
-/* tree.c */
-DML__LOCAL void dml__write_double_tree_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_binomial_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_binomial_broadcast(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_scatter_all_gather_broadcast(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_binomial_scatter(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_binomial_gather(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_tree_barrier(const dml__collective *c, dml__schedule *s);
-
-/* butterfly.c */
-DML__LOCAL void dml__write_butterfly_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_halving_doubling_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_halving_reduce_scatter(const dml__collective *c, dml__schedule *s);
-
-/* bruck.c */
-DML__LOCAL void dml__write_bruck_all_gather(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_bruck_all_to_all(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_dissemination_barrier(const dml__collective *c, dml__schedule *s);
-
-/* direct.c */
-DML__LOCAL void dml__write_all_to_all_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_master_worker_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_all_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_reduce(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_broadcast(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_scatter(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_gather(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_reduce_scatter(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
-DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
-
-/* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
-static inline bool dml__is_in_place(const dml__algorithm_info *info)
-{
-    return info->write == dml__write_in_place_all_to_all;
-}
-
-#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
-
-/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
-   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
-   pay); all of them where that is 0, or of other calls. */
-static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
-                                         uint64_t cached)
-{
-    uint64_t most = count;
-    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
-    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
-    return most;
-}
-
-/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
-static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
-{
-    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
-}
-
-/* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from
-   the one before this rank first, then the one before that, by receives that are steps first, first + stride,
-   ... Adds them to the stretch of `space` in the order of the ranks, once `before` is out of the way; the
-   last step. */
-DML__LOCAL int dml__add_slots(const dml__collective *c, dml__schedule *s, dml__space space,
-                              dml__stretch stretch, int first, int stride, int before);
-
-#endif
 
 /* Each rank sends to the next and receives from the one before: every link carries as much as any other. */
 
@@ -9473,395 +10395,11 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 
 #endif
 
-/* ---- comm/algorithms.c ---- */
-
-#ifndef DML_COMM_ALGORITHMS_C
-#define DML_COMM_ALGORITHMS_C
-
-#include <string.h>
-
-/* The table of the algorithms, and their figures: m ranks, n elements of the call. */
-
-static uint64_t dml__no_elements(int m, uint64_t n)
-{
-    (void)m, (void)n;
-    return 0;
-}
-static uint64_t dml__n_once(int m, uint64_t n)
-{
-    return m > 1 ? n : 0;
-}
-static uint64_t dml__n_per_rank(int m, uint64_t n)
-{
-    return (uint64_t)m * n;
-}
-static uint64_t dml__n_per_rank_of_many(int m, uint64_t n)
-{
-    return m > 1 ? (uint64_t)m * n : 0;
-}
-static uint64_t dml__n_to_neighbours(int m, uint64_t n)
-{
-    return m < 3 ? (uint64_t)(m - 1) * n : 2 * n;
-}
-static uint64_t dml__n_per_other(int m, uint64_t n)
-{
-    return (uint64_t)(m - 1) * n;
-}
-static uint64_t dml__n_per_level(int m, uint64_t n)
-{
-    return (uint64_t)dml__log2_over(m) * n;
-}
-/* What the largest subtree of a binomial tree has: of the place with the highest bit, or with the bit below
- * it. */
-static uint64_t dml__n_per_place(int m, uint64_t n)
-{
-    const int top = dml__power_over(m) / 2, places = m - top > top / 2 ? m - top : top / 2;
-    return (uint64_t)(m > 1 ? places : 0) * n;
-}
-static uint64_t dml__half_per_level(int m, uint64_t n)
-{
-    uint64_t blocks = 0;
-    for (int distance = 1; distance < m; distance *= 2)
-        for (int i = 1; i < m; i++) blocks += (i & distance) != 0;
-    return blocks * n;
-}
-/* Twice all but one's own chunk. */
-static uint64_t dml__both_ways(int m, uint64_t n)
-{
-    return 2 * (n - n / (uint64_t)m);
-}
-static uint64_t dml__slots_of_chunks(int m, uint64_t n)
-{
-    return (uint64_t)(m - 1) * (n / (uint64_t)m + (n % (uint64_t)m != 0));
-}
-static uint64_t dml__tree_elements(int m, uint64_t n)
-{
-    return m < 2 ? 0 : m == 2 ? n : m == 3 ? n + n / 2 : 2 * n;
-}
-
-/* Whether some ranks let others take part for them. */
-static bool dml__folds(int m)
-{
-    return (m & (m - 1)) != 0;
-}
-static int dml__fold_levels(int m)
-{
-    return dml__log2_over(m) - dml__folds(m);
-}
-static uint64_t dml__butterfly_elements(int m, uint64_t n)
-{
-    return (uint64_t)(dml__fold_levels(m) + dml__folds(m)) * n;
-}
-static uint64_t dml__halving_doubling_elements(int m, uint64_t n)
-{
-    return 2 * (n - (n >> dml__fold_levels(m))) + (dml__folds(m) ? n : 0);
-}
-static uint64_t dml__halving_elements(int m, uint64_t n)
-{
-    return (uint64_t)(m - !dml__folds(m)) * n;
-}
-
-static uint64_t dml__one_message(int m)
-{
-    return m > 1;
-}
-static uint64_t dml__message_per_neighbour(int m)
-{
-    return m < 3 ? (uint64_t)(m - 1) : 2;
-}
-static uint64_t dml__message_per_other(int m)
-{
-    return (uint64_t)(m - 1);
-}
-static uint64_t dml__message_per_rank(int m)
-{
-    return m > 1 ? (uint64_t)m : 0;
-}
-static uint64_t dml__two_per_other(int m)
-{
-    return 2 * (uint64_t)(m - 1);
-}
-static uint64_t dml__four_per_other(int m)
-{
-    return 4 * (uint64_t)(m - 1);
-}
-static uint64_t dml__message_per_level(int m)
-{
-    return (uint64_t)dml__log2_over(m);
-}
-static uint64_t dml__scatter_all_gather_messages(int m)
-{
-    return (uint64_t)(dml__log2_over(m) + m - 1);
-}
-static uint64_t dml__butterfly_messages(int m)
-{
-    return (uint64_t)(dml__fold_levels(m) + dml__folds(m));
-}
-static uint64_t dml__halving_doubling_messages(int m)
-{
-    return (uint64_t)(2 * dml__fold_levels(m) + dml__folds(m));
-}
-static uint64_t dml__tree_messages(int m)
-{
-    return m < 4 ? (uint64_t)(m > 1) * (uint64_t)m : 4;
-}
-
-/* Of an operation's, those come first that were the best in the worst case, where ranks share processors and
-   prices can't tell (choice_table.h): whose dependent messages are few, and which send on what is still in a
-   cache.
-
-   name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
-static const dml__algorithm_info dml__algorithm_table[] = {
-    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
-      dml__both_ways, dml__four_per_other },
-    { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
-      dml__halving_doubling_elements, dml__halving_doubling_messages },
-    { "ring", DML__CALL_ALL_REDUCE, dml__write_ring_all_reduce, false, false, NULL, dml__both_ways,
-      dml__two_per_other },
-    { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
-      dml__n_per_other, dml__message_per_other },
-    { "chain", DML__CALL_ALL_REDUCE, dml__write_chain_all_reduce, false, true, NULL, dml__n_to_neighbours,
-      dml__message_per_neighbour },
-    { "tree", DML__CALL_ALL_REDUCE, dml__write_double_tree_all_reduce, false, false, NULL, dml__tree_elements,
-      dml__tree_messages },
-    { "butterfly", DML__CALL_ALL_REDUCE, dml__write_butterfly_all_reduce, false, false, dml__n_once,
-      dml__butterfly_elements, dml__butterfly_messages },
-    { "all_to_all", DML__CALL_ALL_REDUCE, dml__write_all_to_all_all_reduce, false, true, dml__n_per_other,
-      dml__n_per_other, dml__message_per_other },
-    { "round_robin", DML__CALL_ALL_REDUCE, dml__write_round_robin_all_reduce, false, true, dml__n_per_other,
-      dml__n_per_other, dml__message_per_other },
-    { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
-      dml__both_ways, dml__two_per_other },
-
-    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
-      dml__one_message },
-    { "direct", DML__CALL_REDUCE, dml__write_direct_reduce, false, true, dml__n_once, dml__n_once,
-      dml__one_message },
-    { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
-      dml__message_per_rank },
-    { "chain", DML__CALL_REDUCE, dml__write_chain_reduce, false, true, NULL, dml__n_once, dml__one_message },
-
-    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
-      dml__message_per_level },
-    { "chain", DML__CALL_BROADCAST, dml__write_chain_broadcast, false, false, NULL, dml__n_once,
-      dml__one_message },
-    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
-      dml__both_ways, dml__scatter_all_gather_messages },
-    { "direct", DML__CALL_BROADCAST, dml__write_direct_broadcast, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-
-    { "binomial", DML__CALL_SCATTER, dml__write_binomial_scatter, true, false, dml__n_per_place,
-      dml__n_per_other, dml__message_per_level },
-    { "direct", DML__CALL_SCATTER, dml__write_direct_scatter, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-
-    { "direct", DML__CALL_GATHER, dml__write_direct_gather, false, false, NULL, dml__n_once,
-      dml__one_message },
-    { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
-      dml__n_per_place, dml__one_message },
-
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-    { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
-      dml__n_per_other, dml__message_per_level },
-    { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-
-    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
-      dml__halving_elements, dml__butterfly_messages },
-    { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
-      dml__n_per_other, dml__message_per_other },
-    { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-    { "chain", DML__CALL_REDUCE_SCATTER, dml__write_chain_reduce_scatter, false, true, NULL,
-      dml__n_per_rank_of_many, dml__message_per_rank },
-
-    { "bruck", DML__CALL_ALL_TO_ALL, dml__write_bruck_all_to_all, true, false, dml__n_per_rank,
-      dml__half_per_level, dml__message_per_level },
-    { "direct", DML__CALL_ALL_TO_ALL, dml__write_direct_all_to_all, true, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-    { "pairwise", DML__CALL_ALL_TO_ALL, dml__write_pairwise_all_to_all, true, false, NULL, dml__n_per_other,
-      dml__message_per_other },
-    { "in_place", DML__CALL_ALL_TO_ALL, dml__write_in_place_all_to_all, true, false, dml__n_to_neighbours,
-      dml__n_per_other, dml__message_per_other },
-
-    { "dissemination", DML__CALL_BARRIER, dml__write_dissemination_barrier, true, false, NULL,
-      dml__no_elements, dml__message_per_level },
-    { "tree", DML__CALL_BARRIER, dml__write_tree_barrier, true, false, NULL, dml__no_elements,
-      dml__message_per_level },
-};
-
-DML__LOCAL const dml__algorithm_info *dml__algorithms(int *count)
-{
-    *count = (int)(sizeof dml__algorithm_table / sizeof *dml__algorithm_table);
-    return dml__algorithm_table;
-}
-
-DML__LOCAL int dml__find_algorithm(dml__comm_operation operation, const char *name)
-{
-    int count;
-    const dml__algorithm_info *const table = dml__algorithms(&count);
-    for (int i = 0; i < count; i++)
-        if (table[i].operation == operation && strcmp(table[i].name, name) == 0) return i;
-    return -1;
-}
-
-/* Two rings write 8 (m - 1). Bruck's all-to-all writes 2 at first, m at last, and for each distance a message
-   each way and two copies of each run of blocks, of which there are less than m in all. */
-DML__LOCAL int dml__most_steps(int size)
-{
-    const int rings = 8 * (size - 1), bruck = 3 * size + 2 * dml__log2_over(size) + 2;
-    return rings > bruck ? rings : bruck;
-}
-
-#endif
-
 /* ---- comm/price_group.c ---- */
 
 /* From an algorithm to the steps of a run: who sends what to whom, and who does the same as somebody else. */
 #ifndef DML_COMM_PRICE_GROUP_C
 #define DML_COMM_PRICE_GROUP_C
-
-/* ---- comm/price.h ---- */
-
-/* price.h: what a schedule costs. The steps of all ranks of a group are run in virtual time, over a model of
-   what connects them: how long a call would take is known before a byte has moved, and for groups that
-   nobody has.
-
-   The model is LogGP (Alexandrov, Ionescu, Schauser, Scheiman: LogGP, 1995) with what this library adds: a
-   message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
-   grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
-   one, or its host so many for all of its ranks. A port sends one segment at a time at the full bandwidth, as
-   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
-   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
-   through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
-   taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
-   other messages.
-
-   Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
-   not begin at the same time. */
-#ifndef DML_COMM_PRICE_H
-#define DML_COMM_PRICE_H
-
-typedef struct dml__price_link {
-    double latency;   /* seconds from the first byte's leaving to its arrival */
-    double bandwidth; /* bytes/s of a port, in each direction */
-    double overhead;  /* seconds of the processor for a frame, at the sender and again at the receiver */
-    double touch;     /* and for a byte, where processors and no card move them */
-} dml__price_link;
-
-typedef struct dml__price_model {
-    dml__price_link inside, between; /* of two ranks of a host; of two hosts */
-    int ranks_per_host;              /* consecutive ones, who share their host's port to the others */
-    int processors;                  /* that a host's ranks share; 0: each has its own */
-    double change;                   /* seconds until a shared one is with another rank */
-    int hosts_per_rack;              /* 0: no racks */
-    double rack_latency;             /* seconds more between two racks */
-    double oversubscription;         /* the ports of a rack's hosts together by the rack's uplink: 4 */
-    double reduce, copy;             /* bytes/s of sums and copies */
-    double local;                    /* seconds of each, besides */
-    uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
-    uint64_t
-        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
-    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
-    uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
-                               prices long pipelines too high. */
-} dml__price_model;
-
-typedef struct dml__price {
-    double seconds;    /* until the last rank has ended */
-    double *ends;      /* (size) seconds of each; NULL: not asked for. Set by the caller. */
-    int stuck_rank;    /* where a schedule waits for ever, a rank that does and the step it doesn't end; */
-    int stuck_step;    /* -1: none */
-    uint64_t segment;  /* bytes: what it was run with */
-    uint64_t events;   /* of the run */
-    int distinct;      /* ranks that were run: equal ones are run once */
-    size_t work_bytes; /* used, or at least needed where it was too little */
-} dml__price;
-
-/* Bytes of work that are enough for any group of `size` whose ranks have `most_steps` steps at most. Where
-   ranks are alike far less will do: dml__price_collective says when it doesn't. */
-DML__LOCAL size_t dml__price_work_bytes(const dml__price_model *model, int size, int most_steps);
-
-/* Prices `collective` (its rank is ignored), run by `algorithm` over elements of `element_bytes`. `work` is
-   aligned for a double. Where ranks do the same as others do, up to the names of their peers, one of them is
-   run for all: in a ring, a single one. DML_ERROR_MEMORY: more work is needed, more than `most_steps`
-   steps, or more scratch and the operation has no rounds; DML_ERROR_MISMATCH: a rank sends what nobody
-   receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the schedule waits for
-   ever. */
-DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
-                                            const dml__algorithm_info *algorithm,
-                                            const dml__collective *collective, size_t element_bytes,
-                                            int most_steps, void *work, size_t work_bytes, dml__price *price);
-
-/* ---- the run itself, once it is known who sends what to whom ---- */
-
-typedef enum dml__price_path {
-    DML__PATH_INSIDE,  /* within a host */
-    DML__PATH_BETWEEN, /* within a rack */
-    DML__PATH_RACKS
-} dml__price_path;
-
-/* A step and how far it is, in segments. */
-typedef struct dml__price_step {
-    dml__step step;                /* its `after` are steps of the run */
-    int32_t rank;                  /* of the run */
-    int32_t partner;               /* the step at the message's other end */
-    int32_t followers;             /* the list of those after this: step * DML__STEP_AFTER + i, or -1 */
-    int32_t next[DML__STEP_AFTER]; /* in the list of those after after[i] */
-    int32_t queued_behind;
-    double ready; /* a send in a port's queue: when its processor is done with it */
-    uint32_t total, issued, done;
-    uint32_t came; /* segments that a receive has; those that a send has grants for */
-    uint32_t granted;
-    uint8_t path;
-    bool queued;
-} dml__price_step;
-
-typedef struct dml__price_rank {
-    double busy_until, end; /* its own; of the last step */
-    double processor_until; /* of one of its host's processors: those of its first ranks */
-    int32_t processor_of;   /* which rank that has been with */
-    int32_t first, steps;   /* its steps */
-    int32_t open;           /* the first of them that hasn't ended */
-    int32_t host, rack;     /* of the run */
-    int32_t first_here;     /* rank of its host */
-} dml__price_rank;
-
-typedef struct dml__price_port {
-    double in_until;             /* until when what has been sent to it comes in */
-    int32_t current, head, tail; /* the send that goes out, those that wait; -1 */
-} dml__price_port;
-
-typedef struct dml__price_event {
-    double time;
-    uint32_t order; /* equal times happen as they were planned */
-    uint32_t what;  /* step or port, and which kind of event */
-} dml__price_event;
-
-typedef struct dml__price_run {
-    const dml__price_model *model;
-    dml__price_step *steps; /* (step_count) */
-    dml__price_rank *ranks; /* (rank_count) */
-    dml__price_port *ports; /* (rank_count + host_count) inside its host; of the host */
-    double *uplinks;        /* (rack_count, 2) until when a rack's way out, and in, are taken */
-    dml__price_event *heap; /* (heap_capacity) */
-    size_t heap_count, heap_capacity;
-    int step_count, rank_count, host_count, rack_count;
-    uint64_t segment; /* elements */
-    uint64_t element_bytes, events;
-    double now;
-    uint32_t order;
-} dml__price_run;
-
-/* Runs the steps, of which step, rank, partner and path are set, and of ranks first, steps, host and rack.
-   Returns a step that never ends, or -1. */
-DML__LOCAL int dml__price_run_steps(dml__price_run *run);
-
-/* How many segments of so many elements all sends have. */
-DML__LOCAL uint64_t dml__price_segments(const dml__price_run *run, uint64_t segment);
-
-#endif
 
 #include <string.h>
 
@@ -10801,297 +11339,6 @@ DML__LOCAL int dml__price_run_steps(dml__price_run *run)
 
 #endif
 
-/* ---- comm/choice_table.c ---- */
-
-#ifndef DML_COMM_CHOICE_TABLE_C
-#define DML_COMM_CHOICE_TABLE_C
-
-/* ---- comm/choice_table.h ---- */
-
-/* choice_table.h: the cheapest algorithms, in a table. A model of the links prices every algorithm; the table
-   is what rank 0 sends to all. */
-#ifndef DML_COMM_CHOICE_TABLE_H
-#define DML_COMM_CHOICE_TABLE_H
-
-enum {
-    DML__CHOICE_OPERATIONS = DML__CALL_BARRIER + 1,
-    DML__CHOICE_SIZES = 36, /* the last: 2^35 bytes and more */
-    DML__CHOICE_NONE = 255  /* no algorithm is known for the operation */
-};
-
-/* Indices of dml__algorithms(), for a call of at most 2^i bytes (of what dml__collective.count counts): the
-   cheapest of all, and of those that take parts of different sizes. */
-typedef struct dml__choice {
-    uint8_t algorithm[2][DML__CHOICE_OPERATIONS][DML__CHOICE_SIZES];
-} dml__choice;
-
-/* The one for a call of so many bytes. */
-DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
-                                  bool equal_parts);
-
-/* Writes the table for groups of `size` ranks. The algorithms are run at a few sizes (price.h) with root 0
-   and the model's scratch, but for those that can't be best by what they send alone, and are taken to cost in
-   between what lies on the straight line; of those that cost as little as the cheapest, or, where the
-   ranks are all on one host and more than its processors, within a quarter of it, the first in the list is
-   taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
-   `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
-   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
-DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
-                                 const dml__algorithm_info *algorithms, int count, int most_steps,
-                                 bool rank_order, double until, void *work, size_t work_bytes,
-                                 dml__choice *choice);
-
-/* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
-   algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */
-DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps);
-
-#endif
-
-#include <math.h>
-#include <string.h>
-
-DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
-                                  bool equal_parts)
-{
-    int i = 0;
-    while (i < DML__CHOICE_SIZES - 1 && bytes > UINT64_C(1) << i) i++;
-    return choice->algorithm[!equal_parts][operation][i];
-}
-
-/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where rounds,
-   segments and grants set in. Beyond the last, pipelines are full, and prices grow by as much a byte. */
-enum { DML__CHOICE_ANCHORS = 8, DML__CHOICE_MOST = 96 /* algorithms */ };
-static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 16, 19, 22, 24 };
-
-/* The one of a call, which may be about one rank's part of the data. */
-static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
-{
-    int power = dml__choice_anchors[index];
-    if (!dml__is_elementwise(operation))
-        for (int ranks = 2; ranks <= size; ranks *= 2) power--;
-    return power > 2 + index ? power : 2 + index;
-}
-
-static dml__price_model dml__choice_model(const dml__price_model *model, int size)
-{
-    dml__price_model coarse = *model;
-    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
-    return coarse;
-}
-
-DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps)
-{
-    dml__price_model model;
-    memset(&model, 0, sizeof model);
-    model = dml__choice_model(&model, size);
-    const size_t bytes = dml__price_work_bytes(&model, size, most_steps);
-    const size_t most = ((size_t)4 << 20) + (size_t)most_steps * 2 * sizeof(dml__step) + (size_t)size * 64;
-    return bytes < most ? bytes : most;
-}
-
-/* The seconds of a call of 2^power bytes; infinite where it can't be priced. */
-static double dml__choice_price(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
-                                int power, int most_steps, void *work, size_t work_bytes)
-{
-    dml__collective call;
-    dml__price price;
-    memset(&call, 0, sizeof call);
-    memset(&price, 0, sizeof price);
-    call.operation = algorithm->operation;
-    call.size = size;
-    call.count = (UINT64_C(1) << power) / sizeof(float);
-    const dml_status status =
-        dml__price_collective(model, algorithm, &call, sizeof(float), most_steps, work, work_bytes, &price);
-    return status == DML_OK ? price.seconds : INFINITY;
-}
-
-/* The seconds of a byte among many, which its port sends while the processor has the next. */
-static double dml__choice_byte(const dml__price_link *link)
-{
-    return link->touch > 1 / link->bandwidth ? link->touch : 1 / link->bandwidth;
-}
-
-/* No call takes less: what the rank that sends most sends, and its processor's share in that. */
-static double dml__choice_bound(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
-                                int power)
-{
-    const dml__price_link *inside = &model->inside, *between = &model->between;
-    const double near = dml__choice_byte(inside), far = dml__choice_byte(between);
-    const double overhead = inside->overhead < between->overhead ? inside->overhead : between->overhead;
-    if (!algorithm->elements_sent || !algorithm->messages_sent) return 0;
-    /* (The figures are of counts that are divisible.) */
-    const uint64_t unit = 2 * (uint64_t)size, count = (UINT64_C(1) << power) / sizeof(float) / unit * unit;
-    const double bytes =
-        (double)(algorithm->elements_sent(size, count) * sizeof(float)) * (near < far ? near : far);
-    const double messages = count == 0 ? 0 : (double)algorithm->messages_sent(size) * overhead;
-    return bytes > messages ? bytes : messages;
-}
-
-/* What is priced, and how. */
-typedef struct dml__choice_run {
-    dml__price_model model;
-    int size, count, most_steps;
-    const dml__algorithm_info *algorithms; /* (count) */
-    bool rank_order;
-    double as_good; /* how many times the least price is taken for the same */
-    double until;
-    void *work;
-    size_t work_bytes;
-} dml__choice_run;
-
-/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. */
-#define DML__CHOICE_AS_GOOD 1.25
-
-static double dml__choice_as_good(const dml__price_model *model, int size)
-{
-    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
-    return turns ? DML__CHOICE_AS_GOOD : 1;
-}
-
-static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
-{
-    const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (dml__is_in_place(info)) return false;
-    return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
-}
-
-/* Whether a call of 2^power bytes has room. */
-static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
-{
-    const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
-    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
-           run->model.scratch / sizeof(float);
-}
-
-/* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */
-static int dml__choice_power(const dml__choice_run *run, int algorithm, int anchor)
-{
-    int power = dml__choice_anchor(run->algorithms[algorithm].operation, run->size, anchor);
-    while (power > 2 && !dml__choice_has_room(run, algorithm, power)) power--;
-    return power;
-}
-
-/* One after the other, as far as is known. */
-static double dml__choice_messages(const dml__choice_run *run, int algorithm)
-{
-    const dml__algorithm_info *info = &run->algorithms[algorithm];
-    return info->messages_sent ? (double)info->messages_sent(run->size) : 0;
-}
-
-/* The prices of an operation's algorithms at one anchor, in the order of their bounds: one whose bound is
-   too far above the best that was found isn't run, and its bound stands for its price. */
-static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation operation, int anchor,
-                               double (*seconds)[DML__CHOICE_ANCHORS])
-{
-    const int whole = dml__choice_anchor(operation, run->size, anchor);
-    double best[2] = { INFINITY, INFINITY }; /* of all; of those that take unequal parts */
-    for (int a = 0; a < run->count; a++) seconds[a][anchor] = -1;
-    for (;;) {
-        int next = -1;
-        double least = INFINITY;
-        for (int a = 0; a < run->count; a++) {
-            if (!dml__choice_takes(run, a, operation) || seconds[a][anchor] >= 0) continue;
-            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a],
-                                                   dml__choice_power(run, a, anchor));
-            if (next < 0 || bound < least) next = a, least = bound;
-        }
-        if (next < 0) return;
-        const bool equal = run->algorithms[next].equal_parts;
-        const int power = dml__choice_power(run, next, anchor);
-        double *price = &seconds[next][anchor];
-        if (least > run->as_good * (equal ? best[0] : best[1]))
-            *price = least;
-        else if (anchor > 0 && seconds[next][anchor - 1] == INFINITY)
-            *price = INFINITY;
-        else if (dml_seconds() > run->until)
-            *price = least + run->model.between.latency * dml__choice_messages(run, next);
-        else
-            *price = dml__choice_price(&run->model, run->size, &run->algorithms[next], power, run->most_steps,
-                                       run->work, run->work_bytes);
-        if (power < whole) continue; /* (of a smaller call) */
-        if (*price < best[0]) best[0] = *price;
-        if (!equal && *price < best[1]) best[1] = *price;
-    }
-}
-
-static double dml__choice_bytes(int power)
-{
-    return (double)(UINT64_C(1) << power);
-}
-
-/* On the line through the two of the anchors around 2^power, or through the last two. */
-static double dml__choice_between(const dml__choice_run *run, int algorithm,
-                                  const double seconds[DML__CHOICE_ANCHORS], int power)
-{
-    const dml__comm_operation operation = run->algorithms[algorithm].operation;
-    int i = 1;
-    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, run->size, i)) i++;
-    const double low = dml__choice_bytes(dml__choice_power(run, algorithm, i - 1));
-    const double high = dml__choice_bytes(dml__choice_power(run, algorithm, i));
-    if (!(seconds[i] < INFINITY && seconds[i - 1] < INFINITY)) return INFINITY;
-    if (!dml__choice_has_room(run, algorithm, power)) return INFINITY;
-    /* (Of the fewest bytes some ranks have none to send, which is no measure of what lies above.) */
-    if (i == 1 && power > dml__choice_anchor(operation, run->size, 0)) return seconds[1];
-    const double part = high > low ? (dml__choice_bytes(power) - low) / (high - low) : 0;
-    return part <= 0 ? seconds[i - 1] : seconds[i - 1] + part * (seconds[i] - seconds[i - 1]);
-}
-
-/* The first in the list that costs as good as the least. */
-static uint8_t dml__choose_at(const dml__choice_run *run, dml__comm_operation operation,
-                              double (*seconds)[DML__CHOICE_ANCHORS], int power, bool unequal)
-{
-    double least = INFINITY;
-    uint8_t chosen = DML__CHOICE_NONE;
-    for (int pass = 0; pass < 2; pass++)
-        for (int a = 0; a < run->count && (!pass || chosen == DML__CHOICE_NONE); a++) {
-            if (!dml__choice_takes(run, a, operation)) continue;
-            if (unequal && run->algorithms[a].equal_parts) continue;
-            const double price = dml__choice_between(run, a, seconds[a], power);
-            if (!pass && price < least) least = price;
-            if (pass && price <= run->as_good * least) chosen = (uint8_t)a;
-        }
-    return chosen;
-}
-
-static void dml__choose_for(const dml__choice_run *run, dml__comm_operation operation,
-                            double (*seconds)[DML__CHOICE_ANCHORS], dml__choice *choice)
-{
-    for (int i = 0; i < DML__CHOICE_SIZES; i++)
-        for (int unequal = 0; unequal < 2; unequal++)
-            choice->algorithm[unequal][operation][i] =
-                dml__choose_at(run, operation, seconds, i, unequal != 0);
-}
-
-DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
-                                 const dml__algorithm_info *algorithms, int count, int most_steps,
-                                 bool rank_order, double until, void *work, size_t work_bytes,
-                                 dml__choice *choice)
-{
-    double seconds[DML__CHOICE_MOST][DML__CHOICE_ANCHORS];
-    dml__choice_run run;
-    run.model = dml__choice_model(model, size);
-    run.size = size;
-    run.count = count < DML__CHOICE_MOST ? count : (int)DML__CHOICE_MOST;
-    run.most_steps = most_steps;
-    run.algorithms = algorithms;
-    run.rank_order = rank_order;
-    run.as_good = dml__choice_as_good(model, size);
-    run.until = until;
-    run.work = work;
-    run.work_bytes = work_bytes;
-    memset(choice, DML__CHOICE_NONE, sizeof *choice);
-    for (int i = 0; i < DML__CHOICE_OPERATIONS; i++) {
-        const dml__comm_operation operation = (dml__comm_operation)i;
-        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++)
-            dml__choice_prices(&run, operation, anchor, seconds);
-        dml__choose_for(&run, operation, seconds, choice);
-    }
-}
-
-#endif
-
 /* ---- comm/measure.c ---- */
 
 #ifndef DML_COMM_MEASURE_C
@@ -11144,650 +11391,6 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---- comm/job.h ---- */
-
-/* job.h: what a communicator is made of. A job is one rank's connections with all others and everything that
-   moves over them; a communicator is a group of its ranks with an id. Who touches a job holds its turn (see
-   dml__enter_job). */
-#ifndef DML_COMM_JOB_H
-#define DML_COMM_JOB_H
-
-/* ---- comm/engine.h ---- */
-
-/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link.c);
-   another takes its place behind the same calls, so that a job that outgrows a machine runs on what its
-   cluster has.
-
-   What stays ours whoever the engine is: checking a call, requests and their order, taking turns, deadlines,
-   and failing together, for which an engine brings a transport of which only the control channel is used. So
-   a rank that is missing has a name there too.
-
-   What takes ours' place for some calls only, as NCCL does for a GPU's memory (nccl_engine.h), is no engine
-   of this kind but stands beside ours. */
-#ifndef DML_COMM_ENGINE_H
-#define DML_COMM_ENGINE_H
-
-struct dml__comm_job;
-struct dml__comm_settings;
-
-/* All but `open` with the turn. */
-typedef struct dml__engine {
-    const char *name;
-    /* Says in the settings who this rank is. What it returns becomes job->transport, whose `wait` may return
-       before anything has come, and whose `close` ends the engine. NULL: the job has failed. */
-    dml__transport *(*open)(struct dml__comm_job *job, struct dml__comm_settings *settings);
-    /* Begins request->call; dml__end_request ends it, here or in `progress`. */
-    void (*start)(struct dml__comm_job *job, dml_request *request);
-    void (*progress)(struct dml__comm_job *job); /* whatever needs no waiting */
-    /* Takes back a receive; false: its message has come. */
-    bool (*cancel)(struct dml__comm_job *job, dml_request *request);
-    /* `comm` NULL: of the world's communicator. `from` and `tag` may be any. */
-    bool (*probe)(struct dml__comm_job *job, dml_comm *comm, int from, int tag, dml_message *message);
-    /* A collective of all of `comm`. `group` is what this rank's part became, or NULL. False: the job failed.
-     */
-    bool (*split)(struct dml__comm_job *job, dml_comm *comm, dml_comm *group, int color, int key);
-    void (*leave)(struct dml__comm_job *job, dml_comm *comm); /* releases comm->beneath */
-} dml__engine;
-
-#ifdef DML_MPI
-DML__LOCAL const dml__engine *dml__mpi_engine(void);
-#endif
-
-#endif
-
-/* ---- comm/leaves.h ---- */
-
-/* leaves.h: sums whose bits don't depend on how many ranks there are, nor on who has what.
-
-   What is summed are `leaves` arrays (gradients of parts of a batch, say), numbered from 0, each of which one
-   rank has. They are the leaves of one binary tree, whoever has them: neighbours are added in pairs, the sums
-   in pairs again, and the last one, where it has no neighbour, goes up as it is. So the node at height h that
-   begins at leaf b is the sum of leaves [b, b + 2^h), as far as there are any. For 5 leaves:
-
-       ((0 + 1) + (2 + 3)) + 4
-
-   The sum of a node takes the place of one of its leaves, at the rank that has that: where two ranks meet,
-   one sends, and the other adds. Which one, each chunk of the elements has by a bit of its number, another
-   one at each height, so that both send half. In the end each chunk's sum goes from where it is to all ranks.
-   For 4 leaves at 4 ranks, and 4 chunks (0: where the sum of chunk 0 is):
-
-       height 0                           height 1                     then
-       0 -> 1: 1 3    1 -> 0: 0 2         0 -> 2: 2    2 -> 0: 0       0 -> all: 0    1 -> all: 1
-       2 -> 3: 1 3    3 -> 2: 0 2         1 -> 3: 3    3 -> 1: 1       2 -> all: 2    3 -> all: 3
-
-   Nothing is needed beside the leaves' own arrays. Where each of m ranks has as many leaves in a row, both
-   powers of two, it costs (log2(m) + 1) a + 2 (m - 1) / m n b, and what halving and doubling adds. Sources:
-   the pairwise sum, Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14 (1993);
-   recursive halving, Rabenseifner, "Optimization of collective reduction operations" (2004). */
-#ifndef DML_COMM_LEAVES_H
-#define DML_COMM_LEAVES_H
-
-/* A call, seen from one rank, and how far its steps have been written. */
-typedef struct dml__leaf_sums {
-    int leaves, rank, size;
-    int chunks; /* a power of two */
-    uint64_t count;
-    size_t element;      /* bytes */
-    void *const *arrays; /* (leaves) of (count), NULL where another rank has it; undefined afterwards */
-    void *out;           /* (count), which may be one of them */
-    char *base;          /* what all of them lie behind: space IN */
-    int64_t *owners;     /* (leaves) */
-    int height, chunk;   /* of the node that comes next; of the sum that goes to all next */
-    uint64_t begin;
-} dml__leaf_sums;
-
-/* owners[i] as this rank knows it, and what all ranks know together: a dml_reduce_function of i64. */
-DML__LOCAL void dml__say_owners(void *const *arrays, int leaves, int rank, int64_t *owners);
-DML__LOCAL void dml__join_owners(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
-
-/* The ranks that say that they have a leaf, the first and the last of them; 0: nobody does. */
-DML__LOCAL int dml__claims_of(int64_t owner, int *first, int *last);
-
-/* All owners are known: what is set is everything but base, height, begin and chunk. */
-DML__LOCAL void dml__begin_leaf_sums(dml__leaf_sums *sums);
-
-/* Steps of this rank for as many nodes as there is room for at every rank. Of a mean, what goes to all is
-   completed before. */
-DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *schedule);
-DML__LOCAL bool dml__leaf_sums_end(const dml__leaf_sums *sums);
-
-#endif
-
-/* ---- comm/reduce_op.h ---- */
-
-/* reduce_op.h: what a collective does to the elements of two ranks. */
-#ifndef DML_COMM_REDUCE_OP_H
-#define DML_COMM_REDUCE_OP_H
-
-typedef struct dml__reduction {
-    dml_dtype dtype;
-    dml_reduce_op op;
-    dml_isa isa;                  /* to be used: dml_cpu_isa's word when the communicator was opened */
-    dml_reduce_function function; /* the user's, which takes op's place; NULL: op */
-    void *user;
-} dml__reduction;
-
-/* out[i] = op(a[i], b[i]); the mean only sums, until dml__finish_mean divides. `out` is a or b, or overlaps
-   neither. All need the alignment of their dtype only. By the calling thread; each instruction set gives the
-   same bits, but for which of two NaNs a sum or product of floats is. The minimum and the maximum are exact
-   in any order, bit by bit: -0 lies below 0, and of NaNs one and the same wins. */
-DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const void *a, const void *b,
-                                     size_t count);
-
-/* data[i] = data[i] / ranks: of floats to nearest, of 16-bit floats by way of f32, of integers towards 0. */
-DML__LOCAL void dml__finish_mean(const dml__reduction *how, void *data, size_t count, int ranks);
-
-#endif
-
-/* ---- comm/settings.h ---- */
-
-/* settings.h: the options of a communicator and the environment, checked. */
-#ifndef DML_COMM_SETTINGS_H
-#define DML_COMM_SETTINGS_H
-
-/* What is kept of what a rank did (comm/trace.h). */
-typedef struct dml__trace_settings {
-    const char *path; /* to which ".RANK" is added; NULL: nothing is */
-    int events;
-    bool steps;
-} dml__trace_settings;
-
-typedef struct dml__comm_settings {
-    dml__net_settings net; /* segment_bytes: a multiple of 8 */
-    int max_requests;
-    const char *algorithm; /* NULL: the cheapest */
-    bool only_tcp, deterministic;
-    bool no_reads;             /* ranks of one host don't read each other's memory */
-    bool reads_if_fast;        /* or do if it takes less than two copies */
-    double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
-    dml__trace_settings trace;
-    bool launched;                    /* rank and world are what a launcher said */
-    const struct dml__engine *engine; /* NULL: ours */
-    bool nccl;                        /* beside it */
-} dml__comm_settings;
-
-DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__comm_settings *settings,
-                                        dml__error *error);
-
-#endif
-
-/* ---- a step, as it is being run ---- */
-
-typedef struct dml__step_state {
-    uint64_t done;    /* elements that are past */
-    int32_t next;     /* the next step of the same flow, or the next local step; -1: none */
-    uint32_t message; /* of a short call's: how many there are before it between the same ranks */
-    bool past;        /* all of it is */
-} dml__step_state;
-
-/* The messages of one operation in one direction between this rank and another, in their order. */
-typedef struct dml__flow {
-    dml_request *request;
-    struct dml__flow *next; /* of the same link and direction: in the order in which they are served */
-    int32_t step;           /* the one whose turn it is; -1: all are past */
-    int32_t last, granting; /* the last step; receiving: the first that isn't granted in full; -1: all are */
-    uint32_t message;       /* the number of `step` */
-    uint32_t granted_message; /* messages before it are granted, and it up to granted_bytes */
-    uint32_t told_message;    /* what the sender was told of that */
-    uint64_t granted_bytes, told_bytes;
-    int rank; /* the other one, in the world */
-    int lane; /* in the trace, of the step that began at `begun`; 0: it hasn't, or isn't traced */
-    double begun;
-    bool sending;
-    bool announced; /* sending: said so; receiving: heard so */
-    bool large;     /* one of the messages is too large to come without a grant */
-} dml__flow;
-
-/* ---- an operation ---- */
-
-typedef enum dml__request_state {
-    DML__REQUEST_FREE,
-    DML__REQUEST_ACTIVE,
-    DML__REQUEST_DONE
-} dml__request_state;
-
-/* One call: what all ranks must agree on, and what only this one knows. */
-typedef struct dml__comm_call {
-    dml__signature signature;
-    void *in, *out;
-    const size_t *counts, *offsets;       /* (size), or NULL; read when it starts */
-    const size_t *in_counts, *in_offsets; /* (size), of all_to_allv, whose others are those of `out` */
-    bool parts_missing;                   /* counts that had to be given weren't */
-    void *const *leaves;                  /* (root), and their owners (root), of all_reduce_leaves */
-    int64_t *owners;
-    int tag;
-    int priority;
-    dml__reduction reduction;
-} dml__comm_call;
-
-/* What a schedule was written for. */
-typedef struct dml__written {
-    const dml_comm *comm; /* NULL: nothing that comes again */
-    uint32_t communicator;
-    int algorithm;
-    dml__signature signature;
-    uint64_t count;
-    bool is_short; /* its steps are such as short.c runs */
-} dml__written;
-
-struct dml_request {
-    dml__comm_call call;
-    dml_comm *comm;
-    uint64_t sequence;
-    int algorithm; /* index in dml__algorithms; -1: a send or receive */
-    dml__request_state state;
-    int waits; /* calls that wait for this one alone */
-    dml_status status;
-    dml_message message; /* of a receive: what came */
-    bool on_device;      /* NCCL has it */
-    bool dirty;          /* something has moved that its other steps may wait for */
-    bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
-    double deadline;     /* of no progress */
-    double begun;        /* these three for the trace: its start, lane, and 1 + the number of its event */
-    int lane;
-    uint64_t event;
-    dml_request *next; /* in the list of active ones, of unmatched ones, or of free ones */
-    /* What runs now: one round of it. */
-    uint64_t round_begin, round_count, round_most; /* elements */
-    uint32_t round;
-    dml__reduction reduction; /* its dtype is that of what the steps are about */
-    dml__leaf_sums leaf_sums;
-    char *spaces[DML__SPACE_COUNT];
-    dml__schedule schedule; /* of the round */
-    dml__written written;
-    dml__step_state *states; /* (schedule.capacity) */
-    dml__flow *flows;        /* (flow_count) of dml__comm_job.most_flows */
-    int flow_count, steps_left, first_local;
-    int first_open; /* no step before it is still to do, as far as anybody looked */
-    char *scratch;  /* (dml__comm_job.scratch_bytes) */
-};
-
-/* ---- what lies between this rank and another ---- */
-
-typedef enum dml__take_mode {
-    DML__TAKE_NO_PAYLOAD, /* but padding, or the next header */
-    DML__TAKE_WRITE,      /* payload, into place */
-    DML__TAKE_REDUCE,     /* payload, reduced into place */
-    DML__TAKE_STORE       /* payload, kept until somebody asks */
-} dml__take_mode;
-
-/* More than a frame's header and a small payload, so that short messages take one call of the system. */
-#define DML__AHEAD_BYTES 2048
-
-/* Of a payload that is copied behind its header, since two pieces take longer. */
-#define DML__SHORT_BYTES 4032
-
-typedef struct dml__link {
-    /* Coming in: the frame that is being taken. */
-    uint8_t ahead[DML__AHEAD_BYTES]; /* what was read behind a payload, taken at once */
-    dml__take_mode mode;
-    uint8_t header[DML__FRAME_BYTES];
-    uint8_t partial[8]; /* an element of which the rest is still to come */
-    size_t header_bytes, partial_bytes, payload_left, padding_left;
-    dml__frame frame;
-    dml__flow *taking;              /* whose message it is */
-    char *target;                   /* where the next byte goes */
-    dml__flow *receiving, *sending; /* lists, of active operations */
-    /* Frames that came before they were asked for, one behind the other, headers as they came. */
-    uint8_t *store;             /* (dml__comm_job.store_bytes) */
-    size_t store_begin;         /* of what is in it, */
-    size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
-    uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
-    /* Going out: the frame that is being sent. */
-    uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
-    char *out_payload;                                       /* NULL: none, or short */
-    size_t out_begin, out_bytes; /* the header and what goes along; the payload behind */
-    size_t out_done, out_total;  /* of both and the padding together */
-    size_t out_counted;          /* bytes of payload, wherever they are */
-    dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
-    bool out_offered;            /* the other rank reads the payload where it lies */
-    bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
-    uint64_t out_elements;
-    uint8_t
-        *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
-    uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
-    uint64_t messages;          /* sends so far: their sequence */
-    dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
-    bool gone;
-} dml__link;
-
-/* Whether the search for a culprit has come to a rank, and has gone on from there. */
-typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
-
-/* What this rank knows of another from its control messages. */
-typedef struct dml__peer {
-    uint8_t control[DML__CONTROL_BYTES]; /* the message that is coming in */
-    size_t control_bytes;                /* of it that have come */
-    bool gone;                           /* its control connection has ended */
-    bool goodbye, farewell;              /* it said so before, see failure.c */
-    bool answered;                       /* since this rank asked last, what it waits for: */
-    int waits_for;                       /* -1: nobody */
-    double moved_at;                     /* when something moved there last */
-    uint64_t waits_sequence;
-    uint32_t waits_communicator;
-    dml__signature waits_in;
-    dml__reach reach;
-} dml__peer;
-
-/* ---- the job ---- */
-
-/* The last calls of a communicator that ended, so that a straggler's message can be judged. */
-#define DML__REMEMBERED 32
-
-struct dml_comm {
-    struct dml__comm_job *job;
-    dml_comm *next; /* of the job */
-    uint32_t id;
-    int rank, size;    /* in the group */
-    int *world_ranks;  /* (size) */
-    size_t *offsets;   /* (2, size): of parts that lie one behind the other */
-    uint64_t sequence; /* collectives started so far */
-    int priority;
-    dml_reduce_function functions[DML__MOST_FUNCTIONS];
-    void *function_users[DML__MOST_FUNCTIONS];
-    int function_count;
-    dml__choice choice;     /* what its calls get, the same at all ranks */
-    dml__price_model model; /* that it was made of, the same at all ranks of the world */
-    int hosts;
-    bool measured;                        /* the model's links were */
-    void *beneath;                        /* the engine's own */
-    struct dml__nccl_group *nccl;         /* NULL: there is none */
-    bool closed;                          /* and only kept (dml__comm_keep) */
-    bool patient;                         /* its receives may take any time (dml_comm_outlive) */
-    dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
-};
-
-typedef struct dml__comm_job {
-    dml__memory memory;
-    dml__logger logger;
-    long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
-    const int *mark;      /* dml__mark_process; NULL: only the number is known */
-    char gone_error[192]; /* what the child is told, and who calls what is closed */
-    int kept;             /* by strategies, which may be used for longer than it is open */
-    bool closed;          /* all of its communicators */
-    int rank, world;
-    double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
-    int strangers;
-    const dml__engine *engine;    /* NULL: ours */
-    struct dml__nccl *nccl;       /* beside ours, for arrays in a GPU's memory; NULL: there is none */
-    bool alone;                   /* the engine may be called by one thread only */
-    dml__transport *transport;    /* NULL in a world of one */
-    struct dml__local_job *local; /* of ranks of one process: what they share; NULL: others */
-    dml_comm *comms;
-    uint32_t next_id;
-    char algorithm[256];       /* names that were asked for; "": none */
-    bool deterministic;        /* sums only in the order of the ranks */
-    bool measures;             /* rank 0 measures the links */
-    double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
-    dml_isa isa;
-    dml__peer *peers; /* (world) */
-    dml__link *links; /* (world) */
-    uint8_t *wishes;  /* (world): for dml__transport_calls.wait */
-    int *host_of;     /* (world): the first rank of each one's host, as the model has it */
-    char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
-    size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
-    size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
-    int most_steps, most_flows; /* of a schedule */
-    dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
-    int max_requests;
-    dml__step *all_steps; /* what the requests have parts of */
-    dml__step_state *all_states;
-    dml__flow *all_flows;
-    char *all_scratch;
-    dml_request *free_requests, *last_free;
-    dml_request *active, *unmatched; /* in the order in which they were started */
-    uint64_t progress;               /* counts everything that moves */
-    uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
-    bool started;                    /* something, since then */
-    double moved_at;                 /* when it last did, as far as anybody looked */
-    dml_comm_stats stats;
-    struct dml__trace *trace; /* NULL: none is kept */
-    double heard_at;          /* when control was read last */
-    double clock;             /* what it said when a call looked at it last */
-    double answer_until;      /* of the search for a culprit; 0: none is on */
-    bool aborted;             /* the others know that this one has failed */
-    int culprit;              /* whom they were told to blame */
-    bool outlives;            /* others' deaths end only the sends and receives with them */
-    dml__meeting *meeting;    /* while the ranks meet */
-    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
-    bool look_around;         /* something came, nobody knows from whom */
-    double spin;              /* seconds of looking again before a wait sleeps */
-    bool yields;              /* meanwhile others may want the processor */
-    bool crowded;             /* another rank did, when a call last began to wait */
-
-    /* Taking turns. */
-    dml__mutex gate, mutex; /* asked for in that order */
-    dml__cond changed;
-    dml__error error; /* under the mutex; never changes once it is set */
-    bool sleeping;    /* whoever makes progress is in the transport's wait, without the mutex */
-    int waiting;      /* threads in a call that makes progress: the helper stays out */
-    bool stop, helper_started;
-    dml__thread helper;
-} dml__comm_job;
-
-#define DML__STAGE_BYTES 65536
-#define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
-#define DML__OFFERED_BYTES ((size_t)1 << 20)
-#define DML__ROUND_BYTES ((size_t)2 << 20)
-#define DML__SWAP_BYTES 4096
-
-/* ---- calls and open (comm.c, open.c) ---- */
-
-/* Whether this is a fork's child, with its parent's job. */
-DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
-
-/* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
-DML__LOCAL bool dml__is_gone(const dml_comm *comm);
-
-/* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
-   sentence. NULL is fine. */
-DML__LOCAL void dml__comm_keep(dml_comm *comm);
-DML__LOCAL void dml__comm_let_go(dml_comm *comm);
-
-/* dml_comm_open over other socket calls than the system's. */
-DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
-
-/* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
-DML__LOCAL void dml__log_description(const dml_comm *comm);
-
-/* ---- turns (turn.c) ---- */
-
-/* The helper thread, if there is none yet. */
-DML__LOCAL dml_status dml__start_helper(dml__comm_job *job);
-
-/* With the turn, which is given up meanwhile. */
-DML__LOCAL void dml__stop_helper(dml__comm_job *job);
-
-/* Where ranks have a processor each, whether another one is on this rank's all the same, for which the waits
-   then give it up: both would else look again for as long as they may, in turn, and the system, which sees
-   one of them ready at a time, leaves them where they are. */
-DML__LOCAL bool dml__look_for_crowd(dml__comm_job *job);
-
-DML__LOCAL void dml__enter_job(dml__comm_job *job);
-DML__LOCAL void dml__leave_job(dml__comm_job *job);
-
-/* What has moved or was started since this was called last has by now: each look at the clock would cost as
-   much as a step. With the turn. */
-DML__LOCAL void dml__note_time(dml__comm_job *job, double now);
-
-/* Sees to everything that can be done without waiting. True if something moved. With the turn. */
-DML__LOCAL bool dml__make_progress(dml__comm_job *job);
-
-/* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
-DML__LOCAL void dml__keep_watch(dml__comm_job *job);
-
-/* For dml__wait_until: nothing is under way. */
-DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user);
-
-/* Makes progress until `done` says so, at most until `until` (< 0: each operation's own deadline), or until
-   the job fails. With the turn, which is given up while it sleeps. False: the job has failed or time is up.
- */
-DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
-                                double until);
-
-/* ---- operations (operation.c) ---- */
-
-/* With the turn. NULL: the job has failed, or no request is free and `blocking` is not set. */
-DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking);
-
-static inline bool dml__is_pair(dml__comm_operation operation)
-{
-    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
-}
-
-/* Rounds are counted modulo 2^16 in frames. Nobody is half of that ahead, since what is early is bounded. */
-static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
-{
-    const uint16_t ahead = (uint16_t)((frame->message >> 16) - request->round);
-    return ahead > 0 && ahead < 0x8000;
-}
-
-/* How many elements of a step may be touched now; UINT64_MAX when nothing that it waits for is left. */
-DML__LOCAL uint64_t dml__allowed(dml_request *request, int step);
-
-/* All of it may be. */
-DML__LOCAL bool dml__is_free(dml_request *request, int step);
-
-/* `done` elements of a step are past. The step of a flow hands over to the next. */
-DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int step, uint64_t done);
-
-/* Local steps, early frames and the end of the round, as far as they go. */
-DML__LOCAL void dml__advance_request(dml__comm_job *job, dml_request *request);
-
-/* What a step receives goes where it belongs: `count` elements from `done` on. */
-DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count);
-
-/* Bytes of a step's range, and where it begins. */
-DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step);
-DML__LOCAL char *dml__step_data(const dml_request *request, int step);
-
-/* Strings the steps together and lists their flows. */
-DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
-
-/* A local step that may go, all of it. */
-DML__LOCAL void dml__apply_local(dml_request *request, int step);
-
-/* One step, and one flow: a send, or a receive that has met its message. */
-DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
-                                uint64_t count);
-
-DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status);
-DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
-
-/* ---- short calls (short.c) ---- */
-
-/* Whether the steps of a schedule are such, which numbers their messages. */
-DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
-
-/* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
-   way. */
-DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
-
-/* ---- pairs (pair.c: sends and receives) ---- */
-
-/* The rank in the group of a rank in the world; -1: it isn't one. */
-DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
-
-/* A message has come, or been announced: the first receive that takes it, or NULL. */
-DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
-
-/* Whether a message is what a receive of this communicator, rank of the group and tag asks for. */
-DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int rank, const dml__frame *frame);
-
-/* The receive gets this message; false: that was an error. */
-DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
-                                  const dml__frame *frame);
-
-/* ---- links (link.c) ---- */
-
-/* As much as goes without waiting; what moved is noted in job->progress. */
-DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
-DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank);
-
-/* What the frames of a request's messages say, but for what the message itself is. */
-DML__LOCAL void dml__describe_call(const dml_request *request, dml__frame *frame);
-
-/* Whether that rank reads this one's memory, which it says when it is about to open. */
-DML__LOCAL bool dml__is_reader(const dml__comm_job *job, int rank);
-
-/* A frame is what goes out next. */
-DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload);
-
-/* Takes of the receiver's room what an eager frame needs; false: there is too little. */
-DML__LOCAL bool dml__charge_eager(const dml__comm_job *job, dml__link *link, size_t bytes);
-
-/* Whether something may come from that rank that this one waits for. */
-DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank);
-
-/* DML__WISH_... Whatever comes is taken, also for calls that are still to come: it may show that two ranks do
-   different things. */
-DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank);
-
-/* The flow that a frame belongs to, or NULL. */
-DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
-
-/* Compares what a frame says with what this rank does; DML_OK or the error that ends the job. */
-DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
-                                       const dml__frame *frame);
-
-/* ---- early frames (store.c) ---- */
-
-/* Makes room for a frame that nobody has asked for; its payload goes to link->target. */
-DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml__frame *frame);
-DML__LOCAL void dml__end_storing(dml__comm_job *job, int rank);
-
-/* Whether what came early for a collective that begins now is about the same call; if not, the job fails.
-   What this rank doesn't wait for would never be looked at. */
-DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request);
-
-/* What came early for a flow whose turn it is now. */
-DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow);
-
-/* The first stored message for a receive. True: it was taken. */
-DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request);
-
-/* The first message that is kept for nobody yet, of any (comm NULL) or one communicator. */
-DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
-                                 dml__frame *frame);
-
-/* ---- failing together (failure.c) ---- */
-
-/* Records the error, if it is the first, and tells every rank that `culprit` has ended the job. The sentence
-   is in the third person ("rank 2 of 4 died"), since every rank will show it. Returns the status that stuck.
- */
-DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
-                                    ...) DML__PRINTF(4, 5);
-
-/* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
-DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
-
-/* Whoever closes a data stream has said why on the control stream, or is dead and that ends too: waits a
-   little for that. */
-DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank);
-
-/* The data stream of a rank has ended while `request` needs it: finds out why, and fails, or ends only the
-   sends and receives with it. */
-DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank);
-
-/* Ends all sends to and receives from a rank that is gone with DML_ERROR_PEER. */
-DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
-
-/* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
-   something moves somewhere, or the answers are still coming; go on. */
-DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request);
-
-/* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
-   the communicator did, so it is in a call. */
-DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
-
-/* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
-DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);
-
-/* The rank (in the world) that an operation waits for, or -1. */
-DML__LOCAL int dml__waits_for(dml_request *request);
-
-#endif
 
 /* ---- models ---- */
 
@@ -12218,6 +11821,500 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
 }
 
 #endif
+DML__DRIVERS_END
+
+/* ---- comm/algorithms.c ---- */
+
+#ifndef DML_COMM_ALGORITHMS_C
+#define DML_COMM_ALGORITHMS_C
+
+#include <string.h>
+
+/* The table of the algorithms, and their figures: m ranks, n elements of the call. */
+
+static uint64_t dml__no_elements(int m, uint64_t n)
+{
+    (void)m, (void)n;
+    return 0;
+}
+static uint64_t dml__n_once(int m, uint64_t n)
+{
+    return m > 1 ? n : 0;
+}
+static uint64_t dml__n_per_rank(int m, uint64_t n)
+{
+    return (uint64_t)m * n;
+}
+static uint64_t dml__n_per_rank_of_many(int m, uint64_t n)
+{
+    return m > 1 ? (uint64_t)m * n : 0;
+}
+static uint64_t dml__n_to_neighbours(int m, uint64_t n)
+{
+    return m < 3 ? (uint64_t)(m - 1) * n : 2 * n;
+}
+static uint64_t dml__n_per_other(int m, uint64_t n)
+{
+    return (uint64_t)(m - 1) * n;
+}
+static uint64_t dml__n_per_level(int m, uint64_t n)
+{
+    return (uint64_t)dml__log2_over(m) * n;
+}
+/* What the largest subtree of a binomial tree has: of the place with the highest bit, or with the bit below
+ * it. */
+static uint64_t dml__n_per_place(int m, uint64_t n)
+{
+    const int top = dml__power_over(m) / 2, places = m - top > top / 2 ? m - top : top / 2;
+    return (uint64_t)(m > 1 ? places : 0) * n;
+}
+static uint64_t dml__half_per_level(int m, uint64_t n)
+{
+    uint64_t blocks = 0;
+    for (int distance = 1; distance < m; distance *= 2)
+        for (int i = 1; i < m; i++) blocks += (i & distance) != 0;
+    return blocks * n;
+}
+/* Twice all but one's own chunk. */
+static uint64_t dml__both_ways(int m, uint64_t n)
+{
+    return 2 * (n - n / (uint64_t)m);
+}
+static uint64_t dml__slots_of_chunks(int m, uint64_t n)
+{
+    return (uint64_t)(m - 1) * (n / (uint64_t)m + (n % (uint64_t)m != 0));
+}
+static uint64_t dml__tree_elements(int m, uint64_t n)
+{
+    return m < 2 ? 0 : m == 2 ? n : m == 3 ? n + n / 2 : 2 * n;
+}
+
+/* Whether some ranks let others take part for them. */
+static bool dml__folds(int m)
+{
+    return (m & (m - 1)) != 0;
+}
+static int dml__fold_levels(int m)
+{
+    return dml__log2_over(m) - dml__folds(m);
+}
+static uint64_t dml__butterfly_elements(int m, uint64_t n)
+{
+    return (uint64_t)(dml__fold_levels(m) + dml__folds(m)) * n;
+}
+static uint64_t dml__halving_doubling_elements(int m, uint64_t n)
+{
+    return 2 * (n - (n >> dml__fold_levels(m))) + (dml__folds(m) ? n : 0);
+}
+static uint64_t dml__halving_elements(int m, uint64_t n)
+{
+    return (uint64_t)(m - !dml__folds(m)) * n;
+}
+
+static uint64_t dml__one_message(int m)
+{
+    return m > 1;
+}
+static uint64_t dml__message_per_neighbour(int m)
+{
+    return m < 3 ? (uint64_t)(m - 1) : 2;
+}
+static uint64_t dml__message_per_other(int m)
+{
+    return (uint64_t)(m - 1);
+}
+static uint64_t dml__message_per_rank(int m)
+{
+    return m > 1 ? (uint64_t)m : 0;
+}
+static uint64_t dml__two_per_other(int m)
+{
+    return 2 * (uint64_t)(m - 1);
+}
+static uint64_t dml__four_per_other(int m)
+{
+    return 4 * (uint64_t)(m - 1);
+}
+static uint64_t dml__message_per_level(int m)
+{
+    return (uint64_t)dml__log2_over(m);
+}
+static uint64_t dml__scatter_all_gather_messages(int m)
+{
+    return (uint64_t)(dml__log2_over(m) + m - 1);
+}
+static uint64_t dml__butterfly_messages(int m)
+{
+    return (uint64_t)(dml__fold_levels(m) + dml__folds(m));
+}
+static uint64_t dml__halving_doubling_messages(int m)
+{
+    return (uint64_t)(2 * dml__fold_levels(m) + dml__folds(m));
+}
+static uint64_t dml__tree_messages(int m)
+{
+    return m < 4 ? (uint64_t)(m > 1) * (uint64_t)m : 4;
+}
+
+/* Of an operation's, those come first that were the best in the worst case, where ranks share processors and
+   prices can't tell (choice_table.h): whose dependent messages are few, and which send on what is still in a
+   cache.
+
+   name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
+static const dml__algorithm_info dml__algorithm_table[] = {
+    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
+      dml__both_ways, dml__four_per_other },
+    { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
+      dml__halving_doubling_elements, dml__halving_doubling_messages },
+    { "ring", DML__CALL_ALL_REDUCE, dml__write_ring_all_reduce, false, false, NULL, dml__both_ways,
+      dml__two_per_other },
+    { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
+      dml__n_per_other, dml__message_per_other },
+    { "chain", DML__CALL_ALL_REDUCE, dml__write_chain_all_reduce, false, true, NULL, dml__n_to_neighbours,
+      dml__message_per_neighbour },
+    { "tree", DML__CALL_ALL_REDUCE, dml__write_double_tree_all_reduce, false, false, NULL, dml__tree_elements,
+      dml__tree_messages },
+    { "butterfly", DML__CALL_ALL_REDUCE, dml__write_butterfly_all_reduce, false, false, dml__n_once,
+      dml__butterfly_elements, dml__butterfly_messages },
+    { "all_to_all", DML__CALL_ALL_REDUCE, dml__write_all_to_all_all_reduce, false, true, dml__n_per_other,
+      dml__n_per_other, dml__message_per_other },
+    { "round_robin", DML__CALL_ALL_REDUCE, dml__write_round_robin_all_reduce, false, true, dml__n_per_other,
+      dml__n_per_other, dml__message_per_other },
+    { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
+      dml__both_ways, dml__two_per_other },
+
+    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
+      dml__one_message },
+    { "direct", DML__CALL_REDUCE, dml__write_direct_reduce, false, true, dml__n_once, dml__n_once,
+      dml__one_message },
+    { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
+      dml__message_per_rank },
+    { "chain", DML__CALL_REDUCE, dml__write_chain_reduce, false, true, NULL, dml__n_once, dml__one_message },
+
+    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
+      dml__message_per_level },
+    { "chain", DML__CALL_BROADCAST, dml__write_chain_broadcast, false, false, NULL, dml__n_once,
+      dml__one_message },
+    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
+      dml__both_ways, dml__scatter_all_gather_messages },
+    { "direct", DML__CALL_BROADCAST, dml__write_direct_broadcast, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+
+    { "binomial", DML__CALL_SCATTER, dml__write_binomial_scatter, true, false, dml__n_per_place,
+      dml__n_per_other, dml__message_per_level },
+    { "direct", DML__CALL_SCATTER, dml__write_direct_scatter, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+
+    { "direct", DML__CALL_GATHER, dml__write_direct_gather, false, false, NULL, dml__n_once,
+      dml__one_message },
+    { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
+      dml__n_per_place, dml__one_message },
+
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
+      dml__n_per_other, dml__message_per_level },
+    { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+
+    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
+      dml__halving_elements, dml__butterfly_messages },
+    { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
+      dml__n_per_other, dml__message_per_other },
+    { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "chain", DML__CALL_REDUCE_SCATTER, dml__write_chain_reduce_scatter, false, true, NULL,
+      dml__n_per_rank_of_many, dml__message_per_rank },
+
+    { "bruck", DML__CALL_ALL_TO_ALL, dml__write_bruck_all_to_all, true, false, dml__n_per_rank,
+      dml__half_per_level, dml__message_per_level },
+    { "direct", DML__CALL_ALL_TO_ALL, dml__write_direct_all_to_all, true, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "pairwise", DML__CALL_ALL_TO_ALL, dml__write_pairwise_all_to_all, true, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "in_place", DML__CALL_ALL_TO_ALL, dml__write_in_place_all_to_all, true, false, dml__n_to_neighbours,
+      dml__n_per_other, dml__message_per_other },
+
+    { "dissemination", DML__CALL_BARRIER, dml__write_dissemination_barrier, true, false, NULL,
+      dml__no_elements, dml__message_per_level },
+    { "tree", DML__CALL_BARRIER, dml__write_tree_barrier, true, false, NULL, dml__no_elements,
+      dml__message_per_level },
+};
+
+DML__LOCAL const dml__algorithm_info *dml__algorithms(int *count)
+{
+    *count = (int)(sizeof dml__algorithm_table / sizeof *dml__algorithm_table);
+    return dml__algorithm_table;
+}
+
+DML__LOCAL int dml__find_algorithm(dml__comm_operation operation, const char *name)
+{
+    int count;
+    const dml__algorithm_info *const table = dml__algorithms(&count);
+    for (int i = 0; i < count; i++)
+        if (table[i].operation == operation && strcmp(table[i].name, name) == 0) return i;
+    return -1;
+}
+
+/* Two rings write 8 (m - 1). Bruck's all-to-all writes 2 at first, m at last, and for each distance a message
+   each way and two copies of each run of blocks, of which there are less than m in all. */
+DML__LOCAL int dml__most_steps(int size)
+{
+    const int rings = 8 * (size - 1), bruck = 3 * size + 2 * dml__log2_over(size) + 2;
+    return rings > bruck ? rings : bruck;
+}
+
+#endif
+
+/* ---- comm/choice_table.c ---- */
+
+#ifndef DML_COMM_CHOICE_TABLE_C
+#define DML_COMM_CHOICE_TABLE_C
+
+#include <math.h>
+#include <string.h>
+
+DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
+                                  bool equal_parts)
+{
+    int i = 0;
+    while (i < DML__CHOICE_SIZES - 1 && bytes > UINT64_C(1) << i) i++;
+    return choice->algorithm[!equal_parts][operation][i];
+}
+
+/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where rounds,
+   segments and grants set in. Beyond the last, pipelines are full, and prices grow by as much a byte. */
+enum { DML__CHOICE_ANCHORS = 8, DML__CHOICE_MOST = 96 /* algorithms */ };
+static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 16, 19, 22, 24 };
+
+/* The one of a call, which may be about one rank's part of the data. */
+static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
+{
+    int power = dml__choice_anchors[index];
+    if (!dml__is_elementwise(operation))
+        for (int ranks = 2; ranks <= size; ranks *= 2) power--;
+    return power > 2 + index ? power : 2 + index;
+}
+
+static dml__price_model dml__choice_model(const dml__price_model *model, int size)
+{
+    dml__price_model coarse = *model;
+    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
+    return coarse;
+}
+
+DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps)
+{
+    dml__price_model model;
+    memset(&model, 0, sizeof model);
+    model = dml__choice_model(&model, size);
+    const size_t bytes = dml__price_work_bytes(&model, size, most_steps);
+    const size_t most = ((size_t)4 << 20) + (size_t)most_steps * 2 * sizeof(dml__step) + (size_t)size * 64;
+    return bytes < most ? bytes : most;
+}
+
+/* The seconds of a call of 2^power bytes; infinite where it can't be priced. */
+static double dml__choice_price(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
+                                int power, int most_steps, void *work, size_t work_bytes)
+{
+    dml__collective call;
+    dml__price price;
+    memset(&call, 0, sizeof call);
+    memset(&price, 0, sizeof price);
+    call.operation = algorithm->operation;
+    call.size = size;
+    call.count = (UINT64_C(1) << power) / sizeof(float);
+    const dml_status status =
+        dml__price_collective(model, algorithm, &call, sizeof(float), most_steps, work, work_bytes, &price);
+    return status == DML_OK ? price.seconds : INFINITY;
+}
+
+/* The seconds of a byte among many, which its port sends while the processor has the next. */
+static double dml__choice_byte(const dml__price_link *link)
+{
+    return link->touch > 1 / link->bandwidth ? link->touch : 1 / link->bandwidth;
+}
+
+/* No call takes less: what the rank that sends most sends, and its processor's share in that. */
+static double dml__choice_bound(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
+                                int power)
+{
+    const dml__price_link *inside = &model->inside, *between = &model->between;
+    const double near = dml__choice_byte(inside), far = dml__choice_byte(between);
+    const double overhead = inside->overhead < between->overhead ? inside->overhead : between->overhead;
+    if (!algorithm->elements_sent || !algorithm->messages_sent) return 0;
+    /* (The figures are of counts that are divisible.) */
+    const uint64_t unit = 2 * (uint64_t)size, count = (UINT64_C(1) << power) / sizeof(float) / unit * unit;
+    const double bytes =
+        (double)(algorithm->elements_sent(size, count) * sizeof(float)) * (near < far ? near : far);
+    const double messages = count == 0 ? 0 : (double)algorithm->messages_sent(size) * overhead;
+    return bytes > messages ? bytes : messages;
+}
+
+/* What is priced, and how. */
+typedef struct dml__choice_run {
+    dml__price_model model;
+    int size, count, most_steps;
+    const dml__algorithm_info *algorithms; /* (count) */
+    bool rank_order;
+    double as_good; /* how many times the least price is taken for the same */
+    double until;
+    void *work;
+    size_t work_bytes;
+} dml__choice_run;
+
+/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
+   measured of algorithms whose prices differ by less than this was in any order. */
+#define DML__CHOICE_AS_GOOD 1.25
+
+static double dml__choice_as_good(const dml__price_model *model, int size)
+{
+    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
+    return turns ? DML__CHOICE_AS_GOOD : 1;
+}
+
+static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (dml__is_in_place(info)) return false;
+    return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
+}
+
+/* Whether a call of 2^power bytes has room. */
+static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
+    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
+           run->model.scratch / sizeof(float);
+}
+
+/* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */
+static int dml__choice_power(const dml__choice_run *run, int algorithm, int anchor)
+{
+    int power = dml__choice_anchor(run->algorithms[algorithm].operation, run->size, anchor);
+    while (power > 2 && !dml__choice_has_room(run, algorithm, power)) power--;
+    return power;
+}
+
+/* One after the other, as far as is known. */
+static double dml__choice_messages(const dml__choice_run *run, int algorithm)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    return info->messages_sent ? (double)info->messages_sent(run->size) : 0;
+}
+
+/* The prices of an operation's algorithms at one anchor, in the order of their bounds: one whose bound is
+   too far above the best that was found isn't run, and its bound stands for its price. */
+static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation operation, int anchor,
+                               double (*seconds)[DML__CHOICE_ANCHORS])
+{
+    const int whole = dml__choice_anchor(operation, run->size, anchor);
+    double best[2] = { INFINITY, INFINITY }; /* of all; of those that take unequal parts */
+    for (int a = 0; a < run->count; a++) seconds[a][anchor] = -1;
+    for (;;) {
+        int next = -1;
+        double least = INFINITY;
+        for (int a = 0; a < run->count; a++) {
+            if (!dml__choice_takes(run, a, operation) || seconds[a][anchor] >= 0) continue;
+            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a],
+                                                   dml__choice_power(run, a, anchor));
+            if (next < 0 || bound < least) next = a, least = bound;
+        }
+        if (next < 0) return;
+        const bool equal = run->algorithms[next].equal_parts;
+        const int power = dml__choice_power(run, next, anchor);
+        double *price = &seconds[next][anchor];
+        if (least > run->as_good * (equal ? best[0] : best[1]))
+            *price = least;
+        else if (anchor > 0 && seconds[next][anchor - 1] == INFINITY)
+            *price = INFINITY;
+        else if (dml_seconds() > run->until)
+            *price = least + run->model.between.latency * dml__choice_messages(run, next);
+        else
+            *price = dml__choice_price(&run->model, run->size, &run->algorithms[next], power, run->most_steps,
+                                       run->work, run->work_bytes);
+        if (power < whole) continue; /* (of a smaller call) */
+        if (*price < best[0]) best[0] = *price;
+        if (!equal && *price < best[1]) best[1] = *price;
+    }
+}
+
+static double dml__choice_bytes(int power)
+{
+    return (double)(UINT64_C(1) << power);
+}
+
+/* On the line through the two of the anchors around 2^power, or through the last two. */
+static double dml__choice_between(const dml__choice_run *run, int algorithm,
+                                  const double seconds[DML__CHOICE_ANCHORS], int power)
+{
+    const dml__comm_operation operation = run->algorithms[algorithm].operation;
+    int i = 1;
+    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, run->size, i)) i++;
+    const double low = dml__choice_bytes(dml__choice_power(run, algorithm, i - 1));
+    const double high = dml__choice_bytes(dml__choice_power(run, algorithm, i));
+    if (!(seconds[i] < INFINITY && seconds[i - 1] < INFINITY)) return INFINITY;
+    if (!dml__choice_has_room(run, algorithm, power)) return INFINITY;
+    /* (Of the fewest bytes some ranks have none to send, which is no measure of what lies above.) */
+    if (i == 1 && power > dml__choice_anchor(operation, run->size, 0)) return seconds[1];
+    const double part = high > low ? (dml__choice_bytes(power) - low) / (high - low) : 0;
+    return part <= 0 ? seconds[i - 1] : seconds[i - 1] + part * (seconds[i] - seconds[i - 1]);
+}
+
+/* The first in the list that costs as good as the least. */
+static uint8_t dml__choose_at(const dml__choice_run *run, dml__comm_operation operation,
+                              double (*seconds)[DML__CHOICE_ANCHORS], int power, bool unequal)
+{
+    double least = INFINITY;
+    uint8_t chosen = DML__CHOICE_NONE;
+    for (int pass = 0; pass < 2; pass++)
+        for (int a = 0; a < run->count && (!pass || chosen == DML__CHOICE_NONE); a++) {
+            if (!dml__choice_takes(run, a, operation)) continue;
+            if (unequal && run->algorithms[a].equal_parts) continue;
+            const double price = dml__choice_between(run, a, seconds[a], power);
+            if (!pass && price < least) least = price;
+            if (pass && price <= run->as_good * least) chosen = (uint8_t)a;
+        }
+    return chosen;
+}
+
+static void dml__choose_for(const dml__choice_run *run, dml__comm_operation operation,
+                            double (*seconds)[DML__CHOICE_ANCHORS], dml__choice *choice)
+{
+    for (int i = 0; i < DML__CHOICE_SIZES; i++)
+        for (int unequal = 0; unequal < 2; unequal++)
+            choice->algorithm[unequal][operation][i] =
+                dml__choose_at(run, operation, seconds, i, unequal != 0);
+}
+
+DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
+                                 const dml__algorithm_info *algorithms, int count, int most_steps,
+                                 bool rank_order, double until, void *work, size_t work_bytes,
+                                 dml__choice *choice)
+{
+    double seconds[DML__CHOICE_MOST][DML__CHOICE_ANCHORS];
+    dml__choice_run run;
+    run.model = dml__choice_model(model, size);
+    run.size = size;
+    run.count = count < DML__CHOICE_MOST ? count : (int)DML__CHOICE_MOST;
+    run.most_steps = most_steps;
+    run.algorithms = algorithms;
+    run.rank_order = rank_order;
+    run.as_good = dml__choice_as_good(model, size);
+    run.until = until;
+    run.work = work;
+    run.work_bytes = work_bytes;
+    memset(choice, DML__CHOICE_NONE, sizeof *choice);
+    for (int i = 0; i < DML__CHOICE_OPERATIONS; i++) {
+        const dml__comm_operation operation = (dml__comm_operation)i;
+        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++)
+            dml__choice_prices(&run, operation, anchor, seconds);
+        dml__choose_for(&run, operation, seconds, choice);
+    }
+}
+
+#endif
 
 /* ---- comm/choice.c ---- */
 
@@ -12454,7 +12551,6 @@ DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 }
 
 #endif
-DML__DRIVERS_END
 
 /* ---- comm/reduce_op.c ---- */
 
@@ -13427,6 +13523,470 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
 
 #endif
 
+/* ---- comm/trace.c ---- */
+
+#ifndef DML_COMM_TRACE_C
+#define DML_COMM_TRACE_C
+
+/* ---- comm/trace.h ---- */
+
+/* trace.h: what a communicator did and when, kept in a ring of events and written as a timeline. */
+#ifndef DML_COMM_TRACE_H
+#define DML_COMM_TRACE_H
+
+typedef enum dml__trace_kind { DML__TRACE_OPERATION, DML__TRACE_STEP, DML__TRACE_SPAN } dml__trace_kind;
+
+typedef struct dml__trace_event {
+    double begin, end, waited; /* seconds of this rank's clock */
+    uint64_t sequence, count;
+    const char *name; /* of a caller's span */
+    dml__signature signature;
+    dml__trace_kind kind;
+    dml__step_kind step_kind;
+    dml_status status;
+    uint32_t communicator;
+    int algorithm, lane, step, peer;
+} dml__trace_event;
+
+/* What overlaps lies in lanes of its own, the first that is free: rows of the timeline. */
+typedef struct dml__trace_lanes {
+    uint8_t *taken; /* (count) */
+    int count;
+} dml__trace_lanes;
+
+#define DML__TRACE_PATH 1024
+
+typedef struct dml__trace {
+    dml__trace_event *events; /* (capacity): number i at i % capacity */
+    uint64_t capacity, count;
+    dml__trace_lanes operations, steps;
+    bool with_steps;
+    double behind;              /* how far rank 0's clock is behind this one's, in seconds */
+    char path[DML__TRACE_PATH]; /* of this rank's file */
+} dml__trace;
+
+/* `settings` is that of all ranks or none: a communicator of the world lets them compare their clocks. The
+   job's first operations; without the turn. */
+DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings);
+
+/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job. */
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job);
+
+DML__LOCAL void dml__release_trace(dml__comm_job *job);
+
+/* The rest is called where job->trace isn't NULL, with the turn. */
+
+DML__LOCAL void dml__trace_start(dml__comm_job *job, dml_request *request, double now);
+DML__LOCAL void dml__trace_end(dml__comm_job *job, dml_request *request, dml_status status);
+
+/* A call has waited so long for an operation, which may have ended. */
+DML__LOCAL void dml__trace_waited(dml__comm_job *job, const dml_request *request, double seconds);
+
+/* The first part of a flow's step moves; it is past. */
+DML__LOCAL void dml__trace_step_begins(dml__comm_job *job, dml__flow *flow);
+DML__LOCAL void dml__trace_step_past(dml__comm_job *job, dml__flow *flow, double now);
+
+/* A part of a local step ran from `begin` until now. */
+DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request, int step, double begin);
+
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The format is that of Chrome's tracing, "Trace Event Format" (Duca, Sinclair, 2016), as an array of events,
+   one a line, so that the files of several ranks are one when their lines are put together. A rank is a
+   process there and a lane a thread: what lies in a lane never overlaps. */
+
+#define DML__TRACE_STEP_LANES 1000 /* where the steps' begin; the operations' begin at 1 */
+#define DML__TRACE_CLOCK_ROUNDS 8
+
+/* ---- noting down ---- */
+
+static int dml__take_lane(dml__trace_lanes *lanes)
+{
+    uint8_t *free_one = (uint8_t *)memchr(lanes->taken, 0, (size_t)lanes->count);
+    if (!free_one) return lanes->count;
+    *free_one = 1;
+    return (int)(free_one - lanes->taken);
+}
+
+static void dml__give_lane(dml__trace_lanes *lanes, int lane)
+{
+    if (lane < lanes->count) lanes->taken[lane] = 0;
+}
+
+static dml__trace_event *dml__new_event(dml__trace *trace, dml__trace_kind kind, double begin, double end)
+{
+    dml__trace_event *event = &trace->events[trace->count++ % trace->capacity];
+    memset(event, 0, sizeof *event);
+    event->kind = kind;
+    event->begin = begin;
+    event->end = end;
+    return event;
+}
+
+static void dml__describe_event(dml__trace_event *event, const dml_request *request)
+{
+    event->signature = request->call.signature;
+    event->communicator = request->comm->id;
+    event->sequence = request->sequence;
+    event->algorithm = request->algorithm;
+    event->count = request->call.signature.count;
+}
+
+DML__LOCAL void dml__trace_start(dml__comm_job *job, dml_request *request, double now)
+{
+    request->begun = now;
+    request->lane = dml__take_lane(&job->trace->operations);
+    request->event = 0;
+}
+
+DML__LOCAL void dml__trace_end(dml__comm_job *job, dml_request *request, dml_status status)
+{
+    dml__trace *trace = job->trace;
+    for (int f = 0; f < request->flow_count; f++)
+        if (request->flows[f].begun > 0) dml__give_lane(&trace->steps, request->flows[f].lane);
+    dml__trace_event *event = dml__new_event(trace, DML__TRACE_OPERATION, request->begun, dml_seconds());
+    dml__describe_event(event, request);
+    event->status = status;
+    event->lane = request->lane;
+    dml__give_lane(&trace->operations, request->lane);
+    request->event = trace->count;
+}
+
+DML__LOCAL void dml__trace_waited(dml__comm_job *job, const dml_request *request, double seconds)
+{
+    dml__trace *trace = job->trace;
+    if (!request->event || trace->count - request->event >= trace->capacity) return;
+    dml__trace_event *event = &trace->events[(request->event - 1) % trace->capacity];
+    const double time = event->end - event->begin; /* the wait's end is noticed a little after that */
+    event->waited = seconds < time ? seconds : time;
+}
+
+static void dml__note_step(dml__trace *trace, const dml_request *request, int step, int peer, double begin,
+                           double end)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    dml__trace_event *event = dml__new_event(trace, DML__TRACE_STEP, begin, end);
+    dml__describe_event(event, request);
+    event->count = s->count;
+    event->step_kind = (dml__step_kind)s->kind;
+    event->step = step;
+    event->peer = peer;
+}
+
+DML__LOCAL void dml__trace_step_begins(dml__comm_job *job, dml__flow *flow)
+{
+    if (!job->trace->with_steps || flow->begun > 0) return;
+    flow->begun = dml_seconds();
+    flow->lane = dml__take_lane(&job->trace->steps);
+}
+
+DML__LOCAL void dml__trace_step_past(dml__comm_job *job, dml__flow *flow, double now)
+{
+    dml__trace *trace = job->trace;
+    if (!trace->with_steps) return;
+    if (flow->begun <= 0) { /* it came early: it was there at once */
+        flow->begun = now;
+        flow->lane = dml__take_lane(&trace->steps);
+    }
+    dml__note_step(trace, flow->request, flow->step, flow->rank, flow->begun, now);
+    trace->events[(trace->count - 1) % trace->capacity].lane = flow->lane;
+    dml__give_lane(&trace->steps, flow->lane);
+    flow->begun = 0;
+}
+
+DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request, int step, double begin)
+{
+    dml__trace *trace = job->trace;
+    if (!trace->with_steps) return;
+    const int lane = dml__take_lane(&trace->steps);
+    dml__note_step(trace, request, step, -1, begin, dml_seconds());
+    trace->events[(trace->count - 1) % trace->capacity].lane = lane;
+    dml__give_lane(&trace->steps, lane);
+}
+
+DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin, double end)
+{
+    if (!comm || !name || !comm->job->trace || dml__is_gone(comm)) return;
+    dml__enter_job(comm->job);
+    dml__new_event(comm->job->trace, DML__TRACE_SPAN, begin, end)->name = name;
+    dml__leave_job(comm->job);
+}
+
+/* ---- clocks ---- */
+
+/* How far the clock of rank 0 is behind this one's. Of a few questions the one that was answered first says
+   it best: half of the time is the answer's way (Cristian, "Probabilistic clock synchronization",
+   Distributed Computing 3, 1989). */
+static dml_status dml__compare_clocks(dml_comm *comm, double *behind)
+{
+    double theirs = 0;
+    *behind = 0;
+    if (comm->rank) {
+        for (int i = 0; i < DML__TRACE_CLOCK_ROUNDS; i++) {
+            dml_comm_receive(comm, &theirs, 1, DML_F64, 0, 0, NULL);
+            theirs = dml_seconds();
+            dml_comm_send(comm, &theirs, 1, DML_F64, 0, 0);
+        }
+        return dml_comm_receive(comm, behind, 1, DML_F64, 0, 0, NULL);
+    }
+    for (int rank = 1; rank < comm->size && !dml_comm_status(comm); rank++) {
+        double best = 0, offset = 0;
+        for (int i = 0; i < DML__TRACE_CLOCK_ROUNDS; i++) {
+            const double asked = dml_seconds();
+            dml_comm_send(comm, &asked, 1, DML_F64, rank, 0);
+            dml_comm_receive(comm, &theirs, 1, DML_F64, rank, 0, NULL);
+            const double answered = dml_seconds();
+            if (i && answered - asked >= best) continue;
+            best = answered - asked;
+            offset = theirs - (asked + answered) / 2;
+        }
+        dml_comm_send(comm, &offset, 1, DML_F64, rank, 0);
+    }
+    return dml_comm_status(comm);
+}
+
+/* ---- opening ---- */
+
+static bool dml__allocate_lanes(dml__memory *memory, dml__trace_lanes *lanes, size_t count)
+{
+    lanes->count = (int)count;
+    lanes->taken = (uint8_t *)dml__allocate(memory, count);
+    return lanes->taken != NULL;
+}
+
+static dml__trace *dml__new_trace(dml__comm_job *job, const dml__trace_settings *settings)
+{
+    const size_t requests = (size_t)job->max_requests + 1;
+    job->trace = (dml__trace *)dml__allocate(&job->memory, sizeof *job->trace);
+    if (!job->trace) return NULL;
+    job->trace->capacity = (uint64_t)settings->events;
+    job->trace->with_steps = settings->steps;
+    job->trace->events = (dml__trace_event *)dml__allocate_array(&job->memory, (size_t)settings->events,
+                                                                 sizeof *job->trace->events);
+    const size_t steps = settings->steps ? requests * (size_t)job->most_flows + 1 : 1;
+    if (job->trace->events && dml__allocate_lanes(&job->memory, &job->trace->operations, requests) &&
+        dml__allocate_lanes(&job->memory, &job->trace->steps, steps < 1 << 20 ? steps : 1 << 20))
+        return job->trace;
+    dml__release_trace(job);
+    return NULL;
+}
+
+DML__LOCAL void dml__release_trace(dml__comm_job *job)
+{
+    if (!job->trace) return;
+    dml__release(&job->memory, job->trace->steps.taken);
+    dml__release(&job->memory, job->trace->operations.taken);
+    dml__release(&job->memory, job->trace->events);
+    dml__release(&job->memory, job->trace);
+    job->trace = NULL;
+}
+
+static dml_status dml__trace_failed(dml__comm_job *job, dml_status status, const char *why)
+{
+    dml__enter_job(job);
+    status = dml__job_fail(job, job->rank, status, "rank %d %s", job->rank, why);
+    dml__leave_job(job);
+    return status;
+}
+
+DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings)
+{
+    dml__comm_job *job = comm->job;
+    double behind = 0;
+    if (!settings->path || job->error.status) return job->error.status;
+    if (!job->local && dml__compare_clocks(comm, &behind)) return job->error.status;
+    dml__trace *trace = dml__new_trace(job, settings);
+    if (!trace) return dml__trace_failed(job, DML_ERROR_MEMORY, "has no memory for its trace");
+    const int length = snprintf(trace->path, sizeof trace->path, "%s.%d", settings->path, job->rank);
+    if (length < 0 || (size_t)length >= sizeof trace->path)
+        return dml__trace_failed(job, DML_ERROR_ARGUMENT, "was given a path for its trace that is too long");
+    trace->behind = behind;
+    memset(&job->stats, 0, sizeof job->stats);
+    return DML_OK;
+}
+
+/* ---- writing ---- */
+
+/* A few lines at a time, without memory of its own. */
+typedef struct dml__trace_file {
+    int descriptor;
+    bool failed;
+    size_t used;
+    char text[4096];
+} dml__trace_file;
+
+static void dml__flush_trace(dml__trace_file *file)
+{
+    size_t done = 0;
+    while (done < file->used && !file->failed) {
+        const ssize_t written = write(file->descriptor, file->text + done, file->used - done);
+        if (written > 0)
+            done += (size_t)written;
+        else if (written == 0 || errno != EINTR)
+            file->failed = true;
+    }
+    file->used = 0;
+}
+
+DML__PRINTF(2, 3)
+static void dml__put_trace(dml__trace_file *file, const char *format, ...)
+{
+    va_list arguments;
+    if (sizeof file->text - file->used < 1024) dml__flush_trace(file);
+    va_start(arguments, format);
+    const int length = vsnprintf(file->text + file->used, sizeof file->text - file->used, format, arguments);
+    va_end(arguments);
+    if (length > 0 && (size_t)length < sizeof file->text - file->used) file->used += (size_t)length;
+}
+
+/* What lies in a string of JSON as it is; the rest of it doesn't. */
+static void dml__plain_text(const char *from, char *to, size_t bytes)
+{
+    size_t i = 0;
+    for (; from[i] && i + 1 < bytes; i++)
+        to[i] = from[i] < ' ' || from[i] > '~' || from[i] == '"' || from[i] == '\\' ? '_' : from[i];
+    to[i] = '\0';
+}
+
+/* "all_reduce ring" */
+static void dml__event_title(const dml__trace_event *event, char *text, size_t bytes)
+{
+    static const char *const names[] = { "send to", "receive from", "receive and reduce from", "copy",
+                                         "reduce" };
+    char call[DML__SIGNATURE_TEXT];
+    int count;
+    if (event->kind == DML__TRACE_SPAN) {
+        dml__plain_text(event->name, text, bytes);
+    } else if (event->kind == DML__TRACE_STEP) {
+        char peer[16] = "";
+        if (event->peer >= 0) snprintf(peer, sizeof peer, " %d", event->peer);
+        snprintf(text, bytes, "%s%s", names[event->step_kind], peer);
+    } else {
+        dml__signature_text(&event->signature, call);
+        call[strcspn(call, "(")] = '\0';
+        const char *algorithm = event->algorithm < 0 ? "" : dml__algorithms(&count)[event->algorithm].name;
+        snprintf(text, bytes, "%s%s%s %llu %s #%llu", call, *algorithm ? " " : "", algorithm,
+                 (unsigned long long)event->signature.count, dml_dtype_name(event->signature.dtype),
+                 (unsigned long long)event->sequence);
+    }
+}
+
+static uint64_t dml__trace_time(const dml__trace *trace, double seconds)
+{
+    const double at = (seconds - trace->behind) * 1e9;
+    return at > 0 ? (uint64_t)at : 0; /* ns */
+}
+
+static int dml__event_row(const dml__trace_event *event)
+{
+    switch (event->kind) {
+    case DML__TRACE_OPERATION: return 1 + event->lane;
+    case DML__TRACE_STEP: return DML__TRACE_STEP_LANES + event->lane;
+    default: return 0;
+    }
+}
+
+static void dml__put_event(dml__trace_file *file, const dml__comm_job *job, const dml__trace_event *event)
+{
+    const uint64_t begin = dml__trace_time(job->trace, event->begin),
+                   end = dml__trace_time(job->trace, event->end);
+    const uint64_t time = end > begin ? end - begin : 0;
+    char title[256], call[DML__SIGNATURE_TEXT];
+    int count;
+    dml__event_title(event, title, sizeof title);
+    dml__put_trace(
+        file, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"ts\":%llu.%03u,\"dur\":%llu.%03u",
+        job->rank, dml__event_row(event), title, (unsigned long long)(begin / 1000), (unsigned)(begin % 1000),
+        (unsigned long long)(time / 1000), (unsigned)(time % 1000));
+    if (event->kind != DML__TRACE_SPAN) {
+        const uint64_t bytes = event->count * dml_dtype_size(event->signature.dtype);
+        dml__put_trace(file, ",\"args\":{\"call\":\"%s\",\"communicator\":%u,\"number\":%llu,\"bytes\":%llu",
+                       dml__signature_text(&event->signature, call), (unsigned)event->communicator,
+                       (unsigned long long)event->sequence, (unsigned long long)bytes);
+        if (event->algorithm >= 0)
+            dml__put_trace(file, ",\"algorithm\":\"%s\"", dml__algorithms(&count)[event->algorithm].name);
+        if (event->kind == DML__TRACE_STEP)
+            dml__put_trace(file, ",\"step\":%d", event->step);
+        else
+            dml__put_trace(file, ",\"waited_us\":%llu,\"status\":%d",
+                           (unsigned long long)(event->waited * 1e6), (int)event->status);
+        dml__put_trace(file, "}");
+    }
+    dml__put_trace(file, "}");
+}
+
+/* What rows are called: as many as have something in them. */
+static void dml__put_rows(dml__trace_file *file, const dml__comm_job *job)
+{
+    static const char *const kinds[] = { "operations", "steps", "compute" };
+    const dml__trace *trace = job->trace;
+    const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
+    int lanes[3] = { 0, 0, 0 };
+    for (uint64_t i = 0; i < kept; i++)
+        if (trace->events[i].lane >= lanes[trace->events[i].kind])
+            lanes[trace->events[i].kind] = trace->events[i].lane + 1;
+    dml__put_trace(file,
+                   "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}",
+                   job->rank, job->rank);
+    dml__put_trace(
+        file, ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
+        job->rank, job->rank);
+    for (int kind = 0; kind < 3; kind++)
+        for (int lane = 0; lane < lanes[kind]; lane++) {
+            dml__trace_event event;
+            memset(&event, 0, sizeof event);
+            event.kind = (dml__trace_kind)kind;
+            event.lane = lane;
+            dml__put_trace(
+                file,
+                ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                job->rank, dml__event_row(&event), kinds[kind]);
+        }
+}
+
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
+{
+    dml__trace *trace = job->trace;
+    dml__trace_file file;
+    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    file.failed = file.descriptor < 0;
+    file.used = 0;
+    if (!file.failed) {
+        const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
+        dml__put_trace(&file, "[\n");
+        dml__put_rows(&file, job);
+        for (uint64_t i = trace->count - kept; i < trace->count; i++)
+            dml__put_event(&file, job, &trace->events[i % trace->capacity]);
+        dml__put_trace(&file, "\n]\n");
+        dml__flush_trace(&file);
+    }
+    if (file.descriptor >= 0 && close(file.descriptor)) file.failed = true;
+    if (!file.failed) return DML_OK;
+    dml__log(&job->logger, DML_LOG_WARNING, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
+             strerror(errno));
+    return DML_ERROR_IO;
+}
+
+DML_API dml_status dml_comm_trace_write(dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
+    if (!comm->job->trace) return DML_ERROR_STATE;
+    dml__enter_job(comm->job);
+    const dml_status status = dml__write_trace(comm->job);
+    dml__leave_job(comm->job);
+    return status;
+}
+
+#endif
+DML__DRIVERS_END
+
 /* ---- comm/failure.c ---- */
 
 #ifndef DML_COMM_FAILURE_C
@@ -13435,99 +13995,6 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- comm/nccl_engine.h ---- */
-
-/* nccl_engine.h: collectives of arrays in a GPU's memory go through NCCL, in the same job in which those of
-   host memory go through our own engine. Compiled in by -DDML_NCCL, asked for by engine "nccl"; NCCL and the
-   CUDA runtime are opened when the communicator is, and need not be there to compile.
-
-   The job meets as ever, rank 0's id of NCCL goes to all by a broadcast over it, and deadlines, deaths and
-   abort messages are those of its control connections: NCCL waits for ever for a rank that is gone, so when
-   the job fails its communicators are aborted before any call returns.
-
-   A call begins behind what has been enqueued on CUDA's default stream, and on those that wait for it, runs
-   on a stream of the job's own, and is done when an event behind it has passed. */
-#ifndef DML_COMM_NCCL_ENGINE_H
-#define DML_COMM_NCCL_ENGINE_H
-
-#ifdef DML_NCCL
-
-/* Opens the libraries and the world's communicator, on the device that is current. A collective; after an
-   error the job has failed. */
-DML__LOCAL void dml__nccl_open(dml_comm *world);
-
-/* The same for a group that was split off. */
-DML__LOCAL void dml__nccl_join(dml_comm *group);
-
-/* Whether the call is about a device's memory. It may have failed the job: arrays in both. */
-DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm);
-
-/* Begins a collective that it takes, or fails the job where NCCL has nothing like it; dml__nccl_progress ends
-   it. */
-DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request);
-DML__LOCAL void dml__nccl_progress(dml__comm_job *job);
-DML__LOCAL bool dml__nccl_is_busy(const dml__comm_job *job);
-
-/* What is under way ends now, unfinished: nothing reads or writes the caller's arrays any more. */
-DML__LOCAL void dml__nccl_abort(dml__comm_job *job);
-
-/* A group that is closed: others may still read what it sent, so NCCL's part lives as long as the job. */
-DML__LOCAL void dml__nccl_leave(dml__comm_job *job, dml_comm *comm);
-DML__LOCAL void dml__nccl_close(dml__comm_job *job);
-
-#else
-
-static inline void dml__nccl_open(dml_comm *world)
-{
-    (void)world;
-}
-
-static inline void dml__nccl_join(dml_comm *group)
-{
-    (void)group;
-}
-
-static inline bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
-{
-    (void)job, (void)call, (void)comm;
-    return false;
-}
-
-static inline void dml__nccl_start(dml__comm_job *job, dml_request *request)
-{
-    (void)job, (void)request;
-}
-
-static inline void dml__nccl_progress(dml__comm_job *job)
-{
-    (void)job;
-}
-
-static inline bool dml__nccl_is_busy(const dml__comm_job *job)
-{
-    (void)job;
-    return false;
-}
-
-static inline void dml__nccl_abort(dml__comm_job *job)
-{
-    (void)job;
-}
-
-static inline void dml__nccl_leave(dml__comm_job *job, dml_comm *comm)
-{
-    (void)job, (void)comm;
-}
-
-static inline void dml__nccl_close(dml__comm_job *job)
-{
-    (void)job;
-}
-
-#endif
-
-#endif
 
 /* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
    who is to blame, so that all end with the same sentence. A rank that dies is seen by whoever needs it, as
@@ -14000,469 +14467,6 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
 
 #endif
 
-/* ---- comm/trace.c ---- */
-
-#ifndef DML_COMM_TRACE_C
-#define DML_COMM_TRACE_C
-
-/* ---- comm/trace.h ---- */
-
-/* trace.h: what a communicator did and when, kept in a ring of events and written as a timeline. */
-#ifndef DML_COMM_TRACE_H
-#define DML_COMM_TRACE_H
-
-typedef enum dml__trace_kind { DML__TRACE_OPERATION, DML__TRACE_STEP, DML__TRACE_SPAN } dml__trace_kind;
-
-typedef struct dml__trace_event {
-    double begin, end, waited; /* seconds of this rank's clock */
-    uint64_t sequence, count;
-    const char *name; /* of a caller's span */
-    dml__signature signature;
-    dml__trace_kind kind;
-    dml__step_kind step_kind;
-    dml_status status;
-    uint32_t communicator;
-    int algorithm, lane, step, peer;
-} dml__trace_event;
-
-/* What overlaps lies in lanes of its own, the first that is free: rows of the timeline. */
-typedef struct dml__trace_lanes {
-    uint8_t *taken; /* (count) */
-    int count;
-} dml__trace_lanes;
-
-#define DML__TRACE_PATH 1024
-
-typedef struct dml__trace {
-    dml__trace_event *events; /* (capacity): number i at i % capacity */
-    uint64_t capacity, count;
-    dml__trace_lanes operations, steps;
-    bool with_steps;
-    double behind;              /* how far rank 0's clock is behind this one's, in seconds */
-    char path[DML__TRACE_PATH]; /* of this rank's file */
-} dml__trace;
-
-/* `settings` is that of all ranks or none: a communicator of the world lets them compare their clocks. The
-   job's first operations; without the turn. */
-DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings);
-
-/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job. */
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job);
-
-DML__LOCAL void dml__release_trace(dml__comm_job *job);
-
-/* The rest is called where job->trace isn't NULL, with the turn. */
-
-DML__LOCAL void dml__trace_start(dml__comm_job *job, dml_request *request, double now);
-DML__LOCAL void dml__trace_end(dml__comm_job *job, dml_request *request, dml_status status);
-
-/* A call has waited so long for an operation, which may have ended. */
-DML__LOCAL void dml__trace_waited(dml__comm_job *job, const dml_request *request, double seconds);
-
-/* The first part of a flow's step moves; it is past. */
-DML__LOCAL void dml__trace_step_begins(dml__comm_job *job, dml__flow *flow);
-DML__LOCAL void dml__trace_step_past(dml__comm_job *job, dml__flow *flow, double now);
-
-/* A part of a local step ran from `begin` until now. */
-DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request, int step, double begin);
-
-#endif
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-/* The format is that of Chrome's tracing, "Trace Event Format" (Duca, Sinclair, 2016), as an array of events,
-   one a line, so that the files of several ranks are one when their lines are put together. A rank is a
-   process there and a lane a thread: what lies in a lane never overlaps. */
-
-#define DML__TRACE_STEP_LANES 1000 /* where the steps' begin; the operations' begin at 1 */
-#define DML__TRACE_CLOCK_ROUNDS 8
-
-/* ---- noting down ---- */
-
-static int dml__take_lane(dml__trace_lanes *lanes)
-{
-    uint8_t *free_one = (uint8_t *)memchr(lanes->taken, 0, (size_t)lanes->count);
-    if (!free_one) return lanes->count;
-    *free_one = 1;
-    return (int)(free_one - lanes->taken);
-}
-
-static void dml__give_lane(dml__trace_lanes *lanes, int lane)
-{
-    if (lane < lanes->count) lanes->taken[lane] = 0;
-}
-
-static dml__trace_event *dml__new_event(dml__trace *trace, dml__trace_kind kind, double begin, double end)
-{
-    dml__trace_event *event = &trace->events[trace->count++ % trace->capacity];
-    memset(event, 0, sizeof *event);
-    event->kind = kind;
-    event->begin = begin;
-    event->end = end;
-    return event;
-}
-
-static void dml__describe_event(dml__trace_event *event, const dml_request *request)
-{
-    event->signature = request->call.signature;
-    event->communicator = request->comm->id;
-    event->sequence = request->sequence;
-    event->algorithm = request->algorithm;
-    event->count = request->call.signature.count;
-}
-
-DML__LOCAL void dml__trace_start(dml__comm_job *job, dml_request *request, double now)
-{
-    request->begun = now;
-    request->lane = dml__take_lane(&job->trace->operations);
-    request->event = 0;
-}
-
-DML__LOCAL void dml__trace_end(dml__comm_job *job, dml_request *request, dml_status status)
-{
-    dml__trace *trace = job->trace;
-    for (int f = 0; f < request->flow_count; f++)
-        if (request->flows[f].begun > 0) dml__give_lane(&trace->steps, request->flows[f].lane);
-    dml__trace_event *event = dml__new_event(trace, DML__TRACE_OPERATION, request->begun, dml_seconds());
-    dml__describe_event(event, request);
-    event->status = status;
-    event->lane = request->lane;
-    dml__give_lane(&trace->operations, request->lane);
-    request->event = trace->count;
-}
-
-DML__LOCAL void dml__trace_waited(dml__comm_job *job, const dml_request *request, double seconds)
-{
-    dml__trace *trace = job->trace;
-    if (!request->event || trace->count - request->event >= trace->capacity) return;
-    dml__trace_event *event = &trace->events[(request->event - 1) % trace->capacity];
-    const double time = event->end - event->begin; /* the wait's end is noticed a little after that */
-    event->waited = seconds < time ? seconds : time;
-}
-
-static void dml__note_step(dml__trace *trace, const dml_request *request, int step, int peer, double begin,
-                           double end)
-{
-    const dml__step *s = &request->schedule.steps[step];
-    dml__trace_event *event = dml__new_event(trace, DML__TRACE_STEP, begin, end);
-    dml__describe_event(event, request);
-    event->count = s->count;
-    event->step_kind = (dml__step_kind)s->kind;
-    event->step = step;
-    event->peer = peer;
-}
-
-DML__LOCAL void dml__trace_step_begins(dml__comm_job *job, dml__flow *flow)
-{
-    if (!job->trace->with_steps || flow->begun > 0) return;
-    flow->begun = dml_seconds();
-    flow->lane = dml__take_lane(&job->trace->steps);
-}
-
-DML__LOCAL void dml__trace_step_past(dml__comm_job *job, dml__flow *flow, double now)
-{
-    dml__trace *trace = job->trace;
-    if (!trace->with_steps) return;
-    if (flow->begun <= 0) { /* it came early: it was there at once */
-        flow->begun = now;
-        flow->lane = dml__take_lane(&trace->steps);
-    }
-    dml__note_step(trace, flow->request, flow->step, flow->rank, flow->begun, now);
-    trace->events[(trace->count - 1) % trace->capacity].lane = flow->lane;
-    dml__give_lane(&trace->steps, flow->lane);
-    flow->begun = 0;
-}
-
-DML__LOCAL void dml__trace_local(dml__comm_job *job, const dml_request *request, int step, double begin)
-{
-    dml__trace *trace = job->trace;
-    if (!trace->with_steps) return;
-    const int lane = dml__take_lane(&trace->steps);
-    dml__note_step(trace, request, step, -1, begin, dml_seconds());
-    trace->events[(trace->count - 1) % trace->capacity].lane = lane;
-    dml__give_lane(&trace->steps, lane);
-}
-
-DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin, double end)
-{
-    if (!comm || !name || !comm->job->trace || dml__is_gone(comm)) return;
-    dml__enter_job(comm->job);
-    dml__new_event(comm->job->trace, DML__TRACE_SPAN, begin, end)->name = name;
-    dml__leave_job(comm->job);
-}
-
-/* ---- clocks ---- */
-
-/* How far the clock of rank 0 is behind this one's. Of a few questions the one that was answered first says
-   it best: half of the time is the answer's way (Cristian, "Probabilistic clock synchronization",
-   Distributed Computing 3, 1989). */
-static dml_status dml__compare_clocks(dml_comm *comm, double *behind)
-{
-    double theirs = 0;
-    *behind = 0;
-    if (comm->rank) {
-        for (int i = 0; i < DML__TRACE_CLOCK_ROUNDS; i++) {
-            dml_comm_receive(comm, &theirs, 1, DML_F64, 0, 0, NULL);
-            theirs = dml_seconds();
-            dml_comm_send(comm, &theirs, 1, DML_F64, 0, 0);
-        }
-        return dml_comm_receive(comm, behind, 1, DML_F64, 0, 0, NULL);
-    }
-    for (int rank = 1; rank < comm->size && !dml_comm_status(comm); rank++) {
-        double best = 0, offset = 0;
-        for (int i = 0; i < DML__TRACE_CLOCK_ROUNDS; i++) {
-            const double asked = dml_seconds();
-            dml_comm_send(comm, &asked, 1, DML_F64, rank, 0);
-            dml_comm_receive(comm, &theirs, 1, DML_F64, rank, 0, NULL);
-            const double answered = dml_seconds();
-            if (i && answered - asked >= best) continue;
-            best = answered - asked;
-            offset = theirs - (asked + answered) / 2;
-        }
-        dml_comm_send(comm, &offset, 1, DML_F64, rank, 0);
-    }
-    return dml_comm_status(comm);
-}
-
-/* ---- opening ---- */
-
-static bool dml__allocate_lanes(dml__memory *memory, dml__trace_lanes *lanes, size_t count)
-{
-    lanes->count = (int)count;
-    lanes->taken = (uint8_t *)dml__allocate(memory, count);
-    return lanes->taken != NULL;
-}
-
-static dml__trace *dml__new_trace(dml__comm_job *job, const dml__trace_settings *settings)
-{
-    const size_t requests = (size_t)job->max_requests + 1;
-    job->trace = (dml__trace *)dml__allocate(&job->memory, sizeof *job->trace);
-    if (!job->trace) return NULL;
-    job->trace->capacity = (uint64_t)settings->events;
-    job->trace->with_steps = settings->steps;
-    job->trace->events = (dml__trace_event *)dml__allocate_array(&job->memory, (size_t)settings->events,
-                                                                 sizeof *job->trace->events);
-    const size_t steps = settings->steps ? requests * (size_t)job->most_flows + 1 : 1;
-    if (job->trace->events && dml__allocate_lanes(&job->memory, &job->trace->operations, requests) &&
-        dml__allocate_lanes(&job->memory, &job->trace->steps, steps < 1 << 20 ? steps : 1 << 20))
-        return job->trace;
-    dml__release_trace(job);
-    return NULL;
-}
-
-DML__LOCAL void dml__release_trace(dml__comm_job *job)
-{
-    if (!job->trace) return;
-    dml__release(&job->memory, job->trace->steps.taken);
-    dml__release(&job->memory, job->trace->operations.taken);
-    dml__release(&job->memory, job->trace->events);
-    dml__release(&job->memory, job->trace);
-    job->trace = NULL;
-}
-
-static dml_status dml__trace_failed(dml__comm_job *job, dml_status status, const char *why)
-{
-    dml__enter_job(job);
-    status = dml__job_fail(job, job->rank, status, "rank %d %s", job->rank, why);
-    dml__leave_job(job);
-    return status;
-}
-
-DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings)
-{
-    dml__comm_job *job = comm->job;
-    double behind = 0;
-    if (!settings->path || job->error.status) return job->error.status;
-    if (!job->local && dml__compare_clocks(comm, &behind)) return job->error.status;
-    dml__trace *trace = dml__new_trace(job, settings);
-    if (!trace) return dml__trace_failed(job, DML_ERROR_MEMORY, "has no memory for its trace");
-    const int length = snprintf(trace->path, sizeof trace->path, "%s.%d", settings->path, job->rank);
-    if (length < 0 || (size_t)length >= sizeof trace->path)
-        return dml__trace_failed(job, DML_ERROR_ARGUMENT, "was given a path for its trace that is too long");
-    trace->behind = behind;
-    memset(&job->stats, 0, sizeof job->stats);
-    return DML_OK;
-}
-
-/* ---- writing ---- */
-
-/* A few lines at a time, without memory of its own. */
-typedef struct dml__trace_file {
-    int descriptor;
-    bool failed;
-    size_t used;
-    char text[4096];
-} dml__trace_file;
-
-static void dml__flush_trace(dml__trace_file *file)
-{
-    size_t done = 0;
-    while (done < file->used && !file->failed) {
-        const ssize_t written = write(file->descriptor, file->text + done, file->used - done);
-        if (written > 0)
-            done += (size_t)written;
-        else if (written == 0 || errno != EINTR)
-            file->failed = true;
-    }
-    file->used = 0;
-}
-
-DML__PRINTF(2, 3)
-static void dml__put_trace(dml__trace_file *file, const char *format, ...)
-{
-    va_list arguments;
-    if (sizeof file->text - file->used < 1024) dml__flush_trace(file);
-    va_start(arguments, format);
-    const int length = vsnprintf(file->text + file->used, sizeof file->text - file->used, format, arguments);
-    va_end(arguments);
-    if (length > 0 && (size_t)length < sizeof file->text - file->used) file->used += (size_t)length;
-}
-
-/* What lies in a string of JSON as it is; the rest of it doesn't. */
-static void dml__plain_text(const char *from, char *to, size_t bytes)
-{
-    size_t i = 0;
-    for (; from[i] && i + 1 < bytes; i++)
-        to[i] = from[i] < ' ' || from[i] > '~' || from[i] == '"' || from[i] == '\\' ? '_' : from[i];
-    to[i] = '\0';
-}
-
-/* "all_reduce ring" */
-static void dml__event_title(const dml__trace_event *event, char *text, size_t bytes)
-{
-    static const char *const names[] = { "send to", "receive from", "receive and reduce from", "copy",
-                                         "reduce" };
-    char call[DML__SIGNATURE_TEXT];
-    int count;
-    if (event->kind == DML__TRACE_SPAN) {
-        dml__plain_text(event->name, text, bytes);
-    } else if (event->kind == DML__TRACE_STEP) {
-        char peer[16] = "";
-        if (event->peer >= 0) snprintf(peer, sizeof peer, " %d", event->peer);
-        snprintf(text, bytes, "%s%s", names[event->step_kind], peer);
-    } else {
-        dml__signature_text(&event->signature, call);
-        call[strcspn(call, "(")] = '\0';
-        const char *algorithm = event->algorithm < 0 ? "" : dml__algorithms(&count)[event->algorithm].name;
-        snprintf(text, bytes, "%s%s%s %llu %s #%llu", call, *algorithm ? " " : "", algorithm,
-                 (unsigned long long)event->signature.count, dml_dtype_name(event->signature.dtype),
-                 (unsigned long long)event->sequence);
-    }
-}
-
-static uint64_t dml__trace_time(const dml__trace *trace, double seconds)
-{
-    const double at = (seconds - trace->behind) * 1e9;
-    return at > 0 ? (uint64_t)at : 0; /* ns */
-}
-
-static int dml__event_row(const dml__trace_event *event)
-{
-    switch (event->kind) {
-    case DML__TRACE_OPERATION: return 1 + event->lane;
-    case DML__TRACE_STEP: return DML__TRACE_STEP_LANES + event->lane;
-    default: return 0;
-    }
-}
-
-static void dml__put_event(dml__trace_file *file, const dml__comm_job *job, const dml__trace_event *event)
-{
-    const uint64_t begin = dml__trace_time(job->trace, event->begin),
-                   end = dml__trace_time(job->trace, event->end);
-    const uint64_t time = end > begin ? end - begin : 0;
-    char title[256], call[DML__SIGNATURE_TEXT];
-    int count;
-    dml__event_title(event, title, sizeof title);
-    dml__put_trace(
-        file, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"ts\":%llu.%03u,\"dur\":%llu.%03u",
-        job->rank, dml__event_row(event), title, (unsigned long long)(begin / 1000), (unsigned)(begin % 1000),
-        (unsigned long long)(time / 1000), (unsigned)(time % 1000));
-    if (event->kind != DML__TRACE_SPAN) {
-        const uint64_t bytes = event->count * dml_dtype_size(event->signature.dtype);
-        dml__put_trace(file, ",\"args\":{\"call\":\"%s\",\"communicator\":%u,\"number\":%llu,\"bytes\":%llu",
-                       dml__signature_text(&event->signature, call), (unsigned)event->communicator,
-                       (unsigned long long)event->sequence, (unsigned long long)bytes);
-        if (event->algorithm >= 0)
-            dml__put_trace(file, ",\"algorithm\":\"%s\"", dml__algorithms(&count)[event->algorithm].name);
-        if (event->kind == DML__TRACE_STEP)
-            dml__put_trace(file, ",\"step\":%d", event->step);
-        else
-            dml__put_trace(file, ",\"waited_us\":%llu,\"status\":%d",
-                           (unsigned long long)(event->waited * 1e6), (int)event->status);
-        dml__put_trace(file, "}");
-    }
-    dml__put_trace(file, "}");
-}
-
-/* What rows are called: as many as have something in them. */
-static void dml__put_rows(dml__trace_file *file, const dml__comm_job *job)
-{
-    static const char *const kinds[] = { "operations", "steps", "compute" };
-    const dml__trace *trace = job->trace;
-    const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
-    int lanes[3] = { 0, 0, 0 };
-    for (uint64_t i = 0; i < kept; i++)
-        if (trace->events[i].lane >= lanes[trace->events[i].kind])
-            lanes[trace->events[i].kind] = trace->events[i].lane + 1;
-    dml__put_trace(file,
-                   "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}",
-                   job->rank, job->rank);
-    dml__put_trace(
-        file, ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
-        job->rank, job->rank);
-    for (int kind = 0; kind < 3; kind++)
-        for (int lane = 0; lane < lanes[kind]; lane++) {
-            dml__trace_event event;
-            memset(&event, 0, sizeof event);
-            event.kind = (dml__trace_kind)kind;
-            event.lane = lane;
-            dml__put_trace(
-                file,
-                ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
-                job->rank, dml__event_row(&event), kinds[kind]);
-        }
-}
-
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
-{
-    dml__trace *trace = job->trace;
-    dml__trace_file file;
-    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    file.failed = file.descriptor < 0;
-    file.used = 0;
-    if (!file.failed) {
-        const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
-        dml__put_trace(&file, "[\n");
-        dml__put_rows(&file, job);
-        for (uint64_t i = trace->count - kept; i < trace->count; i++)
-            dml__put_event(&file, job, &trace->events[i % trace->capacity]);
-        dml__put_trace(&file, "\n]\n");
-        dml__flush_trace(&file);
-    }
-    if (file.descriptor >= 0 && close(file.descriptor)) file.failed = true;
-    if (!file.failed) return DML_OK;
-    dml__log(&job->logger, DML_LOG_WARNING, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
-             strerror(errno));
-    return DML_ERROR_IO;
-}
-
-DML_API dml_status dml_comm_trace_write(dml_comm *comm)
-{
-    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
-    if (!comm->job->trace) return DML_ERROR_STATE;
-    dml__enter_job(comm->job);
-    const dml_status status = dml__write_trace(comm->job);
-    dml__leave_job(comm->job);
-    return status;
-}
-
-#endif
-
 /* ---- comm/store.c ---- */
 
 #ifndef DML_COMM_STORE_C
@@ -14728,7 +14732,6 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 }
 
 #endif
-DML__DRIVERS_END
 
 /* ---- comm/link.c ---- */
 
@@ -18151,6 +18154,692 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void)
 #endif
 
 #endif
+
+/* ---- comm/comm.c ---- */
+
+#ifndef DML_COMM_COMM_C
+#define DML_COMM_COMM_C
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The calls. */
+
+/* ---- after a fork, and after the end ---- */
+
+/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
+   that isn't there, and the connections are the parent's. Nothing may be touched. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
+{
+    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
+}
+
+DML__LOCAL bool dml__is_gone(const dml_comm *comm)
+{
+    return comm->closed || dml__is_copy(comm->job);
+}
+
+static const char *dml__gone_text(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    if (comm->closed)
+        snprintf(job->gone_error, sizeof job->gone_error,
+                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
+                 "trainer, or "
+                 "its context, first",
+                 job->rank);
+    else
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+            "one in each process",
+            job->rank, job->process, (long)getpid());
+    return job->gone_error;
+}
+
+/* ---- checking a call ---- */
+
+static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
+                                     dml_dtype dtype, dml_reduce_op reduce, int root)
+{
+    dml__comm_call call;
+    memset(&call, 0, sizeof call);
+    call.signature.operation = operation;
+    call.signature.dtype = dtype;
+    call.signature.reduce = reduce;
+    call.signature.root = root;
+    call.signature.count = count;
+    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
+    call.out = out;
+    return call;
+}
+
+static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
+{
+    char text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
+                         dml__signature_text(signature, text), what);
+}
+
+static bool dml__needs_root(dml__comm_operation operation)
+{
+    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
+           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER || dml__is_pair(operation);
+}
+
+/* Elements of the array that has a part for each rank: up to the end of the last. */
+static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call, const size_t *counts,
+                            const size_t *offsets)
+{
+    uint64_t end = 0;
+    if (!counts) return call->signature.count * (uint64_t)comm->size;
+    for (int r = 0; r < comm->size; r++)
+        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
+    return end;
+}
+
+/* How many elements of its two arrays a call touches at this rank. */
+static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint64_t *in, uint64_t *out)
+{
+    const bool root = comm->rank == call->signature.root;
+    const uint64_t one = call->counts ? call->counts[comm->rank] : call->signature.count;
+    const uint64_t all = dml__spread(comm, call, call->counts, call->offsets);
+    *in = 0;
+    *out = one;
+    switch (call->signature.operation) {
+    case DML__CALL_SCATTER: *in = root ? all : 0; break;
+    case DML__CALL_GATHER:
+        *in = one;
+        *out = root ? all : 0;
+        break;
+    case DML__CALL_ALL_GATHER:
+        *in = one;
+        *out = all;
+        break;
+    case DML__CALL_REDUCE_SCATTER: *in = all; break;
+    case DML__CALL_ALL_TO_ALL:
+        *in = call->in_counts ? dml__spread(comm, call, call->in_counts, call->in_offsets) : all;
+        *out = all;
+        break;
+    default: break;
+    }
+}
+
+/* Whether the two arrays lie apart, or one is this rank's own part of the other, or of all-to-all the other.
+ */
+static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_t in, uint64_t out)
+{
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    const uintptr_t a = (uintptr_t)call->in, b = (uintptr_t)call->out;
+    const uint64_t own =
+        (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
+    if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b && !call->in_counts;
+    return in > out ? b == a + own : in < out ? a == b + own : a == b;
+}
+
+static const char *dml__root_fault(const dml_comm *comm, const dml__comm_call *call)
+{
+    const int root = call->signature.root;
+    const dml__comm_operation operation = call->signature.operation;
+    if (operation == DML__CALL_RECEIVE && root == DML_ANY_SOURCE)
+        return comm->size > 1 ? NULL : "there is no other rank";
+    if (root < 0 || root >= comm->size) return "it must be a rank of the communicator";
+    return dml__is_pair(operation) && root == comm->rank ? "it must be another rank" : NULL;
+}
+
+static bool dml__parts_fit(int size, const size_t *counts, const size_t *offsets, uint64_t most)
+{
+    for (int r = 0; counts && r < size; r++)
+        if (counts[r] > most || offsets[r] > most - counts[r]) return false;
+    return true;
+}
+
+static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
+{
+    const uint64_t most = SIZE_MAX / 2 / element;
+    if (call->signature.count > most / (uint64_t)comm->size && !call->counts)
+        return "more than fits into memory";
+    if (!dml__parts_fit(comm->size, call->counts, call->offsets, most) ||
+        !dml__parts_fit(comm->size, call->in_counts, call->in_offsets, most))
+        return "more than fits into memory";
+    if (call->in_counts && call->in_counts[comm->rank] != call->counts[comm->rank])
+        return "what it has for itself and what it takes from itself must be as many elements";
+    return NULL;
+}
+
+/* The owners are working memory that the call's own steps write. */
+static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
+{
+    const size_t bytes = (size_t)call->signature.count * element;
+    const uintptr_t out = (uintptr_t)call->out;
+    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
+    if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
+    if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
+    if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
+    for (int i = 0; bytes && i < call->signature.root; i++) {
+        const uintptr_t leaf = (uintptr_t)call->leaves[i];
+        if (leaf % element) return "its arrays must begin at a multiple of the element's size";
+        if (leaf && leaf != out && leaf < out + bytes && out < leaf + bytes)
+            return "its output overlaps a leaf that it isn't";
+    }
+    return NULL;
+}
+
+/* NULL, or what is wrong. */
+static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
+{
+    const dml__signature *signature = &call->signature;
+    const size_t element = dml_dtype_size(signature->dtype);
+    uint64_t in, out;
+    if (!element) return "the dtype must be one of dml_dtype";
+    if (call->parts_missing) return "NULL for its counts";
+    if (signature->operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        const char *fault = dml__leaves_fault(call, element);
+        if (fault) return fault;
+    }
+    if ((unsigned)signature->reduce >= (unsigned)(DML__REDUCE_OP_COUNT + comm->function_count))
+        return "the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX, DML_PROD or what dml_comm_add_reduce "
+               "gave";
+    if (dml__needs_root(signature->operation)) {
+        const char *fault = dml__root_fault(comm, call);
+        if (fault) return fault;
+    }
+    if (dml__is_pair(signature->operation) && call->tag < 0 &&
+        (signature->operation == DML__CALL_SEND || call->tag != DML_ANY_TAG))
+        return "the tag must be 0 or more";
+    const char *fault = dml__size_fault(comm, call, element);
+    if (fault) return fault;
+    dml__extents(comm, call, &in, &out);
+    if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    if ((in && (uintptr_t)call->in % element) || (out && (uintptr_t)call->out % element))
+        return "its arrays must begin at a multiple of the element's size";
+    return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
+}
+
+static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
+{
+    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
+    call->reduction.dtype = call->signature.dtype;
+    call->reduction.op = call->signature.reduce;
+    call->reduction.isa = comm->job->isa;
+    call->priority = comm->priority;
+    if (custom < 0) return;
+    call->reduction.function = comm->functions[custom];
+    call->reduction.user = comm->function_users[custom];
+}
+
+/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+ */
+static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
+                                           void *out, const size_t *counts, const size_t *offsets,
+                                           dml_dtype dtype, dml_reduce_op op, int root)
+{
+    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    if (!comm || !counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.counts = counts;
+    call.offsets = offsets ? offsets : comm->offsets;
+    for (int r = 0; r < comm->size; r++) {
+        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
+        call.signature.count += counts[r];
+    }
+    return call;
+}
+
+/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
+static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
+                                              const size_t *in_offsets, dml_dtype dtype, void *out,
+                                              const size_t *out_counts, const size_t *out_offsets)
+{
+    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
+                                               dtype, DML_SUM, DML__BY_PARTS);
+    call.signature.count = 0;
+    if (call.parts_missing || !in_counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.in_counts = in_counts;
+    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
+    size_t offset = 0;
+    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
+        comm->offsets[comm->size + r] = offset;
+    return call;
+}
+
+static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
+                                            size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
+                                         total > 0x7fffffffu ? 0 : (int)total);
+    call.leaves = leaves;
+    call.owners = owners;
+    return call;
+}
+
+/* ---- starting and waiting ---- */
+
+static bool dml__request_done(dml__comm_job *job, void *user)
+{
+    (void)job;
+    return ((const dml_request *)user)->state != DML__REQUEST_ACTIVE;
+}
+
+/* With the turn. */
+static void dml__wait_for(dml__comm_job *job, dml_request *request)
+{
+    const double before = job->stats.waited_s;
+    request->waits++;
+    dml__wait_until(job, dml__request_done, request, -1);
+    request->waits--;
+    if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
+}
+
+/* With the turn. */
+static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
+{
+    dml__comm_job *job = comm->job;
+    char text[DML__SIGNATURE_TEXT];
+    if (job->transport) job->clock = dml__about_seconds();
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->error.status) return NULL;
+    const char *fault = dml__call_fault(comm, call);
+    if (fault) {
+        dml__bad_call(job, &call->signature, fault);
+        return NULL;
+    }
+    dml__set_reduction(comm, call);
+    dml_request *request = dml__start(comm, call, blocking);
+    if (!request)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_STATE,
+            "rank %d started %s while all %d requests were out: wait for those that were started, with "
+            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
+    return request;
+}
+
+static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
+{
+    if (!comm || dml__is_gone(comm)) return NULL;
+    dml__enter_job(comm->job);
+    dml_request *request = dml__start_checked(comm, call, false);
+    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+    dml__leave_job(comm->job);
+    return request;
+}
+
+static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
+{
+    if (!comm) return DML_ERROR_MEMORY;
+    dml__comm_job *job = comm->job;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
+    dml__enter_job(job);
+    dml_request *request = dml__start_checked(comm, call, true);
+    dml_status status = job->error.status;
+    if (request) {
+        dml__wait_for(job, request);
+        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
+        if (message) *message = request->message;
+        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return status;
+}
+
+/* Whether it is a place in job->requests. */
+static bool dml__is_own_request(const dml__comm_job *job, const dml_request *request)
+{
+    const uintptr_t offset = (uintptr_t)request - (uintptr_t)job->requests;
+    return offset < (uintptr_t)job->max_requests * sizeof *request && offset % sizeof *request == 0;
+}
+
+DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
+{
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
+    dml__enter_job(comm->job);
+    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
+        if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+        dml__keep_watch(comm->job);
+    }
+    const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
+    dml__leave_job(comm->job);
+    return done;
+}
+
+/* With the turn; what became of it. */
+static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_message *message)
+{
+    dml_status status = job->error.status;
+    if (request->state == DML__REQUEST_FREE)
+        return dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d waited twice for the same request",
+                             job->rank);
+    if (request->state == DML__REQUEST_DONE) status = request->status;
+    if (message) *message = request->message;
+    if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+    dml__free_request(job, request);
+    return status;
+}
+
+DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message)
+{
+    if (!comm || !request || dml__is_gone(comm)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml_status status;
+    dml__enter_job(job);
+    if (!dml__is_own_request(job, request)) {
+        status = dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                               "rank %d waited for a request that another communicator gave out", job->rank);
+    } else {
+        dml__wait_for(job, request);
+        status = dml__take_back(job, request, message);
+    }
+    dml__leave_job(job);
+    return status;
+}
+
+DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request)
+{
+    return dml_comm_wait_message(comm, request, NULL);
+}
+
+typedef struct dml__any {
+    dml_request **requests;
+    int count, found;
+} dml__any;
+
+static bool dml__any_done(dml__comm_job *job, void *user)
+{
+    dml__any *any = (dml__any *)user;
+    int waiting = 0;
+    for (any->found = 0; any->found < any->count; any->found++) {
+        const dml_request *request = any->requests[any->found];
+        if (!request) continue;
+        if (!dml__is_own_request(job, request) || request->state != DML__REQUEST_ACTIVE) return true;
+        waiting++;
+    }
+    return !waiting;
+}
+
+DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
+{
+    if (!comm || !requests || dml__is_gone(comm)) return -1;
+    dml__comm_job *job = comm->job;
+    dml__any any;
+    any.requests = requests;
+    any.count = count;
+    any.found = count;
+    int index = -1;
+    dml__enter_job(job);
+    job->waits_for_any = count > 1;
+    const bool ended = dml__wait_until(job, dml__any_done, &any, -1);
+    job->waits_for_any = false;
+    if (ended && any.found < count) {
+        if (!dml__is_own_request(job, requests[any.found])) {
+            dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                          "rank %d waited for a request that another communicator gave out", job->rank);
+        } else {
+            index = any.found;
+            const dml_status status = dml__take_back(job, requests[index], message);
+            if (status && message) message->source = -1;
+            requests[index] = NULL;
+        }
+    }
+    dml__leave_job(job);
+    return index;
+}
+
+DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+{
+    return dml_comm_wait_any_message(comm, requests, count, NULL);
+}
+
+DML_API dml_status dml_comm_wait_all(dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__wait_until(job, dml__none_active, NULL, -1);
+    for (int i = 0; job->requests && i < job->max_requests; i++)
+        if (job->requests[i].state != DML__REQUEST_FREE) dml__take_back(job, &job->requests[i], NULL);
+    dml__leave_job(job);
+    return dml_comm_status(comm);
+}
+
+DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request)
+{
+    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return false;
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const bool can = request->state == DML__REQUEST_ACTIVE && request->algorithm < 0 &&
+                     request->call.signature.operation == DML__CALL_RECEIVE && !request->flow_count &&
+                     (!job->engine || (!job->error.status && job->engine->cancel(job, request)));
+    if (can) {
+        dml__end_request(job, request, DML_OK);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return can;
+}
+
+typedef struct dml__probing {
+    dml_comm *comm;
+    int from, tag;
+    dml_message message;
+} dml__probing;
+
+static bool dml__probe_found(dml__comm_job *job, void *user)
+{
+    dml__probing *probing = (dml__probing *)user;
+    dml_comm *comm = probing->comm;
+    dml__frame frame;
+    int rank;
+    if (job->engine) return job->engine->probe(job, comm, probing->from, probing->tag, &probing->message);
+    if (!dml__find_stored(job, comm, probing->from, probing->tag, &rank, &frame)) return false;
+    probing->message.source = dml__group_rank(comm, rank);
+    probing->message.tag = frame.tag;
+    probing->message.count = (size_t)frame.signature.count;
+    probing->message.dtype = frame.signature.dtype;
+    return true;
+}
+
+DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message)
+{
+    if (!comm || dml__is_gone(comm)) return false;
+    dml__comm_job *job = comm->job;
+    dml__probing probing;
+    probing.comm = comm;
+    probing.from = from;
+    probing.tag = tag;
+    if (from < DML_ANY_SOURCE || from >= comm->size || !job->transport) return false;
+    dml__enter_job(job);
+    job->look_around = true;
+    dml__make_progress(job);
+    const bool found = dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + seconds);
+    if (found && message) *message = probing.message;
+    dml__leave_job(job);
+    return found;
+}
+
+/* ---- the calls themselves: X(name, parameters, arguments, what makes the call) ---- */
+
+/* Both forms of a call from one description of it. */
+#define DML__COMM_CALL(name, parameters, make)                                                               \
+    DML_API dml_status dml_comm_##name parameters                                                            \
+    {                                                                                                        \
+        dml__comm_call call = make;                                                                          \
+        return dml__call_now(comm, &call, NULL);                                                             \
+    }                                                                                                        \
+    DML_API dml_request *dml_comm_##name##_start parameters                                                  \
+    {                                                                                                        \
+        dml__comm_call call = make;                                                                          \
+        return dml__call_later(comm, &call);                                                                 \
+    }
+
+DML__COMM_CALL(all_reduce, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op),
+               dml__make_call(DML__CALL_ALL_REDUCE, NULL, data, count, dtype, op, 0))
+DML__COMM_CALL(all_reduce_leaves,
+               (dml_comm * comm, void *const *leaves, int64_t *owners, size_t total, void *out, size_t count,
+                dml_dtype dtype, dml_reduce_op op),
+               dml__make_leaves_call(leaves, owners, total, out, count, dtype, op))
+DML__COMM_CALL(reduce,
+               (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op, int root),
+               dml__make_call(DML__CALL_REDUCE, NULL, data, count, dtype, op, root))
+DML__COMM_CALL(broadcast, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, int root),
+               dml__make_call(DML__CALL_BROADCAST, NULL, data, count, dtype, DML_SUM, root))
+DML__COMM_CALL(scatter, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
+               dml__make_call(DML__CALL_SCATTER, in, out, count, dtype, DML_SUM, root))
+DML__COMM_CALL(gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
+               dml__make_call(DML__CALL_GATHER, in, out, count, dtype, DML_SUM, root))
+DML__COMM_CALL(all_gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
+               dml__make_call(DML__CALL_ALL_GATHER, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(reduce_scatter,
+               (dml_comm * comm, void *in, size_t count_per_rank, dml_dtype dtype, dml_reduce_op op,
+                void *out),
+               dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0))
+DML__COMM_CALL(all_to_all, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
+               dml__make_call(DML__CALL_ALL_TO_ALL, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(all_to_allv,
+               (dml_comm * comm, const void *in, const size_t *in_counts, const size_t *in_offsets,
+                dml_dtype dtype, void *out, const size_t *out_counts, const size_t *out_offsets),
+               dml__make_exchange_call(comm, in, in_counts, in_offsets, dtype, out, out_counts, out_offsets))
+DML__COMM_CALL(barrier, (dml_comm * comm),
+               dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0))
+DML__COMM_CALL(scatterv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out, int root),
+               dml__make_parts_call(comm, DML__CALL_SCATTER, in, out, counts, offsets, dtype, DML_SUM, root))
+DML__COMM_CALL(gatherv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out, int root),
+               dml__make_parts_call(comm, DML__CALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, root))
+DML__COMM_CALL(all_gatherv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out),
+               dml__make_parts_call(comm, DML__CALL_ALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, 0))
+DML__COMM_CALL(reduce_scatterv,
+               (dml_comm * comm, void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                dml_reduce_op op, void *out),
+               dml__make_parts_call(comm, DML__CALL_REDUCE_SCATTER, in, out, counts, offsets, dtype, op, 0))
+
+#undef DML__COMM_CALL
+
+static dml__comm_call dml__make_pair(dml__comm_operation operation, const void *data, size_t count,
+                                     dml_dtype dtype, int other, int tag)
+{
+    dml__comm_call call =
+        dml__make_call(operation, NULL, (void *)(uintptr_t)data, count, dtype, DML_SUM, other);
+    call.tag = tag;
+    return call;
+}
+
+DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to,
+                                 int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
+    return dml__call_now(comm, &call, NULL);
+}
+
+DML_API dml_request *dml_comm_send_start(dml_comm *comm, const void *data, size_t count, dml_dtype dtype,
+                                         int to, int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
+    return dml__call_later(comm, &call);
+}
+
+DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from,
+                                    int tag, dml_message *message)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
+    return dml__call_now(comm, &call, message);
+}
+
+DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                            int from, int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
+    return dml__call_later(comm, &call);
+}
+
+/* ---- what a communicator says of itself ---- */
+
+DML_API dml_status dml_comm_status(const dml_comm *comm)
+{
+    if (!comm) return DML_ERROR_MEMORY;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
+    dml__mutex_lock(&comm->job->mutex);
+    const dml_status status = comm->job->error.status;
+    dml__mutex_unlock(&comm->job->mutex);
+    return status;
+}
+
+DML_API const char *dml_comm_error(const dml_comm *comm)
+{
+    if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (dml__is_gone(comm)) return dml__gone_text(comm);
+    return dml_comm_status(comm) ? comm->job->error.text : "";
+}
+
+DML_API int dml_comm_culprit(const dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
+    return dml__group_rank(comm, comm->job->culprit);
+}
+
+DML_API int dml_comm_rank(const dml_comm *comm)
+{
+    return comm ? comm->rank : 0;
+}
+
+DML_API int dml_comm_world_size(const dml_comm *comm)
+{
+    return comm ? comm->size : 1;
+}
+
+DML_API int dml_comm_strangers(const dml_comm *comm)
+{
+    return comm ? comm->job->strangers : 0;
+}
+
+DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
+{
+    if (!stats) return;
+    memset(stats, 0, sizeof *stats);
+    if (!comm || dml__is_gone(comm)) return;
+    dml__enter_job(comm->job);
+    *stats = comm->job->stats;
+    stats->strangers = comm->job->strangers;
+    dml__leave_job(comm->job);
+}
+
+DML_API void dml_comm_outlive(dml_comm *comm)
+{
+    if (!comm || dml__is_gone(comm)) return;
+    dml__enter_job(comm->job);
+    comm->job->outlives = true;
+    comm->patient = true;
+    dml__leave_job(comm->job);
+}
+
+DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
+{
+    if (comm) comm->priority = priority;
+}
+
+DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user)
+{
+    const int none = DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS;
+    if (!comm || !function || comm->function_count == DML__MOST_FUNCTIONS) return (dml_reduce_op)none;
+    comm->functions[comm->function_count] = function;
+    comm->function_users[comm->function_count] = user;
+    return (dml_reduce_op)(DML__REDUCE_OP_COUNT + comm->function_count++);
+}
+
+#endif
 DML__DRIVERS_BEGIN
 
 /* ---- comm/open.c ---- */
@@ -18866,692 +19555,6 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
     return status;
-}
-
-#endif
-
-/* ---- comm/comm.c ---- */
-
-#ifndef DML_COMM_COMM_C
-#define DML_COMM_COMM_C
-
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-/* The calls. */
-
-/* ---- after a fork, and after the end ---- */
-
-/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
-   that isn't there, and the connections are the parent's. Nothing may be touched. */
-DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
-{
-    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
-}
-
-DML__LOCAL bool dml__is_gone(const dml_comm *comm)
-{
-    return comm->closed || dml__is_copy(comm->job);
-}
-
-static const char *dml__gone_text(const dml_comm *comm)
-{
-    dml__comm_job *job = comm->job;
-    if (comm->closed)
-        snprintf(job->gone_error, sizeof job->gone_error,
-                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
-                 "trainer, or "
-                 "its context, first",
-                 job->rank);
-    else
-        snprintf(
-            job->gone_error, sizeof job->gone_error,
-            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
-            "one in each process",
-            job->rank, job->process, (long)getpid());
-    return job->gone_error;
-}
-
-/* ---- checking a call ---- */
-
-static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
-                                     dml_dtype dtype, dml_reduce_op reduce, int root)
-{
-    dml__comm_call call;
-    memset(&call, 0, sizeof call);
-    call.signature.operation = operation;
-    call.signature.dtype = dtype;
-    call.signature.reduce = reduce;
-    call.signature.root = root;
-    call.signature.count = count;
-    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
-    call.out = out;
-    return call;
-}
-
-static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
-{
-    char text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
-                         dml__signature_text(signature, text), what);
-}
-
-static bool dml__needs_root(dml__comm_operation operation)
-{
-    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
-           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER || dml__is_pair(operation);
-}
-
-/* Elements of the array that has a part for each rank: up to the end of the last. */
-static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call, const size_t *counts,
-                            const size_t *offsets)
-{
-    uint64_t end = 0;
-    if (!counts) return call->signature.count * (uint64_t)comm->size;
-    for (int r = 0; r < comm->size; r++)
-        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
-    return end;
-}
-
-/* How many elements of its two arrays a call touches at this rank. */
-static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint64_t *in, uint64_t *out)
-{
-    const bool root = comm->rank == call->signature.root;
-    const uint64_t one = call->counts ? call->counts[comm->rank] : call->signature.count;
-    const uint64_t all = dml__spread(comm, call, call->counts, call->offsets);
-    *in = 0;
-    *out = one;
-    switch (call->signature.operation) {
-    case DML__CALL_SCATTER: *in = root ? all : 0; break;
-    case DML__CALL_GATHER:
-        *in = one;
-        *out = root ? all : 0;
-        break;
-    case DML__CALL_ALL_GATHER:
-        *in = one;
-        *out = all;
-        break;
-    case DML__CALL_REDUCE_SCATTER: *in = all; break;
-    case DML__CALL_ALL_TO_ALL:
-        *in = call->in_counts ? dml__spread(comm, call, call->in_counts, call->in_offsets) : all;
-        *out = all;
-        break;
-    default: break;
-    }
-}
-
-/* Whether the two arrays lie apart, or one is this rank's own part of the other, or of all-to-all the other.
- */
-static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_t in, uint64_t out)
-{
-    const size_t element = dml_dtype_size(call->signature.dtype);
-    const uintptr_t a = (uintptr_t)call->in, b = (uintptr_t)call->out;
-    const uint64_t own =
-        (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
-    if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b && !call->in_counts;
-    return in > out ? b == a + own : in < out ? a == b + own : a == b;
-}
-
-static const char *dml__root_fault(const dml_comm *comm, const dml__comm_call *call)
-{
-    const int root = call->signature.root;
-    const dml__comm_operation operation = call->signature.operation;
-    if (operation == DML__CALL_RECEIVE && root == DML_ANY_SOURCE)
-        return comm->size > 1 ? NULL : "there is no other rank";
-    if (root < 0 || root >= comm->size) return "it must be a rank of the communicator";
-    return dml__is_pair(operation) && root == comm->rank ? "it must be another rank" : NULL;
-}
-
-static bool dml__parts_fit(int size, const size_t *counts, const size_t *offsets, uint64_t most)
-{
-    for (int r = 0; counts && r < size; r++)
-        if (counts[r] > most || offsets[r] > most - counts[r]) return false;
-    return true;
-}
-
-static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
-{
-    const uint64_t most = SIZE_MAX / 2 / element;
-    if (call->signature.count > most / (uint64_t)comm->size && !call->counts)
-        return "more than fits into memory";
-    if (!dml__parts_fit(comm->size, call->counts, call->offsets, most) ||
-        !dml__parts_fit(comm->size, call->in_counts, call->in_offsets, most))
-        return "more than fits into memory";
-    if (call->in_counts && call->in_counts[comm->rank] != call->counts[comm->rank])
-        return "what it has for itself and what it takes from itself must be as many elements";
-    return NULL;
-}
-
-/* The owners are working memory that the call's own steps write. */
-static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
-{
-    const size_t bytes = (size_t)call->signature.count * element;
-    const uintptr_t out = (uintptr_t)call->out;
-    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
-    if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
-    if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
-    if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
-    for (int i = 0; bytes && i < call->signature.root; i++) {
-        const uintptr_t leaf = (uintptr_t)call->leaves[i];
-        if (leaf % element) return "its arrays must begin at a multiple of the element's size";
-        if (leaf && leaf != out && leaf < out + bytes && out < leaf + bytes)
-            return "its output overlaps a leaf that it isn't";
-    }
-    return NULL;
-}
-
-/* NULL, or what is wrong. */
-static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
-{
-    const dml__signature *signature = &call->signature;
-    const size_t element = dml_dtype_size(signature->dtype);
-    uint64_t in, out;
-    if (!element) return "the dtype must be one of dml_dtype";
-    if (call->parts_missing) return "NULL for its counts";
-    if (signature->operation == DML__CALL_ALL_REDUCE_LEAVES) {
-        const char *fault = dml__leaves_fault(call, element);
-        if (fault) return fault;
-    }
-    if ((unsigned)signature->reduce >= (unsigned)(DML__REDUCE_OP_COUNT + comm->function_count))
-        return "the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX, DML_PROD or what dml_comm_add_reduce "
-               "gave";
-    if (dml__needs_root(signature->operation)) {
-        const char *fault = dml__root_fault(comm, call);
-        if (fault) return fault;
-    }
-    if (dml__is_pair(signature->operation) && call->tag < 0 &&
-        (signature->operation == DML__CALL_SEND || call->tag != DML_ANY_TAG))
-        return "the tag must be 0 or more";
-    const char *fault = dml__size_fault(comm, call, element);
-    if (fault) return fault;
-    dml__extents(comm, call, &in, &out);
-    if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
-    if ((in && (uintptr_t)call->in % element) || (out && (uintptr_t)call->out % element))
-        return "its arrays must begin at a multiple of the element's size";
-    return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
-}
-
-static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
-{
-    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
-    call->reduction.dtype = call->signature.dtype;
-    call->reduction.op = call->signature.reduce;
-    call->reduction.isa = comm->job->isa;
-    call->priority = comm->priority;
-    if (custom < 0) return;
-    call->reduction.function = comm->functions[custom];
-    call->reduction.user = comm->function_users[custom];
-}
-
-/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
- */
-static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
-                                           void *out, const size_t *counts, const size_t *offsets,
-                                           dml_dtype dtype, dml_reduce_op op, int root)
-{
-    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
-    if (!comm || !counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.counts = counts;
-    call.offsets = offsets ? offsets : comm->offsets;
-    for (int r = 0; r < comm->size; r++) {
-        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
-        call.signature.count += counts[r];
-    }
-    return call;
-}
-
-/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
-static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
-                                              const size_t *in_offsets, dml_dtype dtype, void *out,
-                                              const size_t *out_counts, const size_t *out_offsets)
-{
-    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
-                                               dtype, DML_SUM, DML__BY_PARTS);
-    call.signature.count = 0;
-    if (call.parts_missing || !in_counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.in_counts = in_counts;
-    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
-    size_t offset = 0;
-    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
-        comm->offsets[comm->size + r] = offset;
-    return call;
-}
-
-static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
-                                            size_t count, dml_dtype dtype, dml_reduce_op op)
-{
-    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
-                                         total > 0x7fffffffu ? 0 : (int)total);
-    call.leaves = leaves;
-    call.owners = owners;
-    return call;
-}
-
-/* ---- starting and waiting ---- */
-
-static bool dml__request_done(dml__comm_job *job, void *user)
-{
-    (void)job;
-    return ((const dml_request *)user)->state != DML__REQUEST_ACTIVE;
-}
-
-/* With the turn. */
-static void dml__wait_for(dml__comm_job *job, dml_request *request)
-{
-    const double before = job->stats.waited_s;
-    request->waits++;
-    dml__wait_until(job, dml__request_done, request, -1);
-    request->waits--;
-    if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
-}
-
-/* With the turn. */
-static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
-{
-    dml__comm_job *job = comm->job;
-    char text[DML__SIGNATURE_TEXT];
-    if (job->transport) job->clock = dml__about_seconds();
-    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
-    if (job->error.status) return NULL;
-    const char *fault = dml__call_fault(comm, call);
-    if (fault) {
-        dml__bad_call(job, &call->signature, fault);
-        return NULL;
-    }
-    dml__set_reduction(comm, call);
-    dml_request *request = dml__start(comm, call, blocking);
-    if (!request)
-        dml__job_fail(
-            job, job->rank, DML_ERROR_STATE,
-            "rank %d started %s while all %d requests were out: wait for those that were started, with "
-            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
-            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
-    return request;
-}
-
-static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
-{
-    if (!comm || dml__is_gone(comm)) return NULL;
-    dml__enter_job(comm->job);
-    dml_request *request = dml__start_checked(comm, call, false);
-    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-    dml__leave_job(comm->job);
-    return request;
-}
-
-static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
-{
-    if (!comm) return DML_ERROR_MEMORY;
-    dml__comm_job *job = comm->job;
-    if (dml__is_gone(comm)) return DML_ERROR_STATE;
-    dml__enter_job(job);
-    dml_request *request = dml__start_checked(comm, call, true);
-    dml_status status = job->error.status;
-    if (request) {
-        dml__wait_for(job, request);
-        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
-        if (message) *message = request->message;
-        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
-        dml__free_request(job, request);
-    }
-    dml__leave_job(job);
-    return status;
-}
-
-/* Whether it is a place in job->requests. */
-static bool dml__is_own_request(const dml__comm_job *job, const dml_request *request)
-{
-    const uintptr_t offset = (uintptr_t)request - (uintptr_t)job->requests;
-    return offset < (uintptr_t)job->max_requests * sizeof *request && offset % sizeof *request == 0;
-}
-
-DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
-{
-    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
-    dml__enter_job(comm->job);
-    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
-        if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-        dml__keep_watch(comm->job);
-    }
-    const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
-    dml__leave_job(comm->job);
-    return done;
-}
-
-/* With the turn; what became of it. */
-static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_message *message)
-{
-    dml_status status = job->error.status;
-    if (request->state == DML__REQUEST_FREE)
-        return dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d waited twice for the same request",
-                             job->rank);
-    if (request->state == DML__REQUEST_DONE) status = request->status;
-    if (message) *message = request->message;
-    if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
-    dml__free_request(job, request);
-    return status;
-}
-
-DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message)
-{
-    if (!comm || !request || dml__is_gone(comm)) return dml_comm_status(comm);
-    dml__comm_job *job = comm->job;
-    dml_status status;
-    dml__enter_job(job);
-    if (!dml__is_own_request(job, request)) {
-        status = dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
-                               "rank %d waited for a request that another communicator gave out", job->rank);
-    } else {
-        dml__wait_for(job, request);
-        status = dml__take_back(job, request, message);
-    }
-    dml__leave_job(job);
-    return status;
-}
-
-DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request)
-{
-    return dml_comm_wait_message(comm, request, NULL);
-}
-
-typedef struct dml__any {
-    dml_request **requests;
-    int count, found;
-} dml__any;
-
-static bool dml__any_done(dml__comm_job *job, void *user)
-{
-    dml__any *any = (dml__any *)user;
-    int waiting = 0;
-    for (any->found = 0; any->found < any->count; any->found++) {
-        const dml_request *request = any->requests[any->found];
-        if (!request) continue;
-        if (!dml__is_own_request(job, request) || request->state != DML__REQUEST_ACTIVE) return true;
-        waiting++;
-    }
-    return !waiting;
-}
-
-DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
-{
-    if (!comm || !requests || dml__is_gone(comm)) return -1;
-    dml__comm_job *job = comm->job;
-    dml__any any;
-    any.requests = requests;
-    any.count = count;
-    any.found = count;
-    int index = -1;
-    dml__enter_job(job);
-    job->waits_for_any = count > 1;
-    const bool ended = dml__wait_until(job, dml__any_done, &any, -1);
-    job->waits_for_any = false;
-    if (ended && any.found < count) {
-        if (!dml__is_own_request(job, requests[any.found])) {
-            dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
-                          "rank %d waited for a request that another communicator gave out", job->rank);
-        } else {
-            index = any.found;
-            const dml_status status = dml__take_back(job, requests[index], message);
-            if (status && message) message->source = -1;
-            requests[index] = NULL;
-        }
-    }
-    dml__leave_job(job);
-    return index;
-}
-
-DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
-{
-    return dml_comm_wait_any_message(comm, requests, count, NULL);
-}
-
-DML_API dml_status dml_comm_wait_all(dml_comm *comm)
-{
-    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
-    dml__comm_job *job = comm->job;
-    dml__enter_job(job);
-    dml__wait_until(job, dml__none_active, NULL, -1);
-    for (int i = 0; job->requests && i < job->max_requests; i++)
-        if (job->requests[i].state != DML__REQUEST_FREE) dml__take_back(job, &job->requests[i], NULL);
-    dml__leave_job(job);
-    return dml_comm_status(comm);
-}
-
-DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request)
-{
-    if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return false;
-    dml__comm_job *job = comm->job;
-    dml__enter_job(job);
-    const bool can = request->state == DML__REQUEST_ACTIVE && request->algorithm < 0 &&
-                     request->call.signature.operation == DML__CALL_RECEIVE && !request->flow_count &&
-                     (!job->engine || (!job->error.status && job->engine->cancel(job, request)));
-    if (can) {
-        dml__end_request(job, request, DML_OK);
-        dml__free_request(job, request);
-    }
-    dml__leave_job(job);
-    return can;
-}
-
-typedef struct dml__probing {
-    dml_comm *comm;
-    int from, tag;
-    dml_message message;
-} dml__probing;
-
-static bool dml__probe_found(dml__comm_job *job, void *user)
-{
-    dml__probing *probing = (dml__probing *)user;
-    dml_comm *comm = probing->comm;
-    dml__frame frame;
-    int rank;
-    if (job->engine) return job->engine->probe(job, comm, probing->from, probing->tag, &probing->message);
-    if (!dml__find_stored(job, comm, probing->from, probing->tag, &rank, &frame)) return false;
-    probing->message.source = dml__group_rank(comm, rank);
-    probing->message.tag = frame.tag;
-    probing->message.count = (size_t)frame.signature.count;
-    probing->message.dtype = frame.signature.dtype;
-    return true;
-}
-
-DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message)
-{
-    if (!comm || dml__is_gone(comm)) return false;
-    dml__comm_job *job = comm->job;
-    dml__probing probing;
-    probing.comm = comm;
-    probing.from = from;
-    probing.tag = tag;
-    if (from < DML_ANY_SOURCE || from >= comm->size || !job->transport) return false;
-    dml__enter_job(job);
-    job->look_around = true;
-    dml__make_progress(job);
-    const bool found = dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + seconds);
-    if (found && message) *message = probing.message;
-    dml__leave_job(job);
-    return found;
-}
-
-/* ---- the calls themselves: X(name, parameters, arguments, what makes the call) ---- */
-
-/* Both forms of a call from one description of it. */
-#define DML__COMM_CALL(name, parameters, make)                                                               \
-    DML_API dml_status dml_comm_##name parameters                                                            \
-    {                                                                                                        \
-        dml__comm_call call = make;                                                                          \
-        return dml__call_now(comm, &call, NULL);                                                             \
-    }                                                                                                        \
-    DML_API dml_request *dml_comm_##name##_start parameters                                                  \
-    {                                                                                                        \
-        dml__comm_call call = make;                                                                          \
-        return dml__call_later(comm, &call);                                                                 \
-    }
-
-DML__COMM_CALL(all_reduce, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op),
-               dml__make_call(DML__CALL_ALL_REDUCE, NULL, data, count, dtype, op, 0))
-DML__COMM_CALL(all_reduce_leaves,
-               (dml_comm * comm, void *const *leaves, int64_t *owners, size_t total, void *out, size_t count,
-                dml_dtype dtype, dml_reduce_op op),
-               dml__make_leaves_call(leaves, owners, total, out, count, dtype, op))
-DML__COMM_CALL(reduce,
-               (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op, int root),
-               dml__make_call(DML__CALL_REDUCE, NULL, data, count, dtype, op, root))
-DML__COMM_CALL(broadcast, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, int root),
-               dml__make_call(DML__CALL_BROADCAST, NULL, data, count, dtype, DML_SUM, root))
-DML__COMM_CALL(scatter, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
-               dml__make_call(DML__CALL_SCATTER, in, out, count, dtype, DML_SUM, root))
-DML__COMM_CALL(gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
-               dml__make_call(DML__CALL_GATHER, in, out, count, dtype, DML_SUM, root))
-DML__COMM_CALL(all_gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
-               dml__make_call(DML__CALL_ALL_GATHER, in, out, count, dtype, DML_SUM, 0))
-DML__COMM_CALL(reduce_scatter,
-               (dml_comm * comm, void *in, size_t count_per_rank, dml_dtype dtype, dml_reduce_op op,
-                void *out),
-               dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0))
-DML__COMM_CALL(all_to_all, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
-               dml__make_call(DML__CALL_ALL_TO_ALL, in, out, count, dtype, DML_SUM, 0))
-DML__COMM_CALL(all_to_allv,
-               (dml_comm * comm, const void *in, const size_t *in_counts, const size_t *in_offsets,
-                dml_dtype dtype, void *out, const size_t *out_counts, const size_t *out_offsets),
-               dml__make_exchange_call(comm, in, in_counts, in_offsets, dtype, out, out_counts, out_offsets))
-DML__COMM_CALL(barrier, (dml_comm * comm),
-               dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0))
-DML__COMM_CALL(scatterv,
-               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
-                void *out, int root),
-               dml__make_parts_call(comm, DML__CALL_SCATTER, in, out, counts, offsets, dtype, DML_SUM, root))
-DML__COMM_CALL(gatherv,
-               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
-                void *out, int root),
-               dml__make_parts_call(comm, DML__CALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, root))
-DML__COMM_CALL(all_gatherv,
-               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
-                void *out),
-               dml__make_parts_call(comm, DML__CALL_ALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, 0))
-DML__COMM_CALL(reduce_scatterv,
-               (dml_comm * comm, void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
-                dml_reduce_op op, void *out),
-               dml__make_parts_call(comm, DML__CALL_REDUCE_SCATTER, in, out, counts, offsets, dtype, op, 0))
-
-#undef DML__COMM_CALL
-
-static dml__comm_call dml__make_pair(dml__comm_operation operation, const void *data, size_t count,
-                                     dml_dtype dtype, int other, int tag)
-{
-    dml__comm_call call =
-        dml__make_call(operation, NULL, (void *)(uintptr_t)data, count, dtype, DML_SUM, other);
-    call.tag = tag;
-    return call;
-}
-
-DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to,
-                                 int tag)
-{
-    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
-    return dml__call_now(comm, &call, NULL);
-}
-
-DML_API dml_request *dml_comm_send_start(dml_comm *comm, const void *data, size_t count, dml_dtype dtype,
-                                         int to, int tag)
-{
-    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
-    return dml__call_later(comm, &call);
-}
-
-DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from,
-                                    int tag, dml_message *message)
-{
-    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
-    return dml__call_now(comm, &call, message);
-}
-
-DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
-                                            int from, int tag)
-{
-    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
-    return dml__call_later(comm, &call);
-}
-
-/* ---- what a communicator says of itself ---- */
-
-DML_API dml_status dml_comm_status(const dml_comm *comm)
-{
-    if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_gone(comm)) return DML_ERROR_STATE;
-    dml__mutex_lock(&comm->job->mutex);
-    const dml_status status = comm->job->error.status;
-    dml__mutex_unlock(&comm->job->mutex);
-    return status;
-}
-
-DML_API const char *dml_comm_error(const dml_comm *comm)
-{
-    if (!comm) return dml_status_string(DML_ERROR_MEMORY);
-    if (dml__is_gone(comm)) return dml__gone_text(comm);
-    return dml_comm_status(comm) ? comm->job->error.text : "";
-}
-
-DML_API int dml_comm_culprit(const dml_comm *comm)
-{
-    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
-    return dml__group_rank(comm, comm->job->culprit);
-}
-
-DML_API int dml_comm_rank(const dml_comm *comm)
-{
-    return comm ? comm->rank : 0;
-}
-
-DML_API int dml_comm_world_size(const dml_comm *comm)
-{
-    return comm ? comm->size : 1;
-}
-
-DML_API int dml_comm_strangers(const dml_comm *comm)
-{
-    return comm ? comm->job->strangers : 0;
-}
-
-DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
-{
-    if (!stats) return;
-    memset(stats, 0, sizeof *stats);
-    if (!comm || dml__is_gone(comm)) return;
-    dml__enter_job(comm->job);
-    *stats = comm->job->stats;
-    stats->strangers = comm->job->strangers;
-    dml__leave_job(comm->job);
-}
-
-DML_API void dml_comm_outlive(dml_comm *comm)
-{
-    if (!comm || dml__is_gone(comm)) return;
-    dml__enter_job(comm->job);
-    comm->job->outlives = true;
-    comm->patient = true;
-    dml__leave_job(comm->job);
-}
-
-DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
-{
-    if (comm) comm->priority = priority;
-}
-
-DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user)
-{
-    const int none = DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS;
-    if (!comm || !function || comm->function_count == DML__MOST_FUNCTIONS) return (dml_reduce_op)none;
-    comm->functions[comm->function_count] = function;
-    comm->function_users[comm->function_count] = user;
-    return (dml_reduce_op)(DML__REDUCE_OP_COUNT + comm->function_count++);
 }
 
 #endif

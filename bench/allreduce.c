@@ -1,6 +1,6 @@
 /* allreduce: how fast are the collectives between ranks of this machine, beside Open MPI, Gloo and a bare
-   exchange of as many bytes? It says which steps a call takes, which the library keeps to itself, so it is
-   built with the sources of src/. */
+   exchange of as many bytes? It says which steps a call takes, which the library keeps to itself, so it
+   holds the implementation (see the Makefile). */
 #include "base/clock.h" /* first: it asks the system headers for POSIX */
 #include "comm/choice.h"
 #include "comm/job.h"

@@ -1,7 +1,7 @@
 /* choice: is the algorithm that is chosen the best one? Every algorithm of a collective is timed in turn with
    the others, so that whatever else the machine does slows all of them down alike, beside its price. It asks
-   which one is chosen and for what price, which the library keeps to itself, so it is built with the sources
-   of src/. */
+   which one is chosen and for what price, which the library keeps to itself, so it holds the implementation
+   (see the Makefile). */
 #include "base/clock.h" /* first: it asks the system headers for POSIX */
 #include "comm/algorithms.h"
 #include "comm/choice.h"

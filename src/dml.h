@@ -112,13 +112,13 @@
 DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
-#include "base/dtype.c"
 #include "base/memory.c"
 #include "base/logger.c"
-#include "base/clock.c"
 #include "base/cpu.c"
 #include "base/cpu_bf16.c"
 DML__DRIVERS_END
+#include "base/dtype.c"
+#include "base/clock.c"
 #include "base/float16.c"
 #include "base/philox.c"
 #include "base/os_thread.c"

@@ -39,15 +39,23 @@
 
 #ifdef DML_IMPLEMENTATION
 
+/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no function
+   into one that is compiled otherwise. */
+#include "base/memory.h"
+#include "comm/schedule.h"
+#include "comm/algorithms.h"
+#include "comm/settings.h"
+#include "comm/nccl_engine.h"
+
 DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
-#include "base/dtype.c"
 #include "base/memory.c"
 #include "base/logger.c"
-#include "base/clock.c"
 #include "base/cpu.c"
 DML__DRIVERS_END
+#include "base/dtype.c"
+#include "base/clock.c"
 #include "base/float16.c"
 #include "base/os_thread.c"
 #include "net/sha256.c"
@@ -73,22 +81,22 @@ DML__DRIVERS_BEGIN
 #include "comm/butterfly.c"
 #include "comm/bruck.c"
 #include "comm/direct.c"
-#include "comm/algorithms.c"
 #include "comm/price_group.c"
 #include "comm/price.c"
-#include "comm/choice_table.c"
 #include "comm/measure.c"
-#include "comm/choice.c"
 DML__DRIVERS_END
+#include "comm/algorithms.c"
+#include "comm/choice_table.c"
+#include "comm/choice.c"
 #include "comm/reduce_op.c"
 #include "comm/leaves.c"
 DML__DRIVERS_BEGIN
 #include "comm/settings.c"
-#include "comm/failure.c"
 #include "comm/trace.c"
+DML__DRIVERS_END
+#include "comm/failure.c"
 #include "comm/store.c"
 #include "comm/pair.c"
-DML__DRIVERS_END
 #include "comm/link.c"
 #include "comm/short.c"
 #include "comm/operation.c"
@@ -96,9 +104,9 @@ DML__DRIVERS_END
 #include "comm/nccl_engine.c"
 #include "comm/mpi_engine_calls.c"
 #include "comm/mpi_engine.c"
+#include "comm/comm.c"
 DML__DRIVERS_BEGIN
 #include "comm/open.c"
-#include "comm/comm.c"
 #include "comm/describe.c"
 #include "base/json.c"
 #include "dist/cluster.c"
