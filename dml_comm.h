@@ -1392,8 +1392,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 
 #ifdef DML_IMPLEMENTATION
 
-/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no function
-   into one that is compiled otherwise. */
+/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no
+   function into one that is compiled otherwise. */
 
 /* ---- base/memory.h ---- */
 

@@ -39,8 +39,8 @@
 
 #ifdef DML_IMPLEMENTATION
 
-/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no function
-   into one that is compiled otherwise. */
+/* Headers whose functions each call goes through, before one of the drivers includes them: gcc inlines no
+   function into one that is compiled otherwise. */
 #include "base/memory.h"
 #include "comm/schedule.h"
 #include "comm/algorithms.h"
