@@ -87,6 +87,12 @@ static void random_graphs_of_all_ops(void)
     }
 }
 
+/* Of one kind of op: a launch takes long where it isn't the CPU's. */
+static unsigned random_graphs_here(void)
+{
+    return slow_here() || TEST_EMULATOR ? 2 : cpu_here() ? 100 : 25;
+}
+
 /* Mostly ops that may work in place, on inputs, parameters and each other, views between them; what comes out
    is sometimes such an op itself. */
 static dml_node *random_elementwise(dml_graph *g)
@@ -133,10 +139,7 @@ static dml_node *random_elementwise(dml_graph *g)
 static void random_graphs_of_elements(void)
 {
     const model m = { "random elementwise graph", random_elementwise, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2
-                                        : cpu_here()                 ? 100
-                                                                     : 25);
-         graph_seed++) {
+    for (graph_seed = 1; graph_seed <= random_graphs_here(); graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
@@ -172,10 +175,7 @@ static dml_node *random_residual(dml_graph *g)
 static void random_residual_networks(void)
 {
     const model m = { "random residual network", random_residual, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2
-                                        : cpu_here()                 ? 100
-                                                                     : 25);
-         graph_seed++) {
+    for (graph_seed = 1; graph_seed <= random_graphs_here(); graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
