@@ -1973,6 +1973,9 @@ typedef struct dml__transport_calls {
     /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
        waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
     bool (*crowded)(dml__transport *transport);
+    /* How many seconds ago that rank's system last confirmed anything, while something is on its way to it;
+       -1: nothing is. NULL: nothing ever is for long, or nobody knows. */
+    double (*confirmed)(const dml__transport *transport, int rank);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -2160,6 +2163,10 @@ typedef struct dml__socket_calls {
     int (*error)(int fd); /* SO_ERROR: of a connect that has ended; -1 if it can't be had */
     int (*own_address)(int fd, struct sockaddr *address, socklen_t *bytes);
     int (*poll)(struct pollfd *polls, nfds_t count, int milliseconds);
+    /* How many seconds ago the other end's system last confirmed anything, while something is on its way to
+       it; -1: nothing is (what can't go since the other end takes nothing isn't on its way), or nobody knows.
+     */
+    double (*confirmed)(int fd);
     ssize_t (*send)(int fd, const struct msghdr *message, int flags);
     ssize_t (*receive)(int fd, struct msghdr *message, int flags);
     int (*shutdown)(int fd); /* nothing more will be sent: the other end is told after what has been */
@@ -5242,6 +5249,19 @@ static int dml__system_own_address(int fd, struct sockaddr *address, socklen_t *
     return getsockname(fd, address, bytes);
 }
 
+static double dml__system_confirmed(int fd)
+{
+#if defined __linux__ && defined TCP_INFO
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    const bool in_flight = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0;
+    return in_flight ? info.tcpi_last_ack_recv * 1e-3 : -1;
+#else
+    (void)fd;
+    return -1;
+#endif
+}
+
 static int dml__system_shutdown(int fd)
 {
     return shutdown(fd, SHUT_WR);
@@ -5285,6 +5305,7 @@ DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
         dml__system_error,
         dml__system_own_address,
         poll,
+        dml__system_confirmed,
         sendmsg,
         recvmsg,
         dml__system_shutdown,
@@ -6143,6 +6164,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         NULL,
         dml__local_crowded,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -7543,6 +7565,13 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+static double dml__shm_confirmed(const dml__transport *transport, int rank)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    const bool below = !shm->pairs[rank].memory && shm->below->calls->confirmed;
+    return below ? shm->below->calls->confirmed(shm->below, rank) : -1;
+}
+
 static bool dml__shm_crowded(dml__transport *transport)
 {
     const dml__shm *shm = dml__shm_of(transport);
@@ -7693,6 +7722,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_reads,
         dml__shm_offer_data,
         dml__shm_crowded,
+        dml__shm_confirmed,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -8223,6 +8253,18 @@ static const char *dml__tcp_medium(const dml__transport *transport, int rank)
     return transport->calls->name;
 }
 
+static double dml__tcp_confirmed(const dml__transport *transport, int rank)
+{
+    const dml__tcp *tcp = (const dml__tcp *)(const void *)transport;
+    double latest = -1;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
+        const int fd = tcp->fd[channel][rank];
+        const double seconds = fd < 0 ? -1 : tcp->calls->confirmed(fd);
+        if (seconds >= 0 && (latest < 0 || seconds < latest)) latest = seconds;
+    }
+    return latest;
+}
+
 DML__LOCAL void dml__tcp_connected(dml__tcp *tcp, int rank, dml__channel channel, int fd)
 {
     tcp->fd[channel][rank] = fd;
@@ -8277,8 +8319,21 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
                                  dml__memory *memory)
 {
     static const dml__transport_calls calls = {
-        "tcp",           dml__tcp_send,  dml__tcp_receive, NULL, NULL, NULL, dml__tcp_wait, dml__tcp_wake,
-        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL, NULL,
+        "tcp",
+        dml__tcp_send,
+        dml__tcp_receive,
+        NULL,
+        NULL,
+        NULL,
+        dml__tcp_wait,
+        dml__tcp_wake,
+        dml__tcp_medium,
+        dml__tcp_close,
+        dml__tcp_abandon,
+        NULL,
+        NULL,
+        NULL,
+        dml__tcp_confirmed,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -14374,6 +14429,21 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     return dml__blame_circle(job, request, waits_for);
 }
 
+/* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
+   was sent before it, for longer than an answer may take, or is lost and sent again. The confirmations of a
+   host that is cut off end, and to a rank that is frozen nothing is on its way once its system has all it
+   takes. */
+static bool dml__question_travels(const dml__comm_job *job)
+{
+    const dml__transport *transport = job->transport;
+    for (int rank = 0; rank < job->world && transport->calls->confirmed; rank++) {
+        if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
+        const double confirmed = transport->calls->confirmed(transport, rank);
+        if (confirmed >= 0 && confirmed < job->timeout) return true;
+    }
+    return false;
+}
+
 static void dml__ask_all(dml__comm_job *job)
 {
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
@@ -14390,6 +14460,10 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
         return DML_OK;
     }
     if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
+    if (dml__question_travels(job)) {
+        job->answer_until = now + job->grace;
+        return DML_OK;
+    }
     job->answer_until = 0;
     dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
@@ -18108,7 +18182,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
 {
     static const dml__transport_calls calls = {
         "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL,
+        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL, NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");

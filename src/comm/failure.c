@@ -389,6 +389,21 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     return dml__blame_circle(job, request, waits_for);
 }
 
+/* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
+   was sent before it, for longer than an answer may take, or is lost and sent again. The confirmations of a
+   host that is cut off end, and to a rank that is frozen nothing is on its way once its system has all it
+   takes. */
+static bool dml__question_travels(const dml__comm_job *job)
+{
+    const dml__transport *transport = job->transport;
+    for (int rank = 0; rank < job->world && transport->calls->confirmed; rank++) {
+        if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
+        const double confirmed = transport->calls->confirmed(transport, rank);
+        if (confirmed >= 0 && confirmed < job->timeout) return true;
+    }
+    return false;
+}
+
 static void dml__ask_all(dml__comm_job *job)
 {
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
@@ -405,6 +420,10 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
         return DML_OK;
     }
     if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
+    if (dml__question_travels(job)) {
+        job->answer_until = now + job->grace;
+        return DML_OK;
+    }
     job->answer_until = 0;
     dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);

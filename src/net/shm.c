@@ -329,6 +329,13 @@ static const char *dml__shm_medium(const dml__transport *transport, int rank)
     return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
 }
 
+static double dml__shm_confirmed(const dml__transport *transport, int rank)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    const bool below = !shm->pairs[rank].memory && shm->below->calls->confirmed;
+    return below ? shm->below->calls->confirmed(shm->below, rank) : -1;
+}
+
 static bool dml__shm_crowded(dml__transport *transport)
 {
     const dml__shm *shm = dml__shm_of(transport);
@@ -479,6 +486,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_reads,
         dml__shm_offer_data,
         dml__shm_crowded,
+        dml__shm_confirmed,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;

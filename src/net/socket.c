@@ -71,6 +71,19 @@ static int dml__system_own_address(int fd, struct sockaddr *address, socklen_t *
     return getsockname(fd, address, bytes);
 }
 
+static double dml__system_confirmed(int fd)
+{
+#if defined __linux__ && defined TCP_INFO
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    const bool in_flight = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0;
+    return in_flight ? info.tcpi_last_ack_recv * 1e-3 : -1;
+#else
+    (void)fd;
+    return -1;
+#endif
+}
+
 static int dml__system_shutdown(int fd)
 {
     return shutdown(fd, SHUT_WR);
@@ -114,6 +127,7 @@ DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
         dml__system_error,
         dml__system_own_address,
         poll,
+        dml__system_confirmed,
         sendmsg,
         recvmsg,
         dml__system_shutdown,

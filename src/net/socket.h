@@ -22,6 +22,10 @@ typedef struct dml__socket_calls {
     int (*error)(int fd); /* SO_ERROR: of a connect that has ended; -1 if it can't be had */
     int (*own_address)(int fd, struct sockaddr *address, socklen_t *bytes);
     int (*poll)(struct pollfd *polls, nfds_t count, int milliseconds);
+    /* How many seconds ago the other end's system last confirmed anything, while something is on its way to
+       it; -1: nothing is (what can't go since the other end takes nothing isn't on its way), or nobody knows.
+     */
+    double (*confirmed)(int fd);
     ssize_t (*send)(int fd, const struct msghdr *message, int flags);
     ssize_t (*receive)(int fd, struct msghdr *message, int flags);
     int (*shutdown)(int fd); /* nothing more will be sent: the other end is told after what has been */

@@ -95,6 +95,18 @@ static const char *dml__tcp_medium(const dml__transport *transport, int rank)
     return transport->calls->name;
 }
 
+static double dml__tcp_confirmed(const dml__transport *transport, int rank)
+{
+    const dml__tcp *tcp = (const dml__tcp *)(const void *)transport;
+    double latest = -1;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
+        const int fd = tcp->fd[channel][rank];
+        const double seconds = fd < 0 ? -1 : tcp->calls->confirmed(fd);
+        if (seconds >= 0 && (latest < 0 || seconds < latest)) latest = seconds;
+    }
+    return latest;
+}
+
 DML__LOCAL void dml__tcp_connected(dml__tcp *tcp, int rank, dml__channel channel, int fd)
 {
     tcp->fd[channel][rank] = fd;
@@ -149,8 +161,21 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
                                  dml__memory *memory)
 {
     static const dml__transport_calls calls = {
-        "tcp",           dml__tcp_send,  dml__tcp_receive, NULL, NULL, NULL, dml__tcp_wait, dml__tcp_wake,
-        dml__tcp_medium, dml__tcp_close, dml__tcp_abandon, NULL, NULL, NULL,
+        "tcp",
+        dml__tcp_send,
+        dml__tcp_receive,
+        NULL,
+        NULL,
+        NULL,
+        dml__tcp_wait,
+        dml__tcp_wake,
+        dml__tcp_medium,
+        dml__tcp_close,
+        dml__tcp_abandon,
+        NULL,
+        NULL,
+        NULL,
+        dml__tcp_confirmed,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);

@@ -70,6 +70,9 @@ typedef struct dml__transport_calls {
     /* Says to the other ranks which processor this one runs on; whether one of them was last there, too: who
        waits without giving it up then keeps that rank from doing what is waited for. NULL: nobody knows. */
     bool (*crowded)(dml__transport *transport);
+    /* How many seconds ago that rank's system last confirmed anything, while something is on its way to it;
+       -1: nothing is. NULL: nothing ever is for long, or nobody knows. */
+    double (*confirmed)(const dml__transport *transport, int rank);
 } dml__transport_calls;
 
 struct dml__transport {

@@ -549,15 +549,19 @@ static int faulty_close(int fd)
     __atomic_fetch_sub(&opened, 1, __ATOMIC_SEQ_CST);
     return real()->close(fd);
 }
+static double faulty_confirmed(int fd)
+{
+    return strikes() ? -1 : real()->confirmed(fd);
+}
 static int faulty_random(void *out, size_t bytes)
 {
     return strikes() ? -1 : real()->random(out, bytes);
 }
 
 static const dml__socket_calls faulty = {
-    faulty_open,    faulty_set_option, faulty_bind,        faulty_listen, faulty_accept,
-    faulty_connect, faulty_error,      faulty_own_address, faulty_poll,   faulty_send,
-    faulty_receive, faulty_shutdown,   faulty_close,       faulty_pair,   faulty_random,
+    faulty_open,     faulty_set_option,  faulty_bind, faulty_listen,    faulty_accept, faulty_connect,
+    faulty_error,    faulty_own_address, faulty_poll, faulty_confirmed, faulty_send,   faulty_receive,
+    faulty_shutdown, faulty_close,       faulty_pair, faulty_random,
 };
 
 static void small_job_body(test_rank *me)

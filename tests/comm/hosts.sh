@@ -2,7 +2,8 @@
 # rate of its own. What needs them begins with `. tests/build/check.sh` and `. tests/comm/hosts.sh`, asks hosts_missing,
 # and between hosts_up and hosts_down starts programs by hosts_run. Whatever ends the script, all of it is removed.
 #
-# Host I is 10.77.0.(I + 1); rates are tc's ("8mbit"). A link holds each way what goes in 300 ms at its rate.
+# Host I is 10.77.0.(I + 1); rates are tc's ("8mbit"). A link holds each way what goes in HOSTS_QUEUE (300ms) at its
+# rate.
 # (Queues that reorder or lose at random, netem, aren't in every kernel and not used.)
 
 HOSTS_NAME=dmlhost-$$
@@ -71,8 +72,10 @@ hosts_rate() {
     *) hosts_burst=$((${2%bit} / 4000)) ;;
     esac
     [ "$hosts_burst" -ge "${HOSTS_BURST:-16384}" ] || hosts_burst=${HOSTS_BURST:-16384}
-    tc -n "$HOSTS_NAME-$1" qdisc replace dev eth0 root tbf rate "$2" burst "$hosts_burst" latency 300ms &&
-        tc -n "$HOSTS_NAME-net" qdisc replace dev "port$1" root tbf rate "$2" burst "$hosts_burst" latency 300ms
+    tc -n "$HOSTS_NAME-$1" qdisc replace dev eth0 root tbf rate "$2" burst "$hosts_burst" \
+        latency "${HOSTS_QUEUE:-300ms}" &&
+        tc -n "$HOSTS_NAME-net" qdisc replace dev "port$1" root tbf rate "$2" burst "$hosts_burst" \
+            latency "${HOSTS_QUEUE:-300ms}"
 }
 
 # hosts_cut HOST, hosts_mend HOST: nothing passes its link; no end is told.

@@ -48,6 +48,13 @@ static void body_broadcast(dml_comm *comm)
     all_reduce(comm, 100);
 }
 
+/* What buffers of the system and the queues of a slow link hold at once: questions come behind it. */
+static void body_queue(dml_comm *comm)
+{
+    broadcast(comm, 150000, 0);
+    all_reduce(comm, 100);
+}
+
 /* Long operations of every kind, one after the other. */
 static void body_all(dml_comm *comm)
 {
@@ -92,11 +99,8 @@ static void body_links(dml_comm *comm)
 static const struct {
     const char *name;
     void (*run)(dml_comm *comm);
-} bodies[] = { { "broadcast", body_broadcast },
-               { "all", body_all },
-               { "roots", body_roots },
-               { "loop", body_loop },
-               { "links", body_links } };
+} bodies[] = { { "broadcast", body_broadcast }, { "queue", body_queue }, { "all", body_all },
+               { "roots", body_roots },         { "loop", body_loop },   { "links", body_links } };
 
 int main(int argc, char **argv)
 {

@@ -50,6 +50,13 @@ measures() { # mbit
 check "a gigabit is measured" measures 1000
 check "a tenth of it" measures 100
 
+# Who asks what a rank waits for asks behind 3 s of what it has sent.
+HOSTS_QUEUE=3000ms
+check "two hosts with long queues" hosts_up 2 1mbit
+hosts_start queue 2 "$job" queue 1
+check "questions that come late, with a timeout of 1 s" hosts_wait queue 2
+unset HOSTS_QUEUE
+
 check "two slow hosts" hosts_up 2 2mbit
 # Before the first broadcast, of 3.8 s, each rank draws its digits: so few that 2 s are enough on a busy machine too.
 hosts_start mnist 2 "$DML_BUILD/samples/mnist" --model mlp --drawn 2000 --steps 2 --timeout 2
