@@ -1976,6 +1976,10 @@ typedef struct dml__transport_calls {
     /* How many seconds ago that rank's system last confirmed anything, while something is on its way to it;
        -1: nothing is. NULL: nothing ever is for long, or nobody knows. */
     double (*confirmed)(const dml__transport *transport, int rank);
+    /* From defer(true) to defer(false), what is sent and consumed wakes nobody; then who sleeps for it is
+       woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
+       nothing is deferred. */
+    void (*defer)(dml__transport *transport, bool defers);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -2796,14 +2800,19 @@ typedef struct dml__comm_call {
     dml__reduction reduction;
 } dml__comm_call;
 
+#define DML__SHORT_STEPS 64 /* of a schedule that short.c runs: a bit for each */
+
 /* What a schedule was written for. */
 typedef struct dml__written {
     const dml_comm *comm; /* NULL: nothing that comes again */
     uint32_t communicator;
+    bool in_place;
     int algorithm;
+    uint64_t choices;
     dml__signature signature;
-    uint64_t count;
-    bool is_short; /* its steps are such as short.c runs */
+    uint64_t count, round_most;
+    bool is_short; /* its steps are such as short.c runs, mostly in this order: */
+    uint8_t order[DML__SHORT_STEPS];
 } dml__written;
 
 struct dml_request {
@@ -2816,6 +2825,7 @@ struct dml_request {
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
+    bool again;          /* `written` is for a call like this one */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -2952,6 +2962,7 @@ typedef struct dml__comm_job {
     dml_comm *comms;
     uint32_t next_id;
     char algorithm[256];       /* names that were asked for; "": none */
+    uint64_t choices;          /* how often what decides the algorithms and rounds of calls has changed */
     bool deterministic;        /* sums only in the order of the ranks */
     bool measures;             /* rank 0 measures the links */
     double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
@@ -3113,7 +3124,7 @@ DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
 /* ---- short calls (short.c) ---- */
 
 /* Whether the steps of a schedule are such, which numbers their messages. */
-DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, dml_request *request);
 
 /* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
    way. */
@@ -6165,6 +6176,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         dml__local_crowded,
         NULL,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -6577,9 +6589,9 @@ static inline void dml__shm_copy_past(uint8_t *to, const uint8_t *from, size_t b
 
 #include <string.h>
 
-#define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
+#define DML__SHM_PIECES 64u          /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
-#define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
+#define DML__SHM_SHORT 440u          /* bytes of the row for one that lies in it */
 #define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is; at most: */
 #define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
@@ -6587,12 +6599,17 @@ static inline void dml__shm_copy_past(uint8_t *to, const uint8_t *from, size_t b
 #define DML__SHM_RING_NEAR (512u * 1024) /* up to which one begins anew whenever it is empty, */
 #define DML__SHM_FEW 4096u               /* and any if no more than these were in it */
 
-typedef struct dml__shm_piece {
-    uint32_t number; /* 1 + that of the piece, once it is there */
-    uint32_t bytes;
-    uint32_t at;     /* where it begins: in the ring, or, of a short one, in `data` */
-    uint32_t remote; /* 1: it lies in the sender's own memory, at the address in `data` */
-    uint8_t data[DML__SHM_SHORT + 8];
+typedef enum dml__shm_kind { DML__SHM_IS_SHORT, DML__SHM_IN_RING, DML__SHM_IS_REMOTE } dml__shm_kind;
+
+typedef struct dml__shm_piece { /* seven lines: of eight, those of all pieces would meet in few sets of a
+                                   cache */
+    uint32_t number;            /* 1 + that of the piece, once it is there */
+    uint32_t what; /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
+    union {
+        uint8_t data[DML__SHM_SHORT];
+        uint32_t at;      /* in the ring */
+        uint64_t address; /* of a remote one, in the sender's own memory */
+    } body;
 } dml__shm_piece;
 
 /* In the shared memory, before the ring's bytes. */
@@ -6653,10 +6670,17 @@ static inline bool dml__shm_learn(dml__shm_sender *s)
     return true;
 }
 
-/* For the next `left` bytes it need not be known what the receiver has consumed since this end looked. */
-static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
+static inline bool dml__shm_fits_row(const void *data, size_t left)
 {
-    return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
+    return left <= DML__SHM_SHORT - ((uintptr_t)data & 7);
+}
+
+/* Whether for the next `left` bytes it need not be known what the receiver has consumed since this end
+   looked: the line that says so has to come from there. Until a few have been sent it isn't asked for. */
+static inline bool dml__shm_knows_room(const dml__shm_sender *s, const void *data, size_t left)
+{
+    const bool few = left <= DML__SHM_FEW / 4 && s->at - s->freed + left <= DML__SHM_FEW - 128;
+    return s->head - s->tail < DML__SHM_PIECES && (few || dml__shm_fits_row(data, left));
 }
 
 /* Whether something can be sent, as much as a piece of any alignment needs, or remote pieces have gone:
@@ -6664,40 +6688,60 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
     if (s->remote) return s->head - s->tail < s->remote;
-    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
+    const uint32_t free = s->size - (s->at - s->freed);
+    return s->head - s->tail < DML__SHM_PIECES && free >= 2 * DML__SHM_SHORT + 4 * 64;
 }
 
-static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes, uint32_t remote)
+/* Whether its receiver sleeps is for dml__shm_receiver_to_ring to see. */
+static inline void dml__shm_publish(dml__shm_sender *s, dml__shm_kind kind, uint32_t begin, uint32_t bytes)
 {
     dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     s->ends[s->head % DML__SHM_PIECES] = s->at;
-    __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
-    /* Its lines come back from the receiver while something else is done. */
-    const dml__shm_piece *const next = &s->way->pieces[s->head % DML__SHM_PIECES];
-    dml__write_soon(next);
-    dml__write_soon((const uint8_t *)next + 64);
+    __atomic_store_n(&piece->what, (uint32_t)kind + 4 * begin + 32 * bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_RELEASE);
+    /* The lines of the next, as many as this one took, come back from the receiver while something else is
+     * done.
+     */
+    const uint8_t *const next = (const uint8_t *)&s->way->pieces[s->head % DML__SHM_PIECES];
+    const uint32_t used = kind == DML__SHM_IS_SHORT ? begin + bytes : 0;
+    for (uint32_t line = 0; line < offsetof(dml__shm_piece, body) + used; line += 64)
+        dml__write_soon(next + line);
+}
+
+/* By two words: where gcc knows that there are few bytes it copies them by `rep movs`, which takes a while to
+   begin. */
+static inline void dml__shm_copy_few(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    uint64_t words[2];
+    for (; bytes >= sizeof words; bytes -= sizeof words, from += sizeof words, to += sizeof words) {
+        memcpy(words, from, sizeof words);
+        memcpy(to, words, sizeof words);
+    }
+    for (; bytes >= sizeof *words; bytes -= sizeof *words, from += sizeof *words, to += sizeof *words) {
+        memcpy(words, from, sizeof *words);
+        memcpy(to, words, sizeof *words);
+    }
+    for (; bytes; bytes--) *to++ = *from++;
 }
 
 /* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
    receiver that looks at it shall not take the line away. */
 static inline void dml__shm_write_short(uint8_t *to, uint32_t at, const uint8_t *data, size_t bytes)
 {
-    const size_t rest = 64 - offsetof(dml__shm_piece, data) - at, first = bytes < rest ? bytes : rest;
-    memcpy(to + at + first, data + first, bytes - first);
-    memcpy(to + at, data, first);
+    const size_t rest = 64 - offsetof(dml__shm_piece, body) - at, first = bytes < rest ? bytes : rest;
+    dml__shm_copy_few(to + at + first, data + first, bytes - first);
+    dml__shm_copy_few(to + at, data, first);
 }
 
 /* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
    many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    if (dml__shm_knows_room(s, left)) {
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
+    if (s->head - s->tail < DML__SHM_PIECES && dml__shm_fits_row(data, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
-        dml__shm_write_short(s->way->pieces[s->head % DML__SHM_PIECES].data, at, data, left);
-        dml__shm_publish(s, at, (uint32_t)left, 0);
+        dml__shm_write_short(piece->body.data, at, data, left);
+        dml__shm_publish(s, DML__SHM_IS_SHORT, at, (uint32_t)left);
         return (uint32_t)left;
     }
     const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
@@ -6720,7 +6764,10 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     else
         dml__shm_copy_past(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    dml__shm_publish(s, begin, bytes, 0);
+    __atomic_store_n(&piece->body.at, begin, __ATOMIC_RELAXED);
+    dml__shm_publish(s, DML__SHM_IN_RING, 0, bytes);
+    for (uint32_t line = 0; bytes <= DML__SHM_FEW / 8 && line < bytes; line += 64)
+        dml__write_soon(s->ring + ((s->at + line) & (s->size - 1)));
     return bytes;
 }
 
@@ -6734,13 +6781,13 @@ static inline bool dml__shm_is_read(const dml__shm_sender *s)
    piece. 0: there are too many. */
 static inline uint32_t dml__shm_send_remote(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    const uint64_t address = (uint64_t)(uintptr_t)data;
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     const uint32_t bytes = left < DML__SHM_REMOTE_MOST ? (uint32_t)left : DML__SHM_REMOTE_MOST;
     if (s->head - s->tail >= DML__SHM_PIECES) return 0;
-    memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data, &address, sizeof address);
+    __atomic_store_n(&piece->body.address, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
     s->sizes[s->head % DML__SHM_PIECES] = bytes;
     s->remote++;
-    dml__shm_publish(s, 0, bytes, 1);
+    dml__shm_publish(s, DML__SHM_IS_REMOTE, 0, bytes);
     return bytes;
 }
 
@@ -6766,18 +6813,22 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
         DML__PREFETCH((const uint8_t *)piece + 64); /* both lines come together, not one after the other */
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     }
-    const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
-    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
-    r->done = 0;
-    if (__atomic_load_n(&piece->remote, __ATOMIC_RELAXED)) {
-        if (!r->reads || bytes == 0 || bytes > DML__SHM_REMOTE_MOST) return -1;
-        memcpy(&r->remote, piece->data, sizeof r->remote);
+    const uint32_t what = __atomic_load_n(&piece->what, __ATOMIC_RELAXED), bytes = what / 32;
+    const uint32_t kind = what % 4, begin = what / 4 % 8;
+    if (bytes == 0) return -1;
+    if (kind == DML__SHM_IS_SHORT) {
+        if (begin + bytes > DML__SHM_SHORT) return -1;
+        r->data = piece->body.data + begin;
+    } else if (kind == DML__SHM_IN_RING) {
+        const uint32_t at = __atomic_load_n(&piece->body.at, __ATOMIC_RELAXED);
+        if (bytes > r->size || at > r->size - bytes) return -1;
+        r->data = r->ring + at;
+    } else {
+        if (!r->reads || bytes > DML__SHM_REMOTE_MOST) return -1;
+        r->remote = __atomic_load_n(&piece->body.address, __ATOMIC_RELAXED);
         r->data = NULL;
-        r->bytes = bytes;
-        return (ptrdiff_t)bytes;
     }
-    if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
-    r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
+    r->done = 0;
     r->bytes = bytes;
     return (ptrdiff_t)bytes;
 }
@@ -6797,11 +6848,22 @@ static inline void dml__shm_consume_piece(dml__shm_receiver *r, size_t bytes)
     r->quiet += r->bytes;
     r->bytes = 0;
     r->done = 0;
-    __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_RELEASE);
 }
 
 /* ---- sleeping: who sleeps says so, and then looks once more; who sends or consumes looks at that after
-   it ---- */
+   it, and after a dml__shm_fence between both ---- */
+
+/* (ThreadSanitizer knows no fences.) */
+static inline void dml__shm_fence(void)
+{
+#ifdef __SANITIZE_THREAD__
+    uint32_t word = 0;
+    __atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
 
 static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 {
@@ -6836,10 +6898,14 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
+#define DML__SHM_SENT 1
+#define DML__SHM_TAKEN 2
+
 typedef struct dml__shm_pair {
     uint8_t *memory; /* NULL: this pair is as it is below */
     size_t bytes;
-    bool gone; /* its connection below has ended, or what it wrote makes no sense */
+    bool gone;  /* its connection below has ended, or what it wrote makes no sense */
+    int untold; /* DML__SHM_SENT, DML__SHM_TAKEN: since anybody looked whether the other end sleeps for it */
     dml__shm_sender out;
     dml__shm_receiver in;
     dml__shm_reach reach; /* the other rank's, while in.reads */
@@ -6855,6 +6921,7 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool defers;          /* see dml__transport_calls.defer */
     bool reads;           /* this rank reads others' memory, where it can */
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];
@@ -7277,6 +7344,34 @@ static void dml__shm_take_bells(dml__shm *shm, int rank)
     if (got == DML__GONE) shm->pairs[rank].gone = true;
 }
 
+/* Wakes the other end if it sleeps and waits for what was sent or consumed; with the fence. */
+static void dml__shm_tell_now(dml__shm *shm, int rank)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    const bool receiver = (pair->untold & DML__SHM_SENT) && dml__shm_receiver_to_ring(&pair->out);
+    const bool sender = (pair->untold & DML__SHM_TAKEN) && dml__shm_sender_to_ring(&pair->in);
+    pair->untold = 0;
+    if (receiver || sender) dml__shm_bell(shm, rank);
+}
+
+static void dml__shm_tell(dml__shm *shm, int rank, int what)
+{
+    shm->pairs[rank].untold |= what;
+    if (shm->defers) return;
+    dml__shm_fence();
+    dml__shm_tell_now(shm, rank);
+}
+
+static void dml__shm_defer(dml__transport *transport, bool defers)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    shm->defers = defers;
+    if (defers) return;
+    dml__shm_fence();
+    for (int rank = 0; rank < shm->world; rank++)
+        if (shm->pairs[rank].untold) dml__shm_tell_now(shm, rank);
+}
+
 /* ---- data ---- */
 
 /* Of the spans without their first `sent` bytes as much as goes now: `sent` and that. */
@@ -7295,7 +7390,7 @@ static ptrdiff_t dml__shm_send_spans(dml__shm *shm, int rank, const dml__span *s
             const uint32_t piece =
                 remote ? dml__shm_send_remote(out, data, left) : dml__shm_send_piece(out, data, left);
             if (piece == 0) return (ptrdiff_t)sent;
-            if (dml__shm_receiver_to_ring(out)) dml__shm_bell(shm, rank);
+            dml__shm_tell(shm, rank, DML__SHM_SENT);
             data += piece;
             left -= piece;
             if (!remote) sent += piece;
@@ -7310,7 +7405,7 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
     dml__shm_pair *pair = &shm->pairs[rank];
     size_t gone = 0;
     if (pair->out.remote ||
-        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].data, spans[0].bytes)))) {
         if (spans[count - 1].bytes >= DML__SHM_PAST) dml__shm_time_line(&pair->out);
         if (dml__shm_learn(&pair->out))
             gone = dml__shm_remote_gone(&pair->out);
@@ -7351,7 +7446,7 @@ static bool dml__shm_read(dml__shm *shm, dml__shm_pair *pair, void *to, size_t b
 static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
 {
     dml__shm_consume_piece(&shm->pairs[rank].in, bytes);
-    if (dml__shm_sender_to_ring(&shm->pairs[rank].in)) dml__shm_bell(shm, rank);
+    dml__shm_tell(shm, rank, DML__SHM_TAKEN);
 }
 
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
@@ -7723,6 +7818,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_offer_data,
         dml__shm_crowded,
         dml__shm_confirmed,
+        dml__shm_defer,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -8334,6 +8430,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         NULL,
         NULL,
         dml__tcp_confirmed,
+        NULL,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -11870,6 +11967,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
         job->round_bytes = dml__round_bytes(&layout, &comm->model.inside);
+        job->choices++;
     }
     dml__release(&job->memory, all);
     return status;
@@ -12382,6 +12480,10 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
 #ifndef DML_COMM_CHOICE_H
 #define DML_COMM_CHOICE_H
 
+/* By name, as dml_comm_options.algorithm has it, for the calls that begin from here on, at every rank; "":
+ * none. */
+DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name);
+
 /* Index in dml__algorithms: the one that was asked for by name, else the cheapest (choice_table.h) that can
    run the call. In a deterministic job only one that sums in the order of the ranks. */
 DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call);
@@ -12408,6 +12510,7 @@ DML__LOCAL bool dml__check_algorithm_names(const char *text, char unknown[DML__A
 
 #endif
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- names ---- */
@@ -12496,6 +12599,12 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
 
+DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name)
+{
+    snprintf(job->algorithm, sizeof job->algorithm, "%s", name);
+    job->choices++;
+}
+
 DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call)
 {
     int count, last = -1;
@@ -12524,6 +12633,7 @@ static void dml__set_choice(dml_comm *comm, dml__comm_operation operation, const
 
 DML__LOCAL void dml__first_choice(dml_comm *comm)
 {
+    comm->job->choices++;
     memset(&comm->choice, DML__CHOICE_NONE, sizeof comm->choice);
     dml__set_choice(comm, DML__CALL_ALL_REDUCE, comm->job->deterministic ? "chain" : "butterfly");
     dml__set_choice(comm, DML__CALL_BROADCAST, "binomial");
@@ -12571,6 +12681,7 @@ static dml_status dml__agree_on_table(dml_comm *comm)
     if (comm->rank == 0 && !dml__price_choices(comm, &choice)) return dml__no_memory_to_choose(comm->job);
     const dml_status status = dml_comm_broadcast(comm, &choice, sizeof choice, DML_U8, 0);
     if (!status) comm->choice = choice;
+    comm->job->choices++;
     return status;
 }
 
@@ -12587,6 +12698,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     group->measured = parent->measured;
     if (group->size == parent->size) {
         group->choice = parent->choice;
+        group->job->choices++;
         group->hosts = parent->hosts;
         return DML_OK;
     }
@@ -12601,6 +12713,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 
 DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 {
+    comm->job->choices++;
     if (!(comm->job->latency > 0)) dml__suppose_threads(&comm->model);
     return dml__price_choices(comm, &comm->choice);
 }
@@ -12902,7 +13015,7 @@ static void dml__reduce_run(dml__reduce_op_kernel kernel, char *out, const char 
                             size_t bytes, const dml__reduce_numbers *numbers)
 {
     const size_t rest = bytes % DML__REDUCE_BYTES, whole = bytes - rest;
-    kernel(out, x, y, whole, numbers);
+    if (whole) kernel(out, x, y, whole, numbers);
     if (rest == 0) return;
     uint16_t a[DML__REDUCE_BYTES / 2] = { 0 }, b[DML__REDUCE_BYTES / 2] = { 0 };
     memcpy(a, x + whole, rest), memcpy(b, y + whole, rest);
@@ -12917,6 +13030,12 @@ static void dml__reduce_by_user(const dml__reduction *how, void *out, const void
     how->function(out, out == b ? a : b, count, how->dtype, how->user);
 }
 
+/* A loss or two: to pad them takes longer than to add them. */
+static void dml__sum_few(float *out, const float *a, const float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+}
+
 DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const void *a, const void *b,
                                      size_t count)
 {
@@ -12926,6 +13045,10 @@ DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const
     if (count == 0) return;
     if (how->function) {
         dml__reduce_by_user(how, out, a, b, count);
+        return;
+    }
+    if (kind == 0 && how->dtype == DML_F32 && count < DML__REDUCE_BYTES / sizeof(float)) {
+        dml__sum_few((float *)out, (const float *)a, (const float *)b, count);
         return;
     }
     const dml__reduce_numbers order = dml__reduce_order(how->dtype, least);
@@ -15550,6 +15673,10 @@ DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
 #define DML__SHORT_LOOKS 256
 #define DML__SHORT_YIELDS 32
 
+/* Looks at one message before all of them are looked for, and before whoever sleeps is woken: the fence that
+   this takes would wait until what was sent has left this processor. */
+#define DML__SHORT_SOON 16
+
 typedef struct dml__short_call {
     dml__comm_job *job;
     dml_request *request;
@@ -15559,10 +15686,56 @@ typedef struct dml__short_call {
     dml__frame frame; /* of any of its messages, but for what differs */
 } dml__short_call;
 
-DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request)
+static bool dml__short_is_free(const dml__schedule *schedule, uint64_t past, int step)
+{
+    const dml__step *s = &schedule->steps[step];
+    for (int i = 0; i < DML__STEP_AFTER && s->after[i] != -1; i++) {
+        const uint64_t earlier =
+            s->after[i] == DML__ALL_BEFORE ? ((uint64_t)1 << step) - 1 : (uint64_t)1 << s->after[i];
+        if ((past & earlier) != earlier) return false;
+    }
+    return true;
+}
+
+static bool dml__short_receives(const dml__step *s)
+{
+    return s->peer >= 0 && s->kind != DML__STEP_SEND;
+}
+
+/* The first step that can go, of the receives or of the others, in their order between each two ranks; -1:
+ * none. */
+static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives)
+{
+    uint64_t waiting = 0; /* ranks whose earlier message is still to go */
+    for (int i = 0; i < schedule->count; i++) {
+        const dml__step *s = &schedule->steps[i];
+        if ((past >> i & 1) || receives != dml__short_receives(s)) continue;
+        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
+        if (!(waiting & peer) && dml__short_is_free(schedule, past, i)) return i;
+        waiting |= peer;
+    }
+    return -1;
+}
+
+/* The order in which the steps mostly go: what this rank has to say or to do goes as soon as it can, since a
+   look at what may not have come yet takes as long as a message does; and then what comes first of what
+   comes. */
+static void dml__order_short_steps(dml_request *request)
 {
     const dml__schedule *schedule = &request->schedule;
-    if (schedule->count > 64 || request->comm->size > 64) return false;
+    uint64_t past = 0;
+    for (int i = 0; i < schedule->count; i++) {
+        int next = dml__short_next(schedule, past, false);
+        if (next < 0) next = dml__short_next(schedule, past, true);
+        request->written.order[i] = (uint8_t)next;
+        past |= (uint64_t)1 << next;
+    }
+}
+
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, dml_request *request)
+{
+    const dml__schedule *schedule = &request->schedule;
+    if (schedule->count > DML__SHORT_STEPS || request->comm->size > 64) return false;
     for (int i = 0; i < schedule->count; i++) {
         const dml__step *s = &schedule->steps[i];
         uint32_t message = 0;
@@ -15575,17 +15748,7 @@ DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request
                        (schedule->steps[j].kind == DML__STEP_SEND) == (s->kind == DML__STEP_SEND);
         request->states[i].message = message;
     }
-    return true;
-}
-
-static bool dml__short_is_free(const dml__short_call *c, int step)
-{
-    const dml__step *s = &c->request->schedule.steps[step];
-    for (int i = 0; i < DML__STEP_AFTER && s->after[i] != -1; i++) {
-        const uint64_t earlier =
-            s->after[i] == DML__ALL_BEFORE ? ((uint64_t)1 << step) - 1 : (uint64_t)1 << s->after[i];
-        if ((c->past & earlier) != earlier) return false;
-    }
+    dml__order_short_steps(request);
     return true;
 }
 
@@ -15632,7 +15795,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
     const int rank = c->request->comm->world_ranks[s->peer];
     dml__link *link = &job->links[rank];
     uint8_t expected[DML__FRAME_BYTES];
-    dml__frame come;
+    uint64_t consumed;
     const void *data;
     if (link->gone || link->swapped || link->header_bytes || link->payload_left || link->padding_left ||
         link->store_used) {
@@ -15644,13 +15807,13 @@ static bool dml__short_receive(dml__short_call *c, int step)
     dml__short_frame(c, step);
     const size_t all = DML__FRAME_BYTES + dml__padded(c->frame.bytes);
     dml__encode_frame(&c->frame, expected);
-    if (lent < (ptrdiff_t)all || !dml__same_frame(expected, (const uint8_t *)data, &come.consumed) ||
-        come.consumed - link->credited > link->charged - link->credited ||
+    if (lent < (ptrdiff_t)all || !dml__same_frame(expected, (const uint8_t *)data, &consumed) ||
+        consumed - link->credited > link->charged - link->credited ||
         ((uintptr_t)data & (sizeof(double) - 1))) {
         c->irregular = true;
         return false;
     }
-    link->credited = come.consumed;
+    link->credited = consumed;
     link->consumed += all;
     dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
     job->transport->calls->consume(job->transport, rank, all);
@@ -15659,31 +15822,47 @@ static bool dml__short_receive(dml__short_call *c, int step)
     return true;
 }
 
+/* True: it is done. */
+static bool dml__short_step(dml__short_call *c, int step)
+{
+    const dml__step *s = &c->request->schedule.steps[step];
+    bool done = true;
+    if (s->peer < 0)
+        dml__apply_local(c->request, step);
+    else
+        done = s->kind == DML__STEP_SEND ? dml__short_send(c, step) : dml__short_receive(c, step);
+    if (done) c->past |= (uint64_t)1 << step;
+    return done;
+}
+
 /* Each receive that can be taken, or each other step that can go, in their order between each two ranks.
    True: something moved. */
 static bool dml__short_pass(dml__short_call *c, bool receives)
 {
-    dml_request *request = c->request;
-    const dml__schedule *schedule = &request->schedule;
+    const dml__schedule *schedule = &c->request->schedule;
     const uint64_t before = c->past;
     uint64_t waiting = 0; /* ranks whose earlier message is still to go */
     for (int i = 0; i < schedule->count && !c->irregular; i++) {
         const dml__step *s = &schedule->steps[i];
-        const uint64_t bit = (uint64_t)1 << i;
-        const bool local = s->peer < 0, sends = s->kind == DML__STEP_SEND;
-        if ((c->past & bit) || receives != !(local || sends)) continue;
-        const uint64_t peer = local ? 0 : (uint64_t)1 << s->peer;
-        bool done = !(waiting & peer) && dml__short_is_free(c, i);
-        if (done && local)
-            dml__apply_local(request, i);
-        else if (done)
-            done = sends ? dml__short_send(c, i) : dml__short_receive(c, i);
-        if (done)
-            c->past |= bit;
-        else
-            waiting |= peer;
+        if ((c->past >> i & 1) || receives != dml__short_receives(s)) continue;
+        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
+        const bool free = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
+        if (!free || !dml__short_step(c, i)) waiting |= peer;
     }
     return c->past != before;
+}
+
+/* The steps in the order that was written down, as far as that goes without much waiting. */
+static void dml__short_run(dml__short_call *c)
+{
+    for (int i = 0; i < c->request->schedule.count; i++) {
+        const int step = c->request->written.order[i];
+        int looks = DML__SHORT_SOON;
+        while (!dml__short_step(c, step)) {
+            if (c->irregular || !--looks) return;
+            dml__pause();
+        }
+    }
 }
 
 /* The engine has the steps, as far as they have come. */
@@ -15700,6 +15879,14 @@ static void dml__short_leave(dml__short_call *c)
     link->out_elements = request->schedule.steps[c->unfinished].count;
 }
 
+/* Whether those who sleep are left to be woken later. */
+static bool dml__defer_telling(const dml__comm_job *job, bool defers)
+{
+    if (!job->transport || !job->transport->calls->defer) return false;
+    job->transport->calls->defer(job->transport, defers);
+    return defers;
+}
+
 DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
 {
     dml__short_call c;
@@ -15714,9 +15901,10 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
     dml__describe_call(request, &c.frame);
     c.frame.kind = DML__FRAME_EAGER;
     for (int i = 0; i < request->schedule.count; i++) request->states[i].done = 0;
+    const bool defers = dml__defer_telling(job, true);
+    if (!yields) dml__short_run(&c);
+    if (defers) dml__defer_telling(job, false);
     while (c.past != all && !c.irregular && looks) {
-        /* What this rank has to say goes first: a look at what may not have come yet takes as long as a
-           message does. */
         if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
         looks--;
         if (!yields && looks == DML__SHORT_LOOKS - DML__SHORT_YIELDS && dml__look_for_crowd(job)) {
@@ -16035,15 +16223,17 @@ static void dml__next_sums(dml__comm_job *job, dml_request *request)
 
 /* ---- rounds of the others ---- */
 
-/* The same steps as those that are there; many calls follow one like them. */
-static bool dml__is_written(const dml_request *request)
+/* Whether this is a call like the one that the steps that are there were written for, as most are: then the
+   algorithm is the same, too. */
+static bool dml__is_again(const dml__comm_job *job, const dml_request *request)
 {
     const dml__written *written = &request->written;
-    const dml__signature *a = &written->signature, *b = &request->call.signature;
+    const dml__comm_call *call = &request->call;
+    const dml__signature *a = &written->signature, *b = &call->signature;
     return written->comm == request->comm && written->communicator == request->comm->id &&
-           written->algorithm == request->algorithm && written->count == request->round_count &&
+           written->choices == job->choices && written->in_place == (call->in == call->out) &&
            a->operation == b->operation && a->dtype == b->dtype && a->root == b->root &&
-           a->count == b->count && !request->call.counts;
+           a->count == b->count && !call->counts;
 }
 
 /* False: there are too many steps. */
@@ -16052,7 +16242,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     const dml__comm_call *call = &request->call;
     const dml_comm *comm = request->comm;
     dml__collective c;
-    if (dml__is_written(request)) return true;
+    if (request->again && request->written.count == request->round_count) return true;
     memset(&c, 0, sizeof c);
     c.operation = call->signature.operation;
     c.rank = comm->rank;
@@ -16070,10 +16260,14 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     if (request->schedule.overflowed) return false;
     request->written.comm = call->counts ? NULL : comm;
     request->written.communicator = comm->id;
+    request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
+    request->written.choices = job->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
+    request->written.round_most = request->round_most;
     request->written.is_short = !call->counts && dml__has_short_steps(job, request);
+    request->again = !call->counts;
     return true;
 }
 
@@ -16243,10 +16437,13 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         dml__check_stored(job, request);
         return;
     }
-    request->algorithm = dml__choose_algorithm(comm, &request->call);
+    request->again = dml__is_again(job, request);
+    request->algorithm =
+        request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */
     dml__check_stored(job, request);
-    request->round_most = request->round_count = dml__round_most(job, request);
+    request->round_most = request->again ? request->written.round_most : dml__round_most(job, request);
+    request->round_count = request->round_most;
     dml__begin_round(job, request);
 }
 
@@ -18182,7 +18379,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
 {
     static const dml__transport_calls calls = {
         "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL, NULL,
+        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL, NULL,          NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");
@@ -18277,8 +18474,8 @@ static const char *dml__gone_text(const dml_comm *comm)
 static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
                                      dml_dtype dtype, dml_reduce_op reduce, int root)
 {
-    dml__comm_call call;
-    memset(&call, 0, sizeof call);
+    dml__comm_call
+        call; /* one by one: gcc clears so many bytes by `rep stos`, which takes a while to begin */
     call.signature.operation = operation;
     call.signature.dtype = dtype;
     call.signature.reduce = reduce;
@@ -18286,6 +18483,17 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     call.signature.count = count;
     call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
     call.out = out;
+    call.counts = call.offsets = NULL;
+    call.in_counts = call.in_offsets = NULL;
+    call.parts_missing = false;
+    call.leaves = NULL;
+    call.owners = NULL;
+    call.tag = call.priority = 0;
+    call.reduction.dtype = dtype;
+    call.reduction.op = reduce;
+    call.reduction.isa = DML_ISA_SCALAR;
+    call.reduction.function = NULL;
+    call.reduction.user = NULL;
     return call;
 }
 
@@ -18372,9 +18580,9 @@ static bool dml__parts_fit(int size, const size_t *counts, const size_t *offsets
 
 static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
 {
-    const uint64_t most = SIZE_MAX / 2 / element;
-    if (call->signature.count > most / (uint64_t)comm->size && !call->counts)
-        return "more than fits into memory";
+    const double all = (double)call->signature.count * (double)comm->size; /* a division takes longer */
+    if (all * (double)element > (double)(SIZE_MAX / 2) && !call->counts) return "more than fits into memory";
+    const uint64_t most = call->counts ? SIZE_MAX / 2 / element : 0;
     if (!dml__parts_fit(comm->size, call->counts, call->offsets, most) ||
         !dml__parts_fit(comm->size, call->in_counts, call->in_offsets, most))
         return "more than fits into memory";
@@ -18427,7 +18635,8 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
     if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
-    if ((in && (uintptr_t)call->in % element) || (out && (uintptr_t)call->out % element))
+    const uintptr_t odd = element - 1; /* the bits that a place of elements doesn't have: a power of two */
+    if ((in && ((uintptr_t)call->in & odd)) || (out && ((uintptr_t)call->out & odd)))
         return "its arrays must begin at a multiple of the element's size";
     return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
@@ -19142,7 +19351,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->max_requests;
-    if (settings->algorithm) strncpy(job->algorithm, settings->algorithm, sizeof job->algorithm - 1);
+    if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
     job->deterministic = settings->deterministic;
     job->latency = settings->latency;
     job->bandwidth = settings->bandwidth;

@@ -116,6 +116,15 @@ static double time_calls(const job *j, void (*run)(const job *j), int calls)
     return seconds;
 }
 
+/* Ranks that have slept may have woken on one processor, and the system takes some milliseconds to see it.
+   All ranks get the same times, and so call as often. */
+static void warm_up(const job *j)
+{
+    int calls = 1;
+    for (double spent = 0; spent < 0.03; calls *= 2) spent += calls * time_calls(j, run_once, calls);
+    time_calls(j, exchange_once, 2);
+}
+
 /* ---- what a call does ---- */
 
 static int chosen_algorithm(const job *j, dml__comm_call *call)
@@ -202,9 +211,7 @@ static void measure(const job *j, bool automatic)
         peer->takes_case =
             peer->process && bench_peer_ask(j->peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
     }
-    /* Both warm up; all ranks get the same times, and plan alike. */
-    time_calls(j, exchange_once, 2);
-    time_calls(j, run_once, 2);
+    warm_up(j);
     const double once = time_calls(j, run_once, 2) + time_calls(j, exchange_once, 2);
     const int calls = once > 2e-3 ? 1 : (int)(2e-3 / once) + 1;
     const double fit = j->asked->seconds / (once * calls);
@@ -220,7 +227,7 @@ static void measure(const job *j, bool automatic)
             peer->takes_case = bench_peer_ask(j->peers, peer, line);
             theirs[p][round] = peer->takes_case ? strtod(peer->answer, NULL) : 0;
         }
-        round++;
+        if (++round < ROUNDS) warm_up(j);
     }
     if (dml_comm_rank(j->comm)) return;
     for (int p = 0; p < j->peers->count; p++)
@@ -237,10 +244,10 @@ static void measure_size(job *j, double bytes)
     j->in = new_array(j->count);
     j->out = new_array(j->count);
     dml__comm_call call;
-    j->comm->job->algorithm[0] = 0;
+    dml__ask_for_algorithm(j->comm->job, "");
     const int automatic = chosen_algorithm(j, &call);
     for (int i = 0; i < j->asked->algorithm_count; i++) {
-        snprintf(j->comm->job->algorithm, sizeof j->comm->job->algorithm, "%s", j->asked->algorithms[i]);
+        dml__ask_for_algorithm(j->comm->job, j->asked->algorithms[i]);
         if (j->asked->explain && dml_comm_rank(j->comm) == 0) explain(j);
         measure(j, chosen_algorithm(j, &call) == automatic);
     }

@@ -70,13 +70,15 @@ static void check(const dml_comm *comm)
 static double time_calls(const job *j, const char *algorithm, int calls)
 {
     dml__comm_job *own = j->comm->job;
-    own->algorithm[0] = 0;
+    dml__ask_for_algorithm(own, "");
     dml_comm_barrier(j->comm);
-    snprintf(own->algorithm, sizeof own->algorithm, "%s=%s", j->operation->name, algorithm);
+    char name[64];
+    snprintf(name, sizeof name, "%s=%s", j->operation->name, algorithm);
+    dml__ask_for_algorithm(own, name);
     const double start = dml_seconds();
     for (int i = 0; i < calls; i++) call_operation(j->operation, j->comm, j->in, j->out, j->count);
     double seconds = (dml_seconds() - start) / calls;
-    own->algorithm[0] = 0;
+    dml__ask_for_algorithm(own, "");
     dml_comm_all_reduce(j->comm, &seconds, 1, DML_F64, DML_MAX);
     check(j->comm);
     return seconds;
@@ -120,11 +122,11 @@ static int list_candidates(const job *j, candidate *list)
     call.signature.operation = j->operation->call;
     call.signature.dtype = DML_F32;
     call.signature.count = j->operation->parts ? j->count / (size_t)dml_comm_world_size(j->comm) : j->count;
-    j->comm->job->algorithm[0] = 0;
+    dml__ask_for_algorithm(j->comm->job, "");
     const int chosen = dml__choose_algorithm(j->comm, &call);
     for (int i = 0; i < all && count < ALGORITHMS_MAX; i++) {
         if (infos[i].operation != call.signature.operation || dml__is_in_place(&infos[i])) continue;
-        snprintf(j->comm->job->algorithm, sizeof j->comm->job->algorithm, "%s", infos[i].name);
+        dml__ask_for_algorithm(j->comm->job, infos[i].name);
         if (dml__choose_algorithm(j->comm, &call) != i) continue;
         candidate *c = &list[count++];
         c->info = &infos[i];

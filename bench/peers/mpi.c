@@ -76,13 +76,17 @@ static double tell(int what, int value, int more)
     return what == RUN ? run(value) : 0;
 }
 
+/* Commands of one row follow each other at once. Between rows it sleeps for long: naps so short that a
+   processor never counts as idle would keep the system from moving one of two ranks that share the other one
+   there. */
 static void obey(void)
 {
-    const struct timespec nap = { 0, 200000 };
+    const struct timespec nap = { 0, 20000000 };
     int command[3] = { PREPARE, 0, 1 }, here;
     while (command[0] != END) {
+        const double since = peer_now();
         for (here = 0; MPI_Iprobe(0, 0, MPI_COMM_WORLD, &here, MPI_STATUS_IGNORE), !here;)
-            nanosleep(&nap, NULL);
+            if (peer_now() - since > 2e-3) nanosleep(&nap, NULL);
         MPI_Recv(command, 3, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         if (command[0] == PREPARE) prepare(command[1], command[2]);
         if (command[0] == RUN) run(command[1]);

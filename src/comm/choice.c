@@ -3,6 +3,7 @@
 
 #include "comm/choice.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -95,6 +96,12 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
 
+DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name)
+{
+    snprintf(job->algorithm, sizeof job->algorithm, "%s", name);
+    job->choices++;
+}
+
 DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call)
 {
     int count, last = -1;
@@ -123,6 +130,7 @@ static void dml__set_choice(dml_comm *comm, dml__comm_operation operation, const
 
 DML__LOCAL void dml__first_choice(dml_comm *comm)
 {
+    comm->job->choices++;
     memset(&comm->choice, DML__CHOICE_NONE, sizeof comm->choice);
     dml__set_choice(comm, DML__CALL_ALL_REDUCE, comm->job->deterministic ? "chain" : "butterfly");
     dml__set_choice(comm, DML__CALL_BROADCAST, "binomial");
@@ -170,6 +178,7 @@ static dml_status dml__agree_on_table(dml_comm *comm)
     if (comm->rank == 0 && !dml__price_choices(comm, &choice)) return dml__no_memory_to_choose(comm->job);
     const dml_status status = dml_comm_broadcast(comm, &choice, sizeof choice, DML_U8, 0);
     if (!status) comm->choice = choice;
+    comm->job->choices++;
     return status;
 }
 
@@ -186,6 +195,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     group->measured = parent->measured;
     if (group->size == parent->size) {
         group->choice = parent->choice;
+        group->job->choices++;
         group->hosts = parent->hosts;
         return DML_OK;
     }
@@ -200,6 +210,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 
 DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 {
+    comm->job->choices++;
     if (!(comm->job->latency > 0)) dml__suppose_threads(&comm->model);
     return dml__price_choices(comm, &comm->choice);
 }

@@ -5,6 +5,10 @@
 #include "base/platform.h"
 #include "comm/job.h"
 
+/* By name, as dml_comm_options.algorithm has it, for the calls that begin from here on, at every rank; "":
+ * none. */
+DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name);
+
 /* Index in dml__algorithms: the one that was asked for by name, else the cheapest (choice_table.h) that can
    run the call. In a deterministic job only one that sums in the order of the ranks. */
 DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call);

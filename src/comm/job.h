@@ -70,14 +70,19 @@ typedef struct dml__comm_call {
     dml__reduction reduction;
 } dml__comm_call;
 
+#define DML__SHORT_STEPS 64 /* of a schedule that short.c runs: a bit for each */
+
 /* What a schedule was written for. */
 typedef struct dml__written {
     const dml_comm *comm; /* NULL: nothing that comes again */
     uint32_t communicator;
+    bool in_place;
     int algorithm;
+    uint64_t choices;
     dml__signature signature;
-    uint64_t count;
-    bool is_short; /* its steps are such as short.c runs */
+    uint64_t count, round_most;
+    bool is_short; /* its steps are such as short.c runs, mostly in this order: */
+    uint8_t order[DML__SHORT_STEPS];
 } dml__written;
 
 struct dml_request {
@@ -90,6 +95,7 @@ struct dml_request {
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
+    bool again;          /* `written` is for a call like this one */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -226,6 +232,7 @@ typedef struct dml__comm_job {
     dml_comm *comms;
     uint32_t next_id;
     char algorithm[256];       /* names that were asked for; "": none */
+    uint64_t choices;          /* how often what decides the algorithms and rounds of calls has changed */
     bool deterministic;        /* sums only in the order of the ranks */
     bool measures;             /* rank 0 measures the links */
     double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
@@ -387,7 +394,7 @@ DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
 /* ---- short calls (short.c) ---- */
 
 /* Whether the steps of a schedule are such, which numbers their messages. */
-DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request);
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, dml_request *request);
 
 /* Runs them to their end, or as far as they go by themselves: then the engine has them. Nothing else is under
    way. */

@@ -435,6 +435,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
         job->round_bytes = dml__round_bytes(&layout, &comm->model.inside);
+        job->choices++;
     }
     dml__release(&job->memory, all);
     return status;

@@ -301,15 +301,17 @@ static void dml__next_sums(dml__comm_job *job, dml_request *request)
 
 /* ---- rounds of the others ---- */
 
-/* The same steps as those that are there; many calls follow one like them. */
-static bool dml__is_written(const dml_request *request)
+/* Whether this is a call like the one that the steps that are there were written for, as most are: then the
+   algorithm is the same, too. */
+static bool dml__is_again(const dml__comm_job *job, const dml_request *request)
 {
     const dml__written *written = &request->written;
-    const dml__signature *a = &written->signature, *b = &request->call.signature;
+    const dml__comm_call *call = &request->call;
+    const dml__signature *a = &written->signature, *b = &call->signature;
     return written->comm == request->comm && written->communicator == request->comm->id &&
-           written->algorithm == request->algorithm && written->count == request->round_count &&
+           written->choices == job->choices && written->in_place == (call->in == call->out) &&
            a->operation == b->operation && a->dtype == b->dtype && a->root == b->root &&
-           a->count == b->count && !request->call.counts;
+           a->count == b->count && !call->counts;
 }
 
 /* False: there are too many steps. */
@@ -318,7 +320,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     const dml__comm_call *call = &request->call;
     const dml_comm *comm = request->comm;
     dml__collective c;
-    if (dml__is_written(request)) return true;
+    if (request->again && request->written.count == request->round_count) return true;
     memset(&c, 0, sizeof c);
     c.operation = call->signature.operation;
     c.rank = comm->rank;
@@ -336,10 +338,14 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     if (request->schedule.overflowed) return false;
     request->written.comm = call->counts ? NULL : comm;
     request->written.communicator = comm->id;
+    request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
+    request->written.choices = job->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
+    request->written.round_most = request->round_most;
     request->written.is_short = !call->counts && dml__has_short_steps(job, request);
+    request->again = !call->counts;
     return true;
 }
 
@@ -509,10 +515,13 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         dml__check_stored(job, request);
         return;
     }
-    request->algorithm = dml__choose_algorithm(comm, &request->call);
+    request->again = dml__is_again(job, request);
+    request->algorithm =
+        request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */
     dml__check_stored(job, request);
-    request->round_most = request->round_count = dml__round_most(job, request);
+    request->round_most = request->again ? request->written.round_most : dml__round_most(job, request);
+    request->round_count = request->round_most;
     dml__begin_round(job, request);
 }
 

@@ -296,7 +296,7 @@ static void dml__reduce_run(dml__reduce_op_kernel kernel, char *out, const char 
                             size_t bytes, const dml__reduce_numbers *numbers)
 {
     const size_t rest = bytes % DML__REDUCE_BYTES, whole = bytes - rest;
-    kernel(out, x, y, whole, numbers);
+    if (whole) kernel(out, x, y, whole, numbers);
     if (rest == 0) return;
     uint16_t a[DML__REDUCE_BYTES / 2] = { 0 }, b[DML__REDUCE_BYTES / 2] = { 0 };
     memcpy(a, x + whole, rest), memcpy(b, y + whole, rest);
@@ -311,6 +311,12 @@ static void dml__reduce_by_user(const dml__reduction *how, void *out, const void
     how->function(out, out == b ? a : b, count, how->dtype, how->user);
 }
 
+/* A loss or two: to pad them takes longer than to add them. */
+static void dml__sum_few(float *out, const float *a, const float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+}
+
 DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const void *a, const void *b,
                                      size_t count)
 {
@@ -320,6 +326,10 @@ DML__LOCAL void dml__reduce_elements(const dml__reduction *how, void *out, const
     if (count == 0) return;
     if (how->function) {
         dml__reduce_by_user(how, out, a, b, count);
+        return;
+    }
+    if (kind == 0 && how->dtype == DML_F32 && count < DML__REDUCE_BYTES / sizeof(float)) {
+        dml__sum_few((float *)out, (const float *)a, (const float *)b, count);
         return;
     }
     const dml__reduce_numbers order = dml__reduce_order(how->dtype, least);

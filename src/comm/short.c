@@ -18,6 +18,10 @@
 #define DML__SHORT_LOOKS 256
 #define DML__SHORT_YIELDS 32
 
+/* Looks at one message before all of them are looked for, and before whoever sleeps is woken: the fence that
+   this takes would wait until what was sent has left this processor. */
+#define DML__SHORT_SOON 16
+
 typedef struct dml__short_call {
     dml__comm_job *job;
     dml_request *request;
@@ -27,10 +31,56 @@ typedef struct dml__short_call {
     dml__frame frame; /* of any of its messages, but for what differs */
 } dml__short_call;
 
-DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request *request)
+static bool dml__short_is_free(const dml__schedule *schedule, uint64_t past, int step)
+{
+    const dml__step *s = &schedule->steps[step];
+    for (int i = 0; i < DML__STEP_AFTER && s->after[i] != -1; i++) {
+        const uint64_t earlier =
+            s->after[i] == DML__ALL_BEFORE ? ((uint64_t)1 << step) - 1 : (uint64_t)1 << s->after[i];
+        if ((past & earlier) != earlier) return false;
+    }
+    return true;
+}
+
+static bool dml__short_receives(const dml__step *s)
+{
+    return s->peer >= 0 && s->kind != DML__STEP_SEND;
+}
+
+/* The first step that can go, of the receives or of the others, in their order between each two ranks; -1:
+ * none. */
+static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives)
+{
+    uint64_t waiting = 0; /* ranks whose earlier message is still to go */
+    for (int i = 0; i < schedule->count; i++) {
+        const dml__step *s = &schedule->steps[i];
+        if ((past >> i & 1) || receives != dml__short_receives(s)) continue;
+        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
+        if (!(waiting & peer) && dml__short_is_free(schedule, past, i)) return i;
+        waiting |= peer;
+    }
+    return -1;
+}
+
+/* The order in which the steps mostly go: what this rank has to say or to do goes as soon as it can, since a
+   look at what may not have come yet takes as long as a message does; and then what comes first of what
+   comes. */
+static void dml__order_short_steps(dml_request *request)
 {
     const dml__schedule *schedule = &request->schedule;
-    if (schedule->count > 64 || request->comm->size > 64) return false;
+    uint64_t past = 0;
+    for (int i = 0; i < schedule->count; i++) {
+        int next = dml__short_next(schedule, past, false);
+        if (next < 0) next = dml__short_next(schedule, past, true);
+        request->written.order[i] = (uint8_t)next;
+        past |= (uint64_t)1 << next;
+    }
+}
+
+DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, dml_request *request)
+{
+    const dml__schedule *schedule = &request->schedule;
+    if (schedule->count > DML__SHORT_STEPS || request->comm->size > 64) return false;
     for (int i = 0; i < schedule->count; i++) {
         const dml__step *s = &schedule->steps[i];
         uint32_t message = 0;
@@ -43,17 +93,7 @@ DML__LOCAL bool dml__has_short_steps(const dml__comm_job *job, const dml_request
                        (schedule->steps[j].kind == DML__STEP_SEND) == (s->kind == DML__STEP_SEND);
         request->states[i].message = message;
     }
-    return true;
-}
-
-static bool dml__short_is_free(const dml__short_call *c, int step)
-{
-    const dml__step *s = &c->request->schedule.steps[step];
-    for (int i = 0; i < DML__STEP_AFTER && s->after[i] != -1; i++) {
-        const uint64_t earlier =
-            s->after[i] == DML__ALL_BEFORE ? ((uint64_t)1 << step) - 1 : (uint64_t)1 << s->after[i];
-        if ((c->past & earlier) != earlier) return false;
-    }
+    dml__order_short_steps(request);
     return true;
 }
 
@@ -100,7 +140,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
     const int rank = c->request->comm->world_ranks[s->peer];
     dml__link *link = &job->links[rank];
     uint8_t expected[DML__FRAME_BYTES];
-    dml__frame come;
+    uint64_t consumed;
     const void *data;
     if (link->gone || link->swapped || link->header_bytes || link->payload_left || link->padding_left ||
         link->store_used) {
@@ -112,13 +152,13 @@ static bool dml__short_receive(dml__short_call *c, int step)
     dml__short_frame(c, step);
     const size_t all = DML__FRAME_BYTES + dml__padded(c->frame.bytes);
     dml__encode_frame(&c->frame, expected);
-    if (lent < (ptrdiff_t)all || !dml__same_frame(expected, (const uint8_t *)data, &come.consumed) ||
-        come.consumed - link->credited > link->charged - link->credited ||
+    if (lent < (ptrdiff_t)all || !dml__same_frame(expected, (const uint8_t *)data, &consumed) ||
+        consumed - link->credited > link->charged - link->credited ||
         ((uintptr_t)data & (sizeof(double) - 1))) {
         c->irregular = true;
         return false;
     }
-    link->credited = come.consumed;
+    link->credited = consumed;
     link->consumed += all;
     dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
     job->transport->calls->consume(job->transport, rank, all);
@@ -127,31 +167,47 @@ static bool dml__short_receive(dml__short_call *c, int step)
     return true;
 }
 
+/* True: it is done. */
+static bool dml__short_step(dml__short_call *c, int step)
+{
+    const dml__step *s = &c->request->schedule.steps[step];
+    bool done = true;
+    if (s->peer < 0)
+        dml__apply_local(c->request, step);
+    else
+        done = s->kind == DML__STEP_SEND ? dml__short_send(c, step) : dml__short_receive(c, step);
+    if (done) c->past |= (uint64_t)1 << step;
+    return done;
+}
+
 /* Each receive that can be taken, or each other step that can go, in their order between each two ranks.
    True: something moved. */
 static bool dml__short_pass(dml__short_call *c, bool receives)
 {
-    dml_request *request = c->request;
-    const dml__schedule *schedule = &request->schedule;
+    const dml__schedule *schedule = &c->request->schedule;
     const uint64_t before = c->past;
     uint64_t waiting = 0; /* ranks whose earlier message is still to go */
     for (int i = 0; i < schedule->count && !c->irregular; i++) {
         const dml__step *s = &schedule->steps[i];
-        const uint64_t bit = (uint64_t)1 << i;
-        const bool local = s->peer < 0, sends = s->kind == DML__STEP_SEND;
-        if ((c->past & bit) || receives != !(local || sends)) continue;
-        const uint64_t peer = local ? 0 : (uint64_t)1 << s->peer;
-        bool done = !(waiting & peer) && dml__short_is_free(c, i);
-        if (done && local)
-            dml__apply_local(request, i);
-        else if (done)
-            done = sends ? dml__short_send(c, i) : dml__short_receive(c, i);
-        if (done)
-            c->past |= bit;
-        else
-            waiting |= peer;
+        if ((c->past >> i & 1) || receives != dml__short_receives(s)) continue;
+        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
+        const bool free = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
+        if (!free || !dml__short_step(c, i)) waiting |= peer;
     }
     return c->past != before;
+}
+
+/* The steps in the order that was written down, as far as that goes without much waiting. */
+static void dml__short_run(dml__short_call *c)
+{
+    for (int i = 0; i < c->request->schedule.count; i++) {
+        const int step = c->request->written.order[i];
+        int looks = DML__SHORT_SOON;
+        while (!dml__short_step(c, step)) {
+            if (c->irregular || !--looks) return;
+            dml__pause();
+        }
+    }
 }
 
 /* The engine has the steps, as far as they have come. */
@@ -168,6 +224,14 @@ static void dml__short_leave(dml__short_call *c)
     link->out_elements = request->schedule.steps[c->unfinished].count;
 }
 
+/* Whether those who sleep are left to be woken later. */
+static bool dml__defer_telling(const dml__comm_job *job, bool defers)
+{
+    if (!job->transport || !job->transport->calls->defer) return false;
+    job->transport->calls->defer(job->transport, defers);
+    return defers;
+}
+
 DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
 {
     dml__short_call c;
@@ -182,9 +246,10 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
     dml__describe_call(request, &c.frame);
     c.frame.kind = DML__FRAME_EAGER;
     for (int i = 0; i < request->schedule.count; i++) request->states[i].done = 0;
+    const bool defers = dml__defer_telling(job, true);
+    if (!yields) dml__short_run(&c);
+    if (defers) dml__defer_telling(job, false);
     while (c.past != all && !c.irregular && looks) {
-        /* What this rank has to say goes first: a look at what may not have come yet takes as long as a
-           message does. */
         if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
         looks--;
         if (!yields && looks == DML__SHORT_LOOKS - DML__SHORT_YIELDS && dml__look_for_crowd(job)) {

@@ -413,6 +413,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         dml__local_crowded,
         NULL,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;

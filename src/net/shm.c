@@ -41,6 +41,34 @@ static void dml__shm_take_bells(dml__shm *shm, int rank)
     if (got == DML__GONE) shm->pairs[rank].gone = true;
 }
 
+/* Wakes the other end if it sleeps and waits for what was sent or consumed; with the fence. */
+static void dml__shm_tell_now(dml__shm *shm, int rank)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    const bool receiver = (pair->untold & DML__SHM_SENT) && dml__shm_receiver_to_ring(&pair->out);
+    const bool sender = (pair->untold & DML__SHM_TAKEN) && dml__shm_sender_to_ring(&pair->in);
+    pair->untold = 0;
+    if (receiver || sender) dml__shm_bell(shm, rank);
+}
+
+static void dml__shm_tell(dml__shm *shm, int rank, int what)
+{
+    shm->pairs[rank].untold |= what;
+    if (shm->defers) return;
+    dml__shm_fence();
+    dml__shm_tell_now(shm, rank);
+}
+
+static void dml__shm_defer(dml__transport *transport, bool defers)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    shm->defers = defers;
+    if (defers) return;
+    dml__shm_fence();
+    for (int rank = 0; rank < shm->world; rank++)
+        if (shm->pairs[rank].untold) dml__shm_tell_now(shm, rank);
+}
+
 /* ---- data ---- */
 
 /* Of the spans without their first `sent` bytes as much as goes now: `sent` and that. */
@@ -59,7 +87,7 @@ static ptrdiff_t dml__shm_send_spans(dml__shm *shm, int rank, const dml__span *s
             const uint32_t piece =
                 remote ? dml__shm_send_remote(out, data, left) : dml__shm_send_piece(out, data, left);
             if (piece == 0) return (ptrdiff_t)sent;
-            if (dml__shm_receiver_to_ring(out)) dml__shm_bell(shm, rank);
+            dml__shm_tell(shm, rank, DML__SHM_SENT);
             data += piece;
             left -= piece;
             if (!remote) sent += piece;
@@ -74,7 +102,7 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
     dml__shm_pair *pair = &shm->pairs[rank];
     size_t gone = 0;
     if (pair->out.remote ||
-        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)))) {
+        (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].data, spans[0].bytes)))) {
         if (spans[count - 1].bytes >= DML__SHM_PAST) dml__shm_time_line(&pair->out);
         if (dml__shm_learn(&pair->out))
             gone = dml__shm_remote_gone(&pair->out);
@@ -115,7 +143,7 @@ static bool dml__shm_read(dml__shm *shm, dml__shm_pair *pair, void *to, size_t b
 static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
 {
     dml__shm_consume_piece(&shm->pairs[rank].in, bytes);
-    if (dml__shm_sender_to_ring(&shm->pairs[rank].in)) dml__shm_bell(shm, rank);
+    dml__shm_tell(shm, rank, DML__SHM_TAKEN);
 }
 
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
@@ -487,6 +515,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_offer_data,
         dml__shm_crowded,
         dml__shm_confirmed,
+        dml__shm_defer,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;

@@ -20,10 +20,14 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
+#define DML__SHM_SENT 1
+#define DML__SHM_TAKEN 2
+
 typedef struct dml__shm_pair {
     uint8_t *memory; /* NULL: this pair is as it is below */
     size_t bytes;
-    bool gone; /* its connection below has ended, or what it wrote makes no sense */
+    bool gone;  /* its connection below has ended, or what it wrote makes no sense */
+    int untold; /* DML__SHM_SENT, DML__SHM_TAKEN: since anybody looked whether the other end sleeps for it */
     dml__shm_sender out;
     dml__shm_receiver in;
     dml__shm_reach reach; /* the other rank's, while in.reads */
@@ -39,6 +43,7 @@ typedef struct dml__shm {
     double looked_below;  /* when */
     dml__shm_pair *pairs; /* (world) */
     uint8_t *wishes;      /* (world): those for below */
+    bool defers;          /* see dml__transport_calls.defer */
     bool reads;           /* this rank reads others' memory, where it can */
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];

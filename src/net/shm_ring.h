@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-#define DML__SHM_PIECES 128u         /* that may be on their way; a power of two */
+#define DML__SHM_PIECES 64u          /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024)  /* bytes of a piece at most: the other end begins to read after it */
-#define DML__SHM_SHORT 104u          /* bytes of a piece that lies in the row */
+#define DML__SHM_SHORT 440u          /* bytes of the row for one that lies in it */
 #define DML__SHM_REMOTE (16u * 1024) /* bytes of a piece at least that stays where it is; at most: */
 #define DML__SHM_REMOTE_MOST (128u * 1024) /* its sender sees that it moves before it would sleep */
 #define DML__SHM_RING_LEAST 4096u          /* bytes of a ring */
@@ -22,12 +22,17 @@
 #define DML__SHM_RING_NEAR (512u * 1024) /* up to which one begins anew whenever it is empty, */
 #define DML__SHM_FEW 4096u               /* and any if no more than these were in it */
 
-typedef struct dml__shm_piece {
-    uint32_t number; /* 1 + that of the piece, once it is there */
-    uint32_t bytes;
-    uint32_t at;     /* where it begins: in the ring, or, of a short one, in `data` */
-    uint32_t remote; /* 1: it lies in the sender's own memory, at the address in `data` */
-    uint8_t data[DML__SHM_SHORT + 8];
+typedef enum dml__shm_kind { DML__SHM_IS_SHORT, DML__SHM_IN_RING, DML__SHM_IS_REMOTE } dml__shm_kind;
+
+typedef struct dml__shm_piece { /* seven lines: of eight, those of all pieces would meet in few sets of a
+                                   cache */
+    uint32_t number;            /* 1 + that of the piece, once it is there */
+    uint32_t what; /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
+    union {
+        uint8_t data[DML__SHM_SHORT];
+        uint32_t at;      /* in the ring */
+        uint64_t address; /* of a remote one, in the sender's own memory */
+    } body;
 } dml__shm_piece;
 
 /* In the shared memory, before the ring's bytes. */
@@ -88,10 +93,17 @@ static inline bool dml__shm_learn(dml__shm_sender *s)
     return true;
 }
 
-/* For the next `left` bytes it need not be known what the receiver has consumed since this end looked. */
-static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
+static inline bool dml__shm_fits_row(const void *data, size_t left)
 {
-    return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
+    return left <= DML__SHM_SHORT - ((uintptr_t)data & 7);
+}
+
+/* Whether for the next `left` bytes it need not be known what the receiver has consumed since this end
+   looked: the line that says so has to come from there. Until a few have been sent it isn't asked for. */
+static inline bool dml__shm_knows_room(const dml__shm_sender *s, const void *data, size_t left)
+{
+    const bool few = left <= DML__SHM_FEW / 4 && s->at - s->freed + left <= DML__SHM_FEW - 128;
+    return s->head - s->tail < DML__SHM_PIECES && (few || dml__shm_fits_row(data, left));
 }
 
 /* Whether something can be sent, as much as a piece of any alignment needs, or remote pieces have gone:
@@ -99,40 +111,60 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
     if (s->remote) return s->head - s->tail < s->remote;
-    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
+    const uint32_t free = s->size - (s->at - s->freed);
+    return s->head - s->tail < DML__SHM_PIECES && free >= 2 * DML__SHM_SHORT + 4 * 64;
 }
 
-static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes, uint32_t remote)
+/* Whether its receiver sleeps is for dml__shm_receiver_to_ring to see. */
+static inline void dml__shm_publish(dml__shm_sender *s, dml__shm_kind kind, uint32_t begin, uint32_t bytes)
 {
     dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     s->ends[s->head % DML__SHM_PIECES] = s->at;
-    __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->remote, remote, __ATOMIC_RELAXED);
-    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
-    /* Its lines come back from the receiver while something else is done. */
-    const dml__shm_piece *const next = &s->way->pieces[s->head % DML__SHM_PIECES];
-    dml__write_soon(next);
-    dml__write_soon((const uint8_t *)next + 64);
+    __atomic_store_n(&piece->what, (uint32_t)kind + 4 * begin + 32 * bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_RELEASE);
+    /* The lines of the next, as many as this one took, come back from the receiver while something else is
+     * done.
+     */
+    const uint8_t *const next = (const uint8_t *)&s->way->pieces[s->head % DML__SHM_PIECES];
+    const uint32_t used = kind == DML__SHM_IS_SHORT ? begin + bytes : 0;
+    for (uint32_t line = 0; line < offsetof(dml__shm_piece, body) + used; line += 64)
+        dml__write_soon(next + line);
+}
+
+/* By two words: where gcc knows that there are few bytes it copies them by `rep movs`, which takes a while to
+   begin. */
+static inline void dml__shm_copy_few(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    uint64_t words[2];
+    for (; bytes >= sizeof words; bytes -= sizeof words, from += sizeof words, to += sizeof words) {
+        memcpy(words, from, sizeof words);
+        memcpy(to, words, sizeof words);
+    }
+    for (; bytes >= sizeof *words; bytes -= sizeof *words, from += sizeof *words, to += sizeof *words) {
+        memcpy(words, from, sizeof *words);
+        memcpy(to, words, sizeof *words);
+    }
+    for (; bytes; bytes--) *to++ = *from++;
 }
 
 /* The bytes of a short piece, those that share a line with its number last: while they and it are written, a
    receiver that looks at it shall not take the line away. */
 static inline void dml__shm_write_short(uint8_t *to, uint32_t at, const uint8_t *data, size_t bytes)
 {
-    const size_t rest = 64 - offsetof(dml__shm_piece, data) - at, first = bytes < rest ? bytes : rest;
-    memcpy(to + at + first, data + first, bytes - first);
-    memcpy(to + at, data, first);
+    const size_t rest = 64 - offsetof(dml__shm_piece, body) - at, first = bytes < rest ? bytes : rest;
+    dml__shm_copy_few(to + at + first, data + first, bytes - first);
+    dml__shm_copy_few(to + at, data, first);
 }
 
 /* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
    many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    if (dml__shm_knows_room(s, left)) {
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
+    if (s->head - s->tail < DML__SHM_PIECES && dml__shm_fits_row(data, left)) {
         const uint32_t at = (uint32_t)(uintptr_t)data & 7;
-        dml__shm_write_short(s->way->pieces[s->head % DML__SHM_PIECES].data, at, data, left);
-        dml__shm_publish(s, at, (uint32_t)left, 0);
+        dml__shm_write_short(piece->body.data, at, data, left);
+        dml__shm_publish(s, DML__SHM_IS_SHORT, at, (uint32_t)left);
         return (uint32_t)left;
     }
     const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
@@ -155,7 +187,10 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
     else
         dml__shm_copy_past(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    dml__shm_publish(s, begin, bytes, 0);
+    __atomic_store_n(&piece->body.at, begin, __ATOMIC_RELAXED);
+    dml__shm_publish(s, DML__SHM_IN_RING, 0, bytes);
+    for (uint32_t line = 0; bytes <= DML__SHM_FEW / 8 && line < bytes; line += 64)
+        dml__write_soon(s->ring + ((s->at + line) & (s->size - 1)));
     return bytes;
 }
 
@@ -169,13 +204,13 @@ static inline bool dml__shm_is_read(const dml__shm_sender *s)
    piece. 0: there are too many. */
 static inline uint32_t dml__shm_send_remote(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    const uint64_t address = (uint64_t)(uintptr_t)data;
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
     const uint32_t bytes = left < DML__SHM_REMOTE_MOST ? (uint32_t)left : DML__SHM_REMOTE_MOST;
     if (s->head - s->tail >= DML__SHM_PIECES) return 0;
-    memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data, &address, sizeof address);
+    __atomic_store_n(&piece->body.address, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
     s->sizes[s->head % DML__SHM_PIECES] = bytes;
     s->remote++;
-    dml__shm_publish(s, 0, bytes, 1);
+    dml__shm_publish(s, DML__SHM_IS_REMOTE, 0, bytes);
     return bytes;
 }
 
@@ -201,18 +236,22 @@ static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
         DML__PREFETCH((const uint8_t *)piece + 64); /* both lines come together, not one after the other */
         return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     }
-    const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
-    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
-    r->done = 0;
-    if (__atomic_load_n(&piece->remote, __ATOMIC_RELAXED)) {
-        if (!r->reads || bytes == 0 || bytes > DML__SHM_REMOTE_MOST) return -1;
-        memcpy(&r->remote, piece->data, sizeof r->remote);
+    const uint32_t what = __atomic_load_n(&piece->what, __ATOMIC_RELAXED), bytes = what / 32;
+    const uint32_t kind = what % 4, begin = what / 4 % 8;
+    if (bytes == 0) return -1;
+    if (kind == DML__SHM_IS_SHORT) {
+        if (begin + bytes > DML__SHM_SHORT) return -1;
+        r->data = piece->body.data + begin;
+    } else if (kind == DML__SHM_IN_RING) {
+        const uint32_t at = __atomic_load_n(&piece->body.at, __ATOMIC_RELAXED);
+        if (bytes > r->size || at > r->size - bytes) return -1;
+        r->data = r->ring + at;
+    } else {
+        if (!r->reads || bytes > DML__SHM_REMOTE_MOST) return -1;
+        r->remote = __atomic_load_n(&piece->body.address, __ATOMIC_RELAXED);
         r->data = NULL;
-        r->bytes = bytes;
-        return (ptrdiff_t)bytes;
     }
-    if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
-    r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
+    r->done = 0;
     r->bytes = bytes;
     return (ptrdiff_t)bytes;
 }
@@ -232,11 +271,22 @@ static inline void dml__shm_consume_piece(dml__shm_receiver *r, size_t bytes)
     r->quiet += r->bytes;
     r->bytes = 0;
     r->done = 0;
-    __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_RELEASE);
 }
 
 /* ---- sleeping: who sleeps says so, and then looks once more; who sends or consumes looks at that after
-   it ---- */
+   it, and after a dml__shm_fence between both ---- */
+
+/* (ThreadSanitizer knows no fences.) */
+static inline void dml__shm_fence(void)
+{
+#ifdef __SANITIZE_THREAD__
+    uint32_t word = 0;
+    __atomic_exchange_n(&word, 1, __ATOMIC_SEQ_CST);
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
 
 static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 {

@@ -176,6 +176,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         NULL,
         NULL,
         dml__tcp_confirmed,
+        NULL,
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);

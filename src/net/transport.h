@@ -73,6 +73,10 @@ typedef struct dml__transport_calls {
     /* How many seconds ago that rank's system last confirmed anything, while something is on its way to it;
        -1: nothing is. NULL: nothing ever is for long, or nobody knows. */
     double (*confirmed)(const dml__transport *transport, int rank);
+    /* From defer(true) to defer(false), what is sent and consumed wakes nobody; then who sleeps for it is
+       woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
+       nothing is deferred. */
+    void (*defer)(dml__transport *transport, bool defers);
 } dml__transport_calls;
 
 struct dml__transport {

@@ -2,6 +2,8 @@
    every transport, at 2 to 4 ranks, by every algorithm, sums against those in float64. */
 #include "ranks.h"
 
+#include "comm/choice.h"
+
 enum { COUNT = (1 << 20) + 1, WORLD_MOST = 4 };
 
 /* What each rank gives, in [-1, 1): sums of them are rounded. */
@@ -127,8 +129,7 @@ static void run_moves(test_rank *me, dml__comm_operation operation, float *out)
 /* The rank's calls of an operation from now on are by this one, if it can run them. */
 static void set_algorithm(test_rank *me, const char *name)
 {
-    dml__comm_job *job = me->comm->job;
-    snprintf(job->algorithm, sizeof job->algorithm, "%s", name);
+    dml__ask_for_algorithm(me->comm->job, name);
 }
 
 static void run_operation(test_rank *me, dml__comm_operation operation, float *in, float *out)

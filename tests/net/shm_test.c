@@ -703,10 +703,10 @@ static void a_spoiled_ring_is_survived(void)
 
 static void indices_that_make_no_sense_end_it(void)
 {
-    static const uint32_t off[] = { 5, 127, 129, 0x80000000u, 0xffffffffu };
+    static const uint32_t off[] = { 5, DML__SHM_PIECES - 1, DML__SHM_PIECES + 1, 0x80000000u, 0xffffffffu };
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         for (int which = 0; which < 2; which++) {
-            char x[200] = ""; /* not short, so that it needs to know what was consumed */
+            char x[2000] = ""; /* so many that it needs to know what was consumed */
             const void *lent;
             const uint8_t wishes[2] = { which ? DML__WISH_RECEIVE : DML__WISH_SEND, 0 };
             if (!two_open(4096)) return;

@@ -117,7 +117,7 @@ SOCKETS_UNUSED static void sockets_open(dml__transport **transports, int world, 
 {
     static const dml__transport_calls calls = {
         "sockets",      sockets_send,  sockets_receive, NULL, NULL, NULL, sockets_wait, sockets_wake,
-        sockets_medium, sockets_close, sockets_close,   NULL, NULL, NULL, NULL,
+        sockets_medium, sockets_close, sockets_close,   NULL, NULL, NULL, NULL,         NULL,
     };
     sockets_transport *made[SOCKETS_RANKS];
     for (int r = 0; r < world; r++) {

@@ -126,7 +126,7 @@ TEST__UNUSED static const char *traffic_receive(dml__transport *transport, int m
         size_t bytes = test_random(random) % 2 ? (size_t)got : 1 + test_random(random) % (size_t)got;
         if (p->got + (size_t)got > t->data) return "more than was sent";
         while (p->got >= p->in.end) traffic_next(&p->in, t);
-        const uintptr_t mask = got > 104 ? 63 : 7;
+        const uintptr_t mask = got > 440 ? 63 : 7;
         if (((uintptr_t)lent & mask) != ((p->in.align + p->got - p->in.at) & mask))
             return "a shifted address";
         if (!traffic_is((const uint8_t *)lent, peer, me, DML__CHANNEL_DATA, p->got, bytes))
