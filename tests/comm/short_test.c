@@ -3,6 +3,7 @@
 #include "ranks.h"
 
 #include <sched.h>
+#include <time.h>
 
 enum { MOST = 1200, ROUNDS = 30 };
 
@@ -267,6 +268,78 @@ static void different_calls(void)
     }
 }
 
+/* ---- who sleeps is woken ---- */
+
+/* Each waits for the other in turn, for longer than it looks for a message without sleeping. */
+static void late_body(test_rank *me)
+{
+    const struct timespec late = { 0, 2000000 };
+    for (int i = 0; i < 20; i++) {
+        float x = (float)i;
+        if (i % 2 == me->rank) nanosleep(&late, NULL);
+        me->bad += dml_comm_all_reduce(me->comm, &x, 1, DML_F32, DML_SUM) != DML_OK || x != (float)(2 * i);
+        me->bad += dml_comm_broadcast(me->comm, &x, 1, DML_F32, i % 2) != DML_OK;
+    }
+}
+
+/* Who isn't woken sees what has come at the deadline only, and that is 30 s away. */
+static void late_calls(void)
+{
+    const double begin = dml_seconds();
+    run_body(late_body, 2, 2);
+    CHECK(dml_seconds() - begin < 30);
+}
+
+/* ---- which schedules, and in which order ---- */
+
+static void the_order_of_steps(void)
+{
+    enum { STEPS = DML__SHORT_STEPS + 1 };
+    static dml__step steps[STEPS];
+    static dml__step_state states[STEPS];
+    static dml__comm_job job;
+    int world_ranks[3] = { 0, 1, 2 };
+    dml_comm comm;
+    dml_request request;
+    memset(&comm, 0, sizeof comm);
+    memset(&request, 0, sizeof request);
+    comm.size = 3;
+    comm.world_ranks = world_ranks;
+    request.comm = &comm;
+    request.states = states;
+    request.schedule.steps = steps;
+    request.schedule.capacity = STEPS;
+
+    /* What is sent to 1 goes in its order, although the last could go at once; what is sent to 2 goes first.
+     */
+    dml__link links[3];
+    memset(links, 0, sizeof links);
+    links[1].at_once = links[2].at_once = true;
+    job.links = links;
+    job.eager_bytes = 1024;
+    dml__schedule *s = &request.schedule;
+    const int come = dml__add_receive(s, 1, DML__STEP_RECEIVE, DML__SPACE_OUT, 0, 1);
+    dml__add_after(s, dml__add_send(s, 1, DML__SPACE_OUT, 0, 1), come);
+    dml__add_send(s, 1, DML__SPACE_IN, 0, 1);
+    dml__add_send(s, 2, DML__SPACE_IN, 0, 1);
+    CHECK(dml__has_short_steps(&job, &request));
+    static const uint8_t order[] = { 3, 0, 1, 2 };
+    CHECK(memcmp(request.written.order, order, sizeof order) == 0);
+    CHECK_INT(states[1].message, 0);
+    CHECK_INT(states[2].message, 1);
+
+    links[2].at_once = false;
+    CHECK(!dml__has_short_steps(&job, &request));
+    links[2].at_once = true;
+    comm.size = 65;
+    CHECK(!dml__has_short_steps(&job, &request));
+    comm.size = 3;
+    while (s->count < STEPS) dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, 1, DML__SPACE_IN, 0);
+    CHECK(!dml__has_short_steps(&job, &request));
+    s->count--;
+    CHECK(dml__has_short_steps(&job, &request));
+}
+
 int main(void)
 {
     RUN(the_same_bits);
@@ -276,5 +349,7 @@ int main(void)
     RUN(what_is_counted);
     RUN(who_has_its_processor);
     RUN(different_calls);
+    RUN(late_calls);
+    RUN(the_order_of_steps);
     return test_report("comm/short");
 }
