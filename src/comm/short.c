@@ -198,7 +198,7 @@ static bool dml__short_pass(dml__short_call *c, bool receives)
 }
 
 /* The steps in the order that was written down, as far as that goes without much waiting. */
-static void dml__short_run(dml__short_call *c)
+static void dml__short_in_order(dml__short_call *c)
 {
     for (int i = 0; i < c->request->schedule.count; i++) {
         const int step = c->request->written.order[i];
@@ -237,7 +237,7 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
     dml__short_call c;
     const uint64_t all = request->schedule.count ? UINT64_MAX >> (64 - request->schedule.count) : 0;
     bool yields = job->yields;
-    int looks = yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS;
+    int looks = yields ? DML__SHORT_YIELDS : DML__SHORT_LOOKS - DML__SHORT_SOON;
     c.job = job;
     c.request = request;
     c.past = 0;
@@ -247,7 +247,7 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request)
     c.frame.kind = DML__FRAME_EAGER;
     for (int i = 0; i < request->schedule.count; i++) request->states[i].done = 0;
     const bool defers = dml__defer_telling(job, true);
-    if (!yields) dml__short_run(&c);
+    if (!yields) dml__short_in_order(&c);
     if (defers) dml__defer_telling(job, false);
     while (c.past != all && !c.irregular && looks) {
         if (dml__short_pass(&c, false) || dml__short_pass(&c, true)) continue;
