@@ -6601,10 +6601,10 @@ static inline void dml__shm_copy_past(uint8_t *to, const uint8_t *from, size_t b
 
 typedef enum dml__shm_kind { DML__SHM_IS_SHORT, DML__SHM_IN_RING, DML__SHM_IS_REMOTE } dml__shm_kind;
 
-typedef struct dml__shm_piece { /* seven lines: of eight, those of all pieces would meet in few sets of a
-                                   cache */
-    uint32_t number;            /* 1 + that of the piece, once it is there */
-    uint32_t what; /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
+/* Seven lines: of eight, those of all pieces would meet in few sets of a cache. */
+typedef struct dml__shm_piece {
+    uint32_t number; /* 1 + that of the piece, once it is there */
+    uint32_t what;   /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
     union {
         uint8_t data[DML__SHM_SHORT];
         uint32_t at;      /* in the ring */
@@ -6688,8 +6688,8 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, const void *dat
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
     if (s->remote) return s->head - s->tail < s->remote;
-    const uint32_t free = s->size - (s->at - s->freed);
-    return s->head - s->tail < DML__SHM_PIECES && free >= 2 * DML__SHM_SHORT + 4 * 64;
+    const uint32_t room = s->size - (s->at - s->freed);
+    return s->head - s->tail < DML__SHM_PIECES && room >= 2 * DML__SHM_SHORT + 4 * 64;
 }
 
 /* Whether its receiver sleeps is for dml__shm_receiver_to_ring to see. */
@@ -6699,9 +6699,7 @@ static inline void dml__shm_publish(dml__shm_sender *s, dml__shm_kind kind, uint
     s->ends[s->head % DML__SHM_PIECES] = s->at;
     __atomic_store_n(&piece->what, (uint32_t)kind + 4 * begin + 32 * bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_RELEASE);
-    /* The lines of the next, as many as this one took, come back from the receiver while something else is
-     * done.
-     */
+    /* The next one's lines, as many as this one took, come back while something else is done. */
     const uint8_t *const next = (const uint8_t *)&s->way->pieces[s->head % DML__SHM_PIECES];
     const uint32_t used = kind == DML__SHM_IS_SHORT ? begin + bytes : 0;
     for (uint32_t line = 0; line < offsetof(dml__shm_piece, body) + used; line += 64)
@@ -15702,8 +15700,7 @@ static bool dml__short_receives(const dml__step *s)
     return s->peer >= 0 && s->kind != DML__STEP_SEND;
 }
 
-/* The first step that can go, of the receives or of the others, in their order between each two ranks; -1:
- * none. */
+/* The first step that can go, of the receives or of the others, as in dml__short_pass; -1: none. */
 static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives)
 {
     uint64_t waiting = 0; /* ranks whose earlier message is still to go */
@@ -15846,8 +15843,8 @@ static bool dml__short_pass(dml__short_call *c, bool receives)
         const dml__step *s = &schedule->steps[i];
         if ((c->past >> i & 1) || receives != dml__short_receives(s)) continue;
         const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
-        const bool free = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
-        if (!free || !dml__short_step(c, i)) waiting |= peer;
+        const bool can_go = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
+        if (!can_go || !dml__short_step(c, i)) waiting |= peer;
     }
     return c->past != before;
 }

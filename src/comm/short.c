@@ -47,8 +47,7 @@ static bool dml__short_receives(const dml__step *s)
     return s->peer >= 0 && s->kind != DML__STEP_SEND;
 }
 
-/* The first step that can go, of the receives or of the others, in their order between each two ranks; -1:
- * none. */
+/* The first step that can go, of the receives or of the others, as in dml__short_pass; -1: none. */
 static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives)
 {
     uint64_t waiting = 0; /* ranks whose earlier message is still to go */
@@ -191,8 +190,8 @@ static bool dml__short_pass(dml__short_call *c, bool receives)
         const dml__step *s = &schedule->steps[i];
         if ((c->past >> i & 1) || receives != dml__short_receives(s)) continue;
         const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
-        const bool free = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
-        if (!free || !dml__short_step(c, i)) waiting |= peer;
+        const bool can_go = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
+        if (!can_go || !dml__short_step(c, i)) waiting |= peer;
     }
     return c->past != before;
 }

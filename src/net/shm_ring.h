@@ -24,10 +24,10 @@
 
 typedef enum dml__shm_kind { DML__SHM_IS_SHORT, DML__SHM_IN_RING, DML__SHM_IS_REMOTE } dml__shm_kind;
 
-typedef struct dml__shm_piece { /* seven lines: of eight, those of all pieces would meet in few sets of a
-                                   cache */
-    uint32_t number;            /* 1 + that of the piece, once it is there */
-    uint32_t what; /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
+/* Seven lines: of eight, those of all pieces would meet in few sets of a cache. */
+typedef struct dml__shm_piece {
+    uint32_t number; /* 1 + that of the piece, once it is there */
+    uint32_t what;   /* its kind, + 4 where a short one begins in `data` (0 to 7), + 32 its bytes */
     union {
         uint8_t data[DML__SHM_SHORT];
         uint32_t at;      /* in the ring */
@@ -111,8 +111,8 @@ static inline bool dml__shm_knows_room(const dml__shm_sender *s, const void *dat
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
     if (s->remote) return s->head - s->tail < s->remote;
-    const uint32_t free = s->size - (s->at - s->freed);
-    return s->head - s->tail < DML__SHM_PIECES && free >= 2 * DML__SHM_SHORT + 4 * 64;
+    const uint32_t room = s->size - (s->at - s->freed);
+    return s->head - s->tail < DML__SHM_PIECES && room >= 2 * DML__SHM_SHORT + 4 * 64;
 }
 
 /* Whether its receiver sleeps is for dml__shm_receiver_to_ring to see. */
@@ -122,9 +122,7 @@ static inline void dml__shm_publish(dml__shm_sender *s, dml__shm_kind kind, uint
     s->ends[s->head % DML__SHM_PIECES] = s->at;
     __atomic_store_n(&piece->what, (uint32_t)kind + 4 * begin + 32 * bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&piece->number, ++s->head, __ATOMIC_RELEASE);
-    /* The lines of the next, as many as this one took, come back from the receiver while something else is
-     * done.
-     */
+    /* The next one's lines, as many as this one took, come back while something else is done. */
     const uint8_t *const next = (const uint8_t *)&s->way->pieces[s->head % DML__SHM_PIECES];
     const uint32_t used = kind == DML__SHM_IS_SHORT ? begin + bytes : 0;
     for (uint32_t line = 0; line < offsetof(dml__shm_piece, body) + used; line += 64)
