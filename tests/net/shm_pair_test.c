@@ -337,7 +337,7 @@ static void *fill_and_empty(void *argument)
 {
     rank *me = (rank *)argument;
     dml__transport *t = me->transport;
-    const uint8_t wishes[2] = { 0, DML__WISH_SEND };
+    const uint8_t wishes[2] = { DML__WISH_RECEIVE, DML__WISH_SEND };
     const void *lent;
     for (int sent = 0, taken = 0; sent + taken < FILLED && !me->wrong;) {
         if (me->settings.rank == 0) {
@@ -347,6 +347,7 @@ static void *fill_and_empty(void *argument)
                 me->wrong = "nobody has rung";
             continue;
         }
+        if (t->calls->wait(t, wishes, 20) == 0) me->wrong = "nothing has come";
         t->calls->defer(t, true);
         while (t->calls->lend(t, 0, &lent) > 0) t->calls->consume(t, 0, 8), taken++;
         t->calls->defer(t, false);
