@@ -73,7 +73,7 @@ static int dml__system_own_address(int fd, struct sockaddr *address, socklen_t *
 
 static double dml__system_confirmed(int fd)
 {
-#if defined __linux__ && defined TCP_INFO
+#if defined(__linux__) && defined(TCPI_OPT_TIMESTAMPS) /* (where struct tcp_info is) */
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     const bool in_flight = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0;
