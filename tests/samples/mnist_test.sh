@@ -273,21 +273,27 @@ check "a rank frozen by SIGSTOP" loses STOP
 
 # ---- devices ----
 
-# digits NAME COUNT: images of noise with a bright bar whose place is the label; MNIST's two files of that name.
+# digits NAME COUNT: images of noise with a bright bar whose place is the label; MNIST's two files of that name. The same
+# each time, which rand() isn't: mawk's begins with the time of day.
 digits() {
     LC_ALL=C awk -v count="$2" '
         function header(type, dims) {
             printf "%c%c%c%c%c%c%c%c", 0, 0, 8, dims, 0, 0, int(count / 256), count % 256 >type
         }
+        function draw(most) {
+            seed = seed * 16807 % 2147483647
+            return int(seed / 2147483647 * most)
+        }
         BEGIN {
+            seed = '"${DIGITS_SEED:-2026}"'
             header("images", 3); printf "%c%c%c%c%c%c%c%c", 0, 0, 0, 28, 0, 0, 0, 28 >"images"
             header("labels", 1)
             for (i = 0; i < count; i++) {
-                label = int(rand() * 10)
+                label = draw(10)
                 printf "%c", label >"labels"
                 for (p = 0; p < 784; p++) {
                     column = p % 28 - 2 * label - 4
-                    printf "%c", int(rand() * 60) + (column == 0 || column == 1 ? 180 : 0) >"images"
+                    printf "%c", draw(60) + (column == 0 || column == 1 ? 180 : 0) >"images"
                 }
             }
         }'
