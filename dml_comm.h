@@ -14557,7 +14557,8 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 static bool dml__question_travels(const dml__comm_job *job)
 {
     const dml__transport *transport = job->transport;
-    for (int rank = 0; rank < job->world && transport->calls->confirmed; rank++) {
+    if (!transport || !transport->calls->confirmed) return false;
+    for (int rank = 0; rank < job->world; rank++) {
         if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
         const double confirmed = transport->calls->confirmed(transport, rank);
         if (confirmed >= 0 && confirmed < job->timeout) return true;
@@ -15700,16 +15701,22 @@ static bool dml__short_receives(const dml__step *s)
     return s->peer >= 0 && s->kind != DML__STEP_SEND;
 }
 
-/* The first step that can go, of the receives or of the others, as in dml__short_pass; -1: none. */
-static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives)
+/* As a bit: the rank that a step sends to or receives from. */
+static uint64_t dml__short_peer(const dml__step *s)
 {
-    uint64_t waiting = 0; /* ranks whose earlier message is still to go */
-    for (int i = 0; i < schedule->count; i++) {
+    return s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
+}
+
+/* The first step from `from` on that can go, of the receives or of the others, in their order between each
+   two ranks; -1: none. `waiting`: ranks whose earlier message is still to go, 0 at first. */
+static int dml__short_next(const dml__schedule *schedule, uint64_t past, bool receives, int from,
+                           uint64_t *waiting)
+{
+    for (int i = from; i < schedule->count; i++) {
         const dml__step *s = &schedule->steps[i];
         if ((past >> i & 1) || receives != dml__short_receives(s)) continue;
-        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
-        if (!(waiting & peer) && dml__short_is_free(schedule, past, i)) return i;
-        waiting |= peer;
+        if (!(*waiting & dml__short_peer(s)) && dml__short_is_free(schedule, past, i)) return i;
+        *waiting |= dml__short_peer(s);
     }
     return -1;
 }
@@ -15722,8 +15729,9 @@ static void dml__order_short_steps(dml_request *request)
     const dml__schedule *schedule = &request->schedule;
     uint64_t past = 0;
     for (int i = 0; i < schedule->count; i++) {
-        int next = dml__short_next(schedule, past, false);
-        if (next < 0) next = dml__short_next(schedule, past, true);
+        uint64_t waiting[2] = { 0, 0 };
+        int next = dml__short_next(schedule, past, false, 0, &waiting[0]);
+        if (next < 0) next = dml__short_next(schedule, past, true, 0, &waiting[1]);
         request->written.order[i] = (uint8_t)next;
         past |= (uint64_t)1 << next;
     }
@@ -15832,19 +15840,16 @@ static bool dml__short_step(dml__short_call *c, int step)
     return done;
 }
 
-/* Each receive that can be taken, or each other step that can go, in their order between each two ranks.
-   True: something moved. */
+/* Each receive that can be taken, or each other step that can go. True: something moved. */
 static bool dml__short_pass(dml__short_call *c, bool receives)
 {
     const dml__schedule *schedule = &c->request->schedule;
     const uint64_t before = c->past;
-    uint64_t waiting = 0; /* ranks whose earlier message is still to go */
-    for (int i = 0; i < schedule->count && !c->irregular; i++) {
-        const dml__step *s = &schedule->steps[i];
-        if ((c->past >> i & 1) || receives != dml__short_receives(s)) continue;
-        const uint64_t peer = s->peer < 0 ? 0 : (uint64_t)1 << s->peer;
-        const bool can_go = !(waiting & peer) && dml__short_is_free(schedule, c->past, i);
-        if (!can_go || !dml__short_step(c, i)) waiting |= peer;
+    uint64_t waiting = 0;
+    for (int i = 0; !c->irregular; i++) {
+        i = dml__short_next(schedule, c->past, receives, i, &waiting);
+        if (i < 0) break;
+        if (!dml__short_step(c, i)) waiting |= dml__short_peer(&schedule->steps[i]);
     }
     return c->past != before;
 }

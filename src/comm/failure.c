@@ -396,7 +396,8 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 static bool dml__question_travels(const dml__comm_job *job)
 {
     const dml__transport *transport = job->transport;
-    for (int rank = 0; rank < job->world && transport->calls->confirmed; rank++) {
+    if (!transport || !transport->calls->confirmed) return false;
+    for (int rank = 0; rank < job->world; rank++) {
         if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
         const double confirmed = transport->calls->confirmed(transport, rank);
         if (confirmed >= 0 && confirmed < job->timeout) return true;
