@@ -303,6 +303,16 @@ static void indices_that_make_no_sense_end_it(void)
 
 /* ---- who sleeps is rung ---- */
 
+/* Each in a thread of its own. */
+static void run_two(void *(*run)(void *), const char *what)
+{
+    static const traffic none = { 0, 0, 0, 0 };
+    if (!two_open(0)) return;
+    run_threads(two, 2, &none, run);
+    check_ranks(two, 2, what);
+    two_close();
+}
+
 enum { HANDS = 20000 };
 
 static void *hand_back_and_forth(void *argument)
@@ -357,20 +367,12 @@ static void *fill_and_empty(void *argument)
 
 static void who_sleeps_for_room_is_rung(void)
 {
-    static const traffic none = { 0, 0, 0, 0 };
-    if (!two_open(0)) return;
-    run_threads(two, 2, &none, fill_and_empty);
-    check_ranks(two, 2, "sleeping for room");
-    two_close();
+    run_two(fill_and_empty, "sleeping for room");
 }
 
 static void who_sleeps_is_rung(void)
 {
-    static const traffic none = { 0, 0, 0, 0 };
-    if (!two_open(0)) return;
-    run_threads(two, 2, &none, hand_back_and_forth);
-    check_ranks(two, 2, "sleeping");
-    two_close();
+    run_two(hand_back_and_forth, "sleeping");
 }
 
 static int open_descriptors(void)
