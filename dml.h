@@ -14727,8 +14727,8 @@ typedef struct dml__depthwise_row {
     ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
     ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
     ptrdiff_t stride, dilation;
-    bool ask;    /* for what comes next */
-    bool stream; /* whole vectors of 16 of a plain result (beta = 0, no relu) are written past the caches */
+    bool ask;                     /* for what comes next */
+    bool stream;                  /* past the caches, of which each pixel has whole lines; beta = 0 */
     ptrdiff_t source_line, ahead; /* ahead: from `source` to the first line that nothing has come from yet */
     float *weights;               /* (tap_lines, taps, width), or the gradient's sums */
     ptrdiff_t width;
@@ -14760,16 +14760,22 @@ DML__LOCAL void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, 
 #define DML__DEPTHWISE_COPY_PIXELS 84
 #define DML__DEPTHWISE_LANES 8 /* the most */
 
-/* Asks for `count` pixels of `lines` lines, for the channels of a line of the caches. A macro, since gcc
-   drops calls of functions that do nothing else. */
-#define DML__DEPTHWISE_ASK(at, lines, line, count, step)                                                     \
-    {                                                                                                        \
-        const float *ask = at;                                                                               \
-        for (int l = 0; l < (lines); l++, ask += line) {                                                     \
-            DML__UNROLL                                                                                      \
-            for (int i = 0; i < (count); i++) DML__PREFETCH(ask + i * (step));                               \
-        }                                                                                                    \
+/* Asks for `count` pixels of `lines` lines, a part of them with each line of the caches that channel c
+   begins. Where pixels lie side by side their lines are asked for in the order that they lie in, so that the
+   processor looks ahead of that by itself, too. */
+DML__UNUSED DML__NOINLINE static void dml__depthwise_ask(const float *first, ptrdiff_t pixel, ptrdiff_t count,
+                                                         ptrdiff_t line, ptrdiff_t lines, ptrdiff_t c,
+                                                         ptrdiff_t channels)
+{
+    const bool dense = pixel == channels;
+    const ptrdiff_t step = dense ? DML__DEPTHWISE_LINE : pixel;
+    first += dense ? c * count : c;
+    for (ptrdiff_t l = 0; l < lines; l++, first += line) {
+        const float *at = first;
+        for (ptrdiff_t i = 0; i < count; i++, at += step) DML__PREFETCH(at);
     }
+    DML__IN_ORDER(first); /* gcc drops calls of functions that only ask */
+}
 
 /* Keeps the compiler from making more pointers than there are registers. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -14836,6 +14842,14 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
 }
 
 #define DML__DEFINE_DEPTHWISE_TILES(isa, target_isa, vector, lanes)                                          \
+    /* Writes (count, DML__DEPTHWISE_LINE), a line of the caches of each pixel, past them. */                \
+    target_isa DML__NOINLINE static void dml__depthwise_flush_##isa(const float *lines, ptrdiff_t count,     \
+                                                                    float *to, ptrdiff_t to_pixel)           \
+    {                                                                                                        \
+        for (; count > 0; count--, lines += DML__DEPTHWISE_LINE, to += to_pixel)                             \
+            for (int i = 0; i < DML__DEPTHWISE_LINE; i += lanes)                                             \
+                dml__##isa##_stream(to + i, dml__##isa##_load(lines + i));                                   \
+    }                                                                                                        \
     target_isa DML__INLINE void dml__depthwise_tile_##isa(                                                   \
         const dml__depthwise_row *line, ptrdiff_t x, const int taps, const int stride, const int pixels,     \
         const bool whole, const dml__depthwise_role role)                                                    \
@@ -14845,62 +14859,77 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
         const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                        \
         const ptrdiff_t count = row.grid_w - x;                                                              \
         const int behind = whole ? (pixels - 1) * stride + 1 : 0; /* the first that may be */                \
-        for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                       \
-            vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                     \
-            const float *from = row.source + x * stride * row.source_pixel + c;                              \
-            float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;                   \
-            vector first = dml__##isa##_splat(0);                                                            \
-            if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                                   \
-                DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,               \
-                                   row.source_pixel)                                                         \
-                if (!row.stream) DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)    \
+        /* From and to memory a line of the caches of each pixel at a time: what the next line of pixels     \
+           needs is asked for, and results that go past the caches wait until they are whole lines. */       \
+        const ptrdiff_t run = row.ask || row.stream ? DML__DEPTHWISE_LINE : row.channels;                    \
+        float kept[DML__DEPTHWISE_PIXELS * DML__DEPTHWISE_LINE];                                             \
+        const bool stream = row.stream && role == DML__DEPTHWISE_RESULT;                                     \
+        const ptrdiff_t to_pixel = stream ? DML__DEPTHWISE_LINE : row.target_pixel;                          \
+        for (ptrdiff_t c0 = 0; c0 < row.channels; c0 += run) {                                               \
+            const float *source = row.source + x * stride * row.source_pixel;                                \
+            float *target = row.target + x * row.target_pixel, *block = stream ? kept : target + c0;         \
+            const ptrdiff_t c1 = dml__smaller(c0 + run, row.channels);                                       \
+            if (row.ask) {                                                                                   \
+                dml__depthwise_ask(source + row.ahead, row.source_pixel, pixels * stride, row.source_line,   \
+                                   stride, c0, row.channels);                                                \
+                if (role == DML__DEPTHWISE_GRADIENT)                                                         \
+                    dml__depthwise_ask(target + row.target_line, row.target_pixel, pixels, 0, 1, c0,         \
+                                       row.channels);                                                        \
             }                                                                                                \
-            if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);          \
-            DML__UNROLL                                                                                      \
-            for (int p = 0; p < pixels; p++) {                                                               \
-                pixel[p] = first;                                                                            \
-                if (role == DML__DEPTHWISE_GRADIENT && (whole || p < count))                                 \
-                    pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                                 \
-            }                                                                                                \
-            for (ptrdiff_t l = row.tap_lines; l > 0; l--, from += row.line, weights += taps * row.width) {   \
+            for (ptrdiff_t c = c0; c + lanes <= c1; c += lanes, block += lanes) {                            \
+                vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                 \
+                const float *from = source + c;                                                              \
+                float *weights = row.weights + c, *to = block;                                               \
+                vector first = dml__##isa##_splat(0);                                                        \
+                if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);      \
                 DML__UNROLL                                                                                  \
-                for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);          \
-                const float *third = from; /* pixel i - i % 3 */                                             \
-                DML__UNROLL                                                                                  \
-                for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                     \
-                    if (i && i % 3 == 0) {                                                                   \
-                        third += 3 * row.source_pixel;                                                       \
-                        DML__DEPTHWISE_KEEP(third)                                                           \
-                    }                                                                                        \
-                    if ((i < taps - 1 && i < begin) || (i >= behind && i >= end)) continue;                  \
-                    vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                      \
-                    DML__DEPTHWISE_HOLD(value)                                                               \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    pixel[p] = first;                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT && (whole || p < count))                             \
+                        pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                             \
+                }                                                                                            \
+                for (ptrdiff_t l = row.tap_lines; l > 0;                                                     \
+                     l--, from += row.line, weights += taps * row.width) {                                   \
                     DML__UNROLL                                                                              \
-                    for (int t = 0; t < taps; t++) {                                                         \
-                        const int p = (i - t) / stride;                                                      \
-                        if (i < t || (i - t) % stride || p >= pixels) continue;                              \
-                        if (role == DML__DEPTHWISE_GRADIENT)                                                 \
-                            tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                              \
-                        else                                                                                 \
-                            pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                            \
+                    for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
+                    const float *third = from; /* pixel i - i % 3 */                                         \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
+                        if (i && i % 3 == 0) {                                                               \
+                            third += 3 * row.source_pixel;                                                   \
+                            DML__DEPTHWISE_KEEP(third)                                                       \
+                        }                                                                                    \
+                        if ((i < taps - 1 && i < begin) || (i >= behind && i >= end)) continue;              \
+                        vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                  \
+                        DML__DEPTHWISE_HOLD(value)                                                           \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) {                                                     \
+                            const int p = (i - t) / stride;                                                  \
+                            if (i < t || (i - t) % stride || p >= pixels) continue;                          \
+                            if (role == DML__DEPTHWISE_GRADIENT)                                             \
+                                tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                          \
+                            else                                                                             \
+                                pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                        \
+                        }                                                                                    \
+                    }                                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT) {                                                   \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);  \
                     }                                                                                        \
                 }                                                                                            \
-                if (role == DML__DEPTHWISE_GRADIENT) {                                                       \
-                    DML__UNROLL                                                                              \
-                    for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);      \
+                if (role == DML__DEPTHWISE_GRADIENT) continue;                                               \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    if (!whole && p >= count) continue;                                                      \
+                    if (plain)                                                                               \
+                        dml__##isa##_store(to + p * to_pixel, pixel[p]);                                     \
+                    else                                                                                     \
+                        DML__DEPTHWISE_FINISH(isa, &row, to + p * to_pixel, pixel[p])                        \
                 }                                                                                            \
             }                                                                                                \
-            if (role == DML__DEPTHWISE_GRADIENT) continue;                                                   \
-            DML__UNROLL                                                                                      \
-            for (int p = 0; p < pixels; p++) {                                                               \
-                if (!whole && p >= count) continue;                                                          \
-                if (row.stream && lanes == 16)                                                               \
-                    dml__##isa##_stream(to + p * row.target_pixel, pixel[p]);                                \
-                else if (plain)                                                                              \
-                    dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                                 \
-                else                                                                                         \
-                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
-            }                                                                                                \
+            if (stream)                                                                                      \
+                dml__depthwise_flush_##isa(kept, dml__smaller(pixels, count), target + c0,                   \
+                                           row.target_pixel);                                                \
         }                                                                                                    \
     }                                                                                                        \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
@@ -14957,7 +14986,9 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
                 }                                                                                            \
                 for (; x < x1; x++, to += target_pixel) {                                                    \
                     if (row->ask) {                                                                          \
-                        DML__DEPTHWISE_ASK(at[0] + row->ahead, 2, row->source_line, 2, tap)                  \
+                        const float *next = at[0] + row->ahead;                                              \
+                        DML__PREFETCH(next), DML__PREFETCH(next + row->source_line);                         \
+                        DML__PREFETCH(next + tap), DML__PREFETCH(next + row->source_line + tap);             \
                         DML__PREFETCH(to + row->target_line);                                                \
                     }                                                                                        \
                     const vector pixel = dml__##isa##_load(to);                                              \
@@ -15376,19 +15407,19 @@ static ptrdiff_t dml__depthwise_channels(dml_pool *pool, const dml__depthwise_pl
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
-/* Whether the results go past the caches, of which each vector of 16 is a line. */
+/* Whether the results go past the caches, a line of them at a time. */
 static bool dml__depthwise_streams(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
     const dml__machine machine = dml__pool_machine(pool);
     double floats = 0;
     for (int i = 0; i < count; i++) {
         const dml__conv_pass *p = &passes[i];
-        if (p->beta != 0 || p->relu || (intptr_t)p->target % DML__ALIGNMENT ||
-            (p->target_pixel | p->target_line | p->target_image) % DML__DEPTHWISE_LINE)
+        if (p->beta != 0 || (intptr_t)p->target % DML__ALIGNMENT ||
+            (p->columns | p->target_pixel | p->target_line | p->target_image) % DML__DEPTHWISE_LINE)
             return false;
         floats += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns;
     }
-    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, PTRDIFF_MAX);
+    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, passes->taps_h * passes->taps_w);
 }
 
 DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)

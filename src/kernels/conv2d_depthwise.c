@@ -173,19 +173,19 @@ static ptrdiff_t dml__depthwise_channels(dml_pool *pool, const dml__depthwise_pl
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
-/* Whether the results go past the caches, of which each vector of 16 is a line. */
+/* Whether the results go past the caches, a line of them at a time. */
 static bool dml__depthwise_streams(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
     const dml__machine machine = dml__pool_machine(pool);
     double floats = 0;
     for (int i = 0; i < count; i++) {
         const dml__conv_pass *p = &passes[i];
-        if (p->beta != 0 || p->relu || (intptr_t)p->target % DML__ALIGNMENT ||
-            (p->target_pixel | p->target_line | p->target_image) % DML__DEPTHWISE_LINE)
+        if (p->beta != 0 || (intptr_t)p->target % DML__ALIGNMENT ||
+            (p->columns | p->target_pixel | p->target_line | p->target_image) % DML__DEPTHWISE_LINE)
             return false;
         floats += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns;
     }
-    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, PTRDIFF_MAX);
+    return dml__microkernel_streams(machine.isa, machine.caches.l3, floats, passes->taps_h * passes->taps_w);
 }
 
 DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *passes, int count)

@@ -20,8 +20,8 @@ typedef struct dml__depthwise_row {
     ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
     ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
     ptrdiff_t stride, dilation;
-    bool ask;    /* for what comes next */
-    bool stream; /* whole vectors of 16 of a plain result (beta = 0, no relu) are written past the caches */
+    bool ask;                     /* for what comes next */
+    bool stream;                  /* past the caches, of which each pixel has whole lines; beta = 0 */
     ptrdiff_t source_line, ahead; /* ahead: from `source` to the first line that nothing has come from yet */
     float *weights;               /* (tap_lines, taps, width), or the gradient's sums */
     ptrdiff_t width;
