@@ -10732,12 +10732,15 @@ DML__LOCAL bool dml__packs_one_panel(const dml__job *job, const dml__blocking *b
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
-/* Rows of A that meet in few sets of the first cache are copied for so many panels of B. */
-#define DML__LINES_PANELS 8
+/* Rows of A that come from far beyond the second cache are asked for ahead where no more panels of B go over
+   them, of so many second caches' size a panel: for more panels, or from nearer, the wait is a small part of
+   the time. Their block and the one that is asked for take half of that cache. */
+#define DML__ASKING_PANELS 8
+#define DML__ASKING_SIZE 3.0
+#define DML__ASKING_PART 4
 
-/* Rows of A that come from beyond the second cache are asked for ahead where no more panels of B go over
-   them: for more, the wait is a small part of the time, and asking a larger one. */
-#define DML__ASKING_PANELS 4
+/* Rows of A that meet in few sets of the first cache are copied for more panels of B than this. */
+#define DML__LINES_PANELS 8
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
@@ -10861,7 +10864,7 @@ static bool dml__lines_meet(const dml__job *job, const dml__matrix *a, ptrdiff_t
                             ptrdiff_t kc)
 {
     return !dml__loads_lines(job) && dml__collides(2 * a->lane_step) && rows > job->rows &&
-           columns >= DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
+           columns > DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
 }
 
 /* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
@@ -10916,18 +10919,21 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
    processor asks for them itself. (What gained with AVX2 on a Zen 3 cost 13 % with AVX-512 on a Xeon.) */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
+    const ptrdiff_t panels = dml__quotient_up(range->j1 - range->j0, job->full);
+    const ptrdiff_t near = (ptrdiff_t)(DML__ASKING_SIZE / sizeof(float) * (double)panels * (double)job->l2);
     return !dml__loads_lines(job) && !blocking->pack_a &&
            ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
-           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
-           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
+           panels <= DML__ASKING_PANELS &&
+           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, near);
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
- * through. */
-static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
+   through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc, bool asks)
 {
     const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
-    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / rows;
+    const ptrdiff_t part = asks ? DML__ASKING_PART : 2;
+    const ptrdiff_t fitting = job->l2 / part / (kc * (ptrdiff_t)sizeof(float)) / rows;
     return dml__smaller(dml__larger(fitting, 1) * rows, dml__most_rows_at_once(job));
 }
 
@@ -10975,7 +10981,9 @@ DML__LOCAL dml__blocking dml__plan_blocking(const dml__job *job, const dml__rang
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.lines = dml__packs_lines_of_a(job);
-    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
+    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
+    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc, blocking.ask_until > 0));
     blocking.nc = columns;
     const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
     if (blocking.pack_b && !job->product.panels && columns > most)
@@ -10984,8 +10992,6 @@ DML__LOCAL dml__blocking dml__plan_blocking(const dml__job *job, const dml__rang
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS ||
                       (dml__loads_lines(job) && !dml__holds_more(blocking.kc, blocking.nc, near));
     blocking.stream = dml__streams_c(job, &blocking, range);
-    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
-    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
 }
@@ -11280,8 +11286,9 @@ static inline int dml__tiles_below(const dml__job *job, const dml__heights *heig
 }
 
 /* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
-   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
-   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
+   will be there when its turn comes. The panels share a tile's rows, which are asked for in the order that
+   they lie in; or, of lines, the tiles of the first panel share the k's. (gcc 12 removes calls of a function
+   that does nothing but ask: so the two are one.) */
 DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
                                            const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
                                            ptrdiff_t panels, dml__tile *tile)
@@ -11290,11 +11297,13 @@ DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__block
     dml__aim_a(job, blocking, part, i, tile);
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
     if (i + blocking->mc + rows <= blocking->ask_until) {
-        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
-        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
-        const float *row = tile->a[0] + blocking->mc * a->lane_step;
-        for (int r = 0; r < rows; r++, row += a->lane_step)
-            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+        const int lines = (int)((part->k1 - part->k0 + 15) / 16); /* of the caches, of a row */
+        const int share = panels == 1 ? rows * lines : (rows * lines + (int)panels - 1) / (int)panels;
+        int l = (int)panel * share, left = l + share < rows * lines ? share : rows * lines - l;
+        const int row = l ? l / lines : 0;
+        const float *next = tile->a[0] + (blocking->mc + row) * a->lane_step;
+        for (l -= row * lines; left > 0; l = 0, next += a->lane_step)
+            for (; l < lines && left > 0; l++, left--) DML__PREFETCH(next + l * 16);
     } else if (panel == 0 && part->k1 < blocking->ask_k) {
         const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
         const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
