@@ -9088,6 +9088,45 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
 
 #endif
 
+/* ---- kernels/sizes.h ---- */
+
+/* sizes.h: arithmetic on counts of elements, for whoever cuts arrays into blocks. */
+#ifndef DML_KERNELS_SIZES_H
+#define DML_KERNELS_SIZES_H
+
+static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+/* a >= 0, b > 0. Small products ask for twenty of these, and a division takes as long as ten comparisons. */
+static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return a <= b ? a > 0 : a / b + (a % b != 0);
+}
+
+static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return dml__quotient_up(a, b) * b;
+}
+
+static inline ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
+{
+    while (b) {
+        const ptrdiff_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+#endif
+
 #include <string.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -9179,8 +9218,15 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     }
 }
 
-/* Lines come from far where there is something to pack: some are asked for ahead. */
+/* Lines come from far where there is something to pack: some are asked for ahead, short ones so many floats.
+   Behind the last is mostly what is packed next. */
 #define DML__LINES_AHEAD 4
+#define DML__FLOATS_AHEAD 4096
+
+static inline ptrdiff_t dml__lines_ahead(ptrdiff_t k_step)
+{
+    return dml__larger(DML__LINES_AHEAD, DML__FLOATS_AHEAD / dml__larger(1, k_step));
+}
 
 #if defined(DML__HAS_AVX2)
 
@@ -9271,18 +9317,21 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
         return;
     }
 #endif
+    const uintptr_t far = (uintptr_t)(dml__lines_ahead(k_step) * k_step) * sizeof *x;
     for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
         float *to = out;
-        const float *ahead = x + (k + DML__LINES_AHEAD < kc ? DML__LINES_AHEAD * k_step : 0);
+        uintptr_t ahead = (uintptr_t)x + far;
         if (width >= 8 && width <= 16) /* copies of a known size are a few instructions */
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
-                DML__PREFETCH(ahead);
+            for (ptrdiff_t panel = 0; panel < panels;
+                 panel++, to += kc * width, ahead += (uintptr_t)width * sizeof *x) {
+                DML__PREFETCH((const void *)ahead);
                 memcpy(to, x + panel * width, 8 * sizeof *to);
                 memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
             }
         else if (width == DML__THREES)
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
-                DML__PREFETCH(ahead);
+            for (ptrdiff_t panel = 0; panel < panels;
+                 panel++, to += kc * width, ahead += (uintptr_t)width * sizeof *x) {
+                DML__PREFETCH((const void *)ahead);
                 memcpy(to, x + panel * width, DML__THREES * sizeof *to);
             }
         else
@@ -10014,45 +10063,6 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
 
 #endif
 
-/* ---- kernels/sizes.h ---- */
-
-/* sizes.h: arithmetic on counts of elements, for whoever cuts arrays into blocks. */
-#ifndef DML_KERNELS_SIZES_H
-#define DML_KERNELS_SIZES_H
-
-static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
-{
-    return a > b ? a : b;
-}
-
-/* a >= 0, b > 0. Small products ask for twenty of these, and a division takes as long as ten comparisons. */
-static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return a <= b ? a > 0 : a / b + (a % b != 0);
-}
-
-static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return dml__quotient_up(a, b) * b;
-}
-
-static inline ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
-{
-    while (b) {
-        const ptrdiff_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-#endif
-
 /* Of the factors' elements the larger one's are each used at most this many times. */
 #define DML__DOTS_ROWS 16         /* with sums over lanes at the end, which packing all of B would exceed */
 #define DML__DOTS_COLUMNS 8       /* of a B that is small: more are worth packing, */
@@ -10726,6 +10736,10 @@ DML__LOCAL bool dml__packs_one_panel(const dml__job *job, const dml__blocking *b
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* An A of more floats comes from memory, and is used where it is for any columns. (A Zen 3: packing it, where
+   its lines are read in steps and not foreseen, took 1.3 to 1.7 times as long.) */
+#define DML__FAR_FLOATS 786432
+
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
@@ -10809,13 +10823,23 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
+   that factors need not be in the first one. */
+static inline bool dml__loads_lines(const dml__job *job)
+{
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+}
+
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
    are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
 static bool dml__asks_for_lines(const dml__job *job)
 {
     const dml__product *product = &job->product;
-    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
-           dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
+    if (!dml__has_lanes(&product->a)) return false;
+    const bool far = !dml__loads_lines(job) && dml__holds_more(product->m, product->k, DML__FAR_FLOATS) &&
+                     !dml__collides(((const dml__matrix *)product->a.source)->k_step);
+    return far ||
+           (product->n < DML__PACKED_A_COLUMNS && dml__holds_more(product->m, product->k, DML__NEAR_FLOATS));
 }
 
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
@@ -10828,13 +10852,6 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
                                                     : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
-}
-
-/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
-   that factors need not be in the first one. */
-static inline bool dml__loads_lines(const dml__job *job)
-{
-    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* --- what is packed, and where --- */
@@ -10852,6 +10869,7 @@ static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t
                                                   ptrdiff_t kc)
 {
     const bool apart = k_step * (ptrdiff_t)sizeof(float) > 2 * DML__ALIGNMENT;
+    if (dml__asks_for_lines(job)) return PTRDIFF_MAX;
     if (!dml__loads_lines(job) || (apart && dml__collides(k_step))) return DML__PACKED_A_COLUMNS;
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }

@@ -4,6 +4,7 @@
 #include "kernels/pack.h"
 
 #include "kernels/isa_vectors.h"
+#include "kernels/sizes.h"
 #include "kernels/microkernel.h"
 
 #include <string.h>
@@ -97,8 +98,15 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     }
 }
 
-/* Lines come from far where there is something to pack: some are asked for ahead. */
+/* Lines come from far where there is something to pack: some are asked for ahead, short ones so many floats.
+   Behind the last is mostly what is packed next. */
 #define DML__LINES_AHEAD 4
+#define DML__FLOATS_AHEAD 4096
+
+static inline ptrdiff_t dml__lines_ahead(ptrdiff_t k_step)
+{
+    return dml__larger(DML__LINES_AHEAD, DML__FLOATS_AHEAD / dml__larger(1, k_step));
+}
 
 #if defined(DML__HAS_AVX2)
 
@@ -189,18 +197,21 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
         return;
     }
 #endif
+    const uintptr_t far = (uintptr_t)(dml__lines_ahead(k_step) * k_step) * sizeof *x;
     for (ptrdiff_t k = 0; k < kc; k++, x += k_step, out += width) {
         float *to = out;
-        const float *ahead = x + (k + DML__LINES_AHEAD < kc ? DML__LINES_AHEAD * k_step : 0);
+        uintptr_t ahead = (uintptr_t)x + far;
         if (width >= 8 && width <= 16) /* copies of a known size are a few instructions */
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
-                DML__PREFETCH(ahead);
+            for (ptrdiff_t panel = 0; panel < panels;
+                 panel++, to += kc * width, ahead += (uintptr_t)width * sizeof *x) {
+                DML__PREFETCH((const void *)ahead);
                 memcpy(to, x + panel * width, 8 * sizeof *to);
                 memcpy(to + width - 8, x + (panel + 1) * width - 8, 8 * sizeof *to);
             }
         else if (width == DML__THREES)
-            for (ptrdiff_t panel = 0; panel < panels; panel++, to += kc * width, ahead += width) {
-                DML__PREFETCH(ahead);
+            for (ptrdiff_t panel = 0; panel < panels;
+                 panel++, to += kc * width, ahead += (uintptr_t)width * sizeof *x) {
+                DML__PREFETCH((const void *)ahead);
                 memcpy(to, x + panel * width, DML__THREES * sizeof *to);
             }
         else

@@ -15,6 +15,10 @@
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* An A of more floats comes from memory, and is used where it is for any columns. (A Zen 3: packing it, where
+   its lines are read in steps and not foreseen, took 1.3 to 1.7 times as long.) */
+#define DML__FAR_FLOATS 786432
+
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
@@ -98,13 +102,23 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
+   that factors need not be in the first one. */
+static inline bool dml__loads_lines(const dml__job *job)
+{
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+}
+
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
    are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
 static bool dml__asks_for_lines(const dml__job *job)
 {
     const dml__product *product = &job->product;
-    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
-           dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
+    if (!dml__has_lanes(&product->a)) return false;
+    const bool far = !dml__loads_lines(job) && dml__holds_more(product->m, product->k, DML__FAR_FLOATS) &&
+                     !dml__collides(((const dml__matrix *)product->a.source)->k_step);
+    return far ||
+           (product->n < DML__PACKED_A_COLUMNS && dml__holds_more(product->m, product->k, DML__NEAR_FLOATS));
 }
 
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
@@ -117,13 +131,6 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
                                                     : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
-}
-
-/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
-   that factors need not be in the first one. */
-static inline bool dml__loads_lines(const dml__job *job)
-{
-    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* --- what is packed, and where --- */
@@ -141,6 +148,7 @@ static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t
                                                   ptrdiff_t kc)
 {
     const bool apart = k_step * (ptrdiff_t)sizeof(float) > 2 * DML__ALIGNMENT;
+    if (dml__asks_for_lines(job)) return PTRDIFF_MAX;
     if (!dml__loads_lines(job) || (apart && dml__collides(k_step))) return DML__PACKED_A_COLUMNS;
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
