@@ -26,18 +26,16 @@
 /* Asks for `count` pixels of `lines` lines, a part of them with each line of the caches that channel c
    begins. Where pixels lie side by side their lines are asked for in the order that they lie in, so that the
    processor looks ahead of that by itself, too. */
-DML__UNUSED DML__NOINLINE static void dml__depthwise_ask(const float *first, ptrdiff_t pixel, ptrdiff_t count,
-                                                         ptrdiff_t line, ptrdiff_t lines, ptrdiff_t c,
-                                                         ptrdiff_t channels)
+DML__INLINE void dml__depthwise_ask(const float *first, ptrdiff_t pixel, const int count, ptrdiff_t line,
+                                    const int lines, ptrdiff_t c, ptrdiff_t channels)
 {
     const bool dense = pixel == channels;
     const ptrdiff_t step = dense ? DML__DEPTHWISE_LINE : pixel;
     first += dense ? c * count : c;
-    for (ptrdiff_t l = 0; l < lines; l++, first += line) {
-        const float *at = first;
-        for (ptrdiff_t i = 0; i < count; i++, at += step) DML__PREFETCH(at);
+    for (int l = 0; l < lines; l++, first += line) {
+        DML__UNROLL
+        for (int i = 0; i < count; i++) DML__PREFETCH(first + i * step);
     }
-    DML__IN_ORDER(first); /* gcc drops calls of functions that only ask */
 }
 
 /* Keeps the compiler from making more pointers than there are registers. */
