@@ -10736,25 +10736,20 @@ DML__LOCAL bool dml__packs_one_panel(const dml__job *job, const dml__blocking *b
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
-/* An A of more floats comes from memory, and is used where it is for any columns. (A Zen 3: packing it, where
-   its lines are read in steps and not foreseen, took 1.3 to 1.7 times as long.) */
-#define DML__FAR_FLOATS 786432
-
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
 #define DML__NEAR_LINES_COLUMNS 512
 #define DML__NEAR_LINES_FLOATS 16384
 
-/* Rows of A that come from far beyond the second cache are asked for ahead where no more panels of B go over
-   them, of so many second caches' size a panel: for more panels, or from nearer, the wait is a small part of
-   the time. Their block and the one that is asked for take half of that cache. */
-#define DML__ASKING_PANELS 8
-#define DML__ASKING_SIZE 3.0
-#define DML__ASKING_PART 4
-
-/* Rows of A that meet in few sets of the first cache are copied for more panels of B than this. */
+/* Rows of A that meet in few sets of the first cache are copied for so many panels of B. */
 #define DML__LINES_PANELS 8
+
+/* Rows of A that come from far beyond the second cache, of more of its sizes than this, are asked for ahead
+   where no more panels of B go over them: for more, or from nearer, the wait is a small part of the time, and
+   asking a larger one. */
+#define DML__ASKING_PANELS 4
+#define DML__ASKING_SIZE 8
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
@@ -10823,23 +10818,13 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
-/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
-   that factors need not be in the first one. */
-static inline bool dml__loads_lines(const dml__job *job)
-{
-    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
-}
-
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
    are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
 static bool dml__asks_for_lines(const dml__job *job)
 {
     const dml__product *product = &job->product;
-    if (!dml__has_lanes(&product->a)) return false;
-    const bool far = !dml__loads_lines(job) && dml__holds_more(product->m, product->k, DML__FAR_FLOATS) &&
-                     !dml__collides(((const dml__matrix *)product->a.source)->k_step);
-    return far ||
-           (product->n < DML__PACKED_A_COLUMNS && dml__holds_more(product->m, product->k, DML__NEAR_FLOATS));
+    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
+           dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
@@ -10852,6 +10837,13 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
                                                     : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
+}
+
+/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
+   that factors need not be in the first one. */
+static inline bool dml__loads_lines(const dml__job *job)
+{
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* --- what is packed, and where --- */
@@ -10869,7 +10861,6 @@ static ptrdiff_t dml__columns_worth_packing_lines(const dml__job *job, ptrdiff_t
                                                   ptrdiff_t kc)
 {
     const bool apart = k_step * (ptrdiff_t)sizeof(float) > 2 * DML__ALIGNMENT;
-    if (dml__asks_for_lines(job)) return PTRDIFF_MAX;
     if (!dml__loads_lines(job) || (apart && dml__collides(k_step))) return DML__PACKED_A_COLUMNS;
     return dml__holds_more(rows, kc, DML__NEAR_LINES_FLOATS) ? DML__LINES_COLUMNS : DML__NEAR_LINES_COLUMNS;
 }
@@ -10882,7 +10873,7 @@ static bool dml__lines_meet(const dml__job *job, const dml__matrix *a, ptrdiff_t
                             ptrdiff_t kc)
 {
     return !dml__loads_lines(job) && dml__collides(2 * a->lane_step) && rows > job->rows &&
-           columns > DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
+           columns >= DML__LINES_PANELS * job->full && kc > DML__ACROSS_KC;
 }
 
 /* A factor is packed when it is no matrix; when the micro-kernel wants lines; when its vectors don't lie
@@ -10937,21 +10928,19 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
    processor asks for them itself. (What gained with AVX2 on a Zen 3 cost 13 % with AVX-512 on a Xeon.) */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
-    const ptrdiff_t panels = dml__quotient_up(range->j1 - range->j0, job->full);
-    const ptrdiff_t near = (ptrdiff_t)(DML__ASKING_SIZE / sizeof(float) * (double)panels * (double)job->l2);
     return !dml__loads_lines(job) && !blocking->pack_a &&
            ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
-           panels <= DML__ASKING_PANELS &&
-           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, near);
+           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
+           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0,
+                           DML__ASKING_SIZE * job->l2 / (ptrdiff_t)sizeof(float));
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
-   through. */
-static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc, bool asks)
+ * through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
 {
     const ptrdiff_t rows = job->kernel->tall_rows ? DML__HIGH_ROWS : job->rows;
-    const ptrdiff_t part = asks ? DML__ASKING_PART : 2;
-    const ptrdiff_t fitting = job->l2 / part / (kc * (ptrdiff_t)sizeof(float)) / rows;
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / rows;
     return dml__smaller(dml__larger(fitting, 1) * rows, dml__most_rows_at_once(job));
 }
 
@@ -10999,9 +10988,7 @@ DML__LOCAL dml__blocking dml__plan_blocking(const dml__job *job, const dml__rang
     blocking.pack_a = dml__packs_a(job, rows, columns, blocking.kc);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.lines = dml__packs_lines_of_a(job);
-    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
-    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
-    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc, blocking.ask_until > 0));
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     const ptrdiff_t most = dml__packed_columns(job, &blocking, range);
     if (blocking.pack_b && !job->product.panels && columns > most)
@@ -11010,6 +10997,8 @@ DML__LOCAL dml__blocking dml__plan_blocking(const dml__job *job, const dml__rang
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS ||
                       (dml__loads_lines(job) && !dml__holds_more(blocking.kc, blocking.nc, near));
     blocking.stream = dml__streams_c(job, &blocking, range);
+    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
+    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
 }
@@ -11304,9 +11293,8 @@ static inline int dml__tiles_below(const dml__job *job, const dml__heights *heig
 }
 
 /* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
-   will be there when its turn comes. The panels share a tile's rows, which are asked for in the order that
-   they lie in; or, of lines, the tiles of the first panel share the k's. (gcc 12 removes calls of a function
-   that does nothing but ask: so the two are one.) */
+   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
+   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
 DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
                                            const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
                                            ptrdiff_t panels, dml__tile *tile)
@@ -11315,13 +11303,11 @@ DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__block
     dml__aim_a(job, blocking, part, i, tile);
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
     if (i + blocking->mc + rows <= blocking->ask_until) {
-        const int lines = (int)((part->k1 - part->k0 + 15) / 16); /* of the caches, of a row */
-        const int share = panels == 1 ? rows * lines : (rows * lines + (int)panels - 1) / (int)panels;
-        int l = (int)panel * share, left = l + share < rows * lines ? share : rows * lines - l;
-        const int row = l ? l / lines : 0;
-        const float *next = tile->a[0] + (blocking->mc + row) * a->lane_step;
-        for (l -= row * lines; left > 0; l = 0, next += a->lane_step)
-            for (; l < lines && left > 0; l++, left--) DML__PREFETCH(next + l * 16);
+        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+        const float *row = tile->a[0] + blocking->mc * a->lane_step;
+        for (int r = 0; r < rows; r++, row += a->lane_step)
+            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
     } else if (panel == 0 && part->k1 < blocking->ask_k) {
         const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
         const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
@@ -15278,7 +15264,7 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 
 /* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
    for smaller ones asking costs a sixth of the time. */
-#define DML__DEPTHWISE_NEAR 32
+#define DML__DEPTHWISE_NEAR 16
 
 /* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
    channels are no block of their own. Vectors of less than a line of the caches go through whole lines

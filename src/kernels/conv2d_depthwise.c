@@ -19,7 +19,7 @@
 
 /* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
    for smaller ones asking costs a sixth of the time. */
-#define DML__DEPTHWISE_NEAR 32
+#define DML__DEPTHWISE_NEAR 16
 
 /* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
    channels are no block of their own. Vectors of less than a line of the caches go through whole lines

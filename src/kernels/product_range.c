@@ -290,9 +290,8 @@ static inline int dml__tiles_below(const dml__job *job, const dml__heights *heig
 }
 
 /* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
-   will be there when its turn comes. The panels share a tile's rows, which are asked for in the order that
-   they lie in; or, of lines, the tiles of the first panel share the k's. (gcc 12 removes calls of a function
-   that does nothing but ask: so the two are one.) */
+   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
+   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
 DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
                                            const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
                                            ptrdiff_t panels, dml__tile *tile)
@@ -301,13 +300,11 @@ DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__block
     dml__aim_a(job, blocking, part, i, tile);
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
     if (i + blocking->mc + rows <= blocking->ask_until) {
-        const int lines = (int)((part->k1 - part->k0 + 15) / 16); /* of the caches, of a row */
-        const int share = panels == 1 ? rows * lines : (rows * lines + (int)panels - 1) / (int)panels;
-        int l = (int)panel * share, left = l + share < rows * lines ? share : rows * lines - l;
-        const int row = l ? l / lines : 0;
-        const float *next = tile->a[0] + (blocking->mc + row) * a->lane_step;
-        for (l -= row * lines; left > 0; l = 0, next += a->lane_step)
-            for (; l < lines && left > 0; l++, left--) DML__PREFETCH(next + l * 16);
+        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+        const float *row = tile->a[0] + blocking->mc * a->lane_step;
+        for (int r = 0; r < rows; r++, row += a->lane_step)
+            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
     } else if (panel == 0 && part->k1 < blocking->ask_k) {
         const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
         const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
