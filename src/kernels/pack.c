@@ -4,8 +4,8 @@
 #include "kernels/pack.h"
 
 #include "kernels/isa_vectors.h"
-#include "kernels/sizes.h"
 #include "kernels/microkernel.h"
+#include "kernels/sizes.h"
 
 #include <string.h>
 #if defined(__SSE__)
