@@ -55,6 +55,7 @@ typedef struct dml__kernel_arguments {
 
 /* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
 #define DML__TILE_KERNELS(X, family)                                                                         \
+    X(family##_128x128, 128, 128)                                                                            \
     X(family##_64x64, 64, 64)                                                                                \
     X(family##_64x16, 16, 64)                                                                                \
     X(family##_16x64, 64, 16)                                                                                \
@@ -66,7 +67,6 @@ typedef struct dml__kernel_arguments {
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
-    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -149,12 +149,13 @@ typedef struct dml__kernel_arguments {
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
-/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. Behind the name: whether a launch is one
+   product, of whatever its matrices, groups and shares are; only those tiles may be larger than 64. */
 #define DML__FAMILY_LIST(X)                                                                                  \
-    X(gemm)                                                                                                  \
-    X(conv2d_forward)                                                                                        \
-    X(conv2d_backward_input)                                                                                 \
-    X(conv2d_backward_weights)
+    X(gemm, launch->integer[8] == 0)                                                                         \
+    X(conv2d_forward, launch->integer[15] <= 1)                                                              \
+    X(conv2d_backward_input, launch->integer[15] <= 1)                                                       \
+    X(conv2d_backward_weights, launch->integer[15] <= 1 && launch->real[1] <= 1.0f)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -185,6 +186,7 @@ enum {
 
 /* The shapes of tiles, in the order of DML__TILE_KERNELS. */
 typedef enum dml__tile_shape {
+    DML__TILE_128x128,
     DML__TILE_64x64,
     DML__TILE_64x16,
     DML__TILE_16x64,
@@ -195,8 +197,8 @@ typedef enum dml__tile_shape {
 /* Whether a device has the solo kernels, and whether they are its best. */
 typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
 
-/* Classes of sizes of columns or rows: up to 16, 64, 256, 1024, and more. */
-enum { DML__TUNE_CLASSES = 5 };
+/* Classes of sizes of columns or rows: up to 16, 64, 256, ... 16384, and more. */
+enum { DML__TUNE_CLASSES = 7 };
 
 typedef struct dml__choice {
     dml__solo_use solo;
@@ -212,18 +214,34 @@ static inline int dml__tune_class(size_t n)
     return c;
 }
 
-/* Of size{columns, rows}. Unless it was measured: few rows or columns take tiles with few, and so does what
-   is else fewer groups than the device has units. */
-static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
+/* What a shape is expected to take for `size`: its groups, as often as the device has to be filled with them,
+   times what one takes, which isn't less in proportion where tiles are small. */
+static inline double dml__tile_cost(const dml__choice *choice, const size_t size[2], dml__tile_shape shape)
 {
-    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
-    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
-    if (choice->measured)
-        return (dml__tile_shape)choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
-    if (columns * rows < units) few_columns = true;
-    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
-    if (few_columns) return few_rows ? DML__TILE_16x16 : DML__TILE_64x16;
-    return few_rows ? DML__TILE_16x64 : DML__TILE_64x64;
+    static const struct {
+        size_t rows, columns;
+        double cost;
+    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 64, 64, 6 }, { 64, 16, 3 }, { 16, 64, 3 }, { 16, 16, 2 } };
+    const size_t groups = ((size[0] + of[shape].columns - 1) / of[shape].columns) *
+                          ((size[1] + of[shape].rows - 1) / of[shape].rows);
+    const size_t units = choice->units > 0 ? (size_t)choice->units : 1;
+    return (double)((groups + units - 1) / units) * of[shape].cost;
+}
+
+/* Of size{columns, rows}; `is_one`: larger tiles than 64 x 64 may be taken. */
+static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2], bool is_one)
+{
+    const int first = is_one ? DML__TILE_128x128 : DML__TILE_64x64;
+    int best = first;
+    if (choice->measured) {
+        best = choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
+        return (dml__tile_shape)(best > first ? best : first);
+    }
+    for (int shape = first + 1; shape < DML__TILE_SHAPES; shape++)
+        if (dml__tile_cost(choice, size, (dml__tile_shape)shape) <
+            dml__tile_cost(choice, size, (dml__tile_shape)best))
+            best = shape;
+    return (dml__tile_shape)best;
 }
 
 #endif
@@ -275,13 +293,14 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
 }
 
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const char *name, const size_t size[2], const dml__choice *choice)
+static inline int dml__find_kernel(const dml_launch *launch, const dml__choice *choice)
 {
-#define DML__FAMILY_KERNEL(family)                                                                           \
+    const char *name = launch->kernel;
+#define DML__FAMILY_KERNEL(family, is_one)                                                                   \
     if (strcmp(#family, name) == 0)                                                                          \
         return choice->solo == DML__SOLO_BEST                                                                \
                    ? DML__KERNEL_##family##_solo                                                             \
-                   : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
+                   : DML__KERNEL_##family##_128x128 + (int)dml__choose_tile(choice, launch->size, is_one);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
 #define DML__PAIR_KERNEL(pair)                                                                               \
@@ -297,7 +316,7 @@ static inline int dml__find_kernel(const char *name, const size_t size[2], const
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
                                              const dml__choice *choice, dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel, launch->size, choice);
+    out->kernel = dml__find_kernel(launch, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
     if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
@@ -345,8 +364,11 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #include <unistd.h>
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
-static const char dml__tune_title[] =
-    "dml's tiles, by device: 1\n"; /* of kernels that are tuned anew: another number */
+/* The products that are timed: how deep, and of how many elements at most. */
+enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+#define DML__TUNE_TITLE "dml's tiles, by device: "
+static const char dml__tune_title[] = DML__TUNE_TITLE
+    "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
 
 /* False: nothing is to be kept. */
 static inline bool dml__tune_path(char *path, size_t capacity)
@@ -367,7 +389,7 @@ static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
     const size_t length = strlen(line);
-    return strspn(line, "0123") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+    return strspn(line, "01234") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
            line[length - 1] == '\n';
 }
 
@@ -398,9 +420,10 @@ static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *pat
     char line[DML__TUNE_LINE];
     dml__tune_kind kind = DML__TUNE_OURS;
     FILE *file = fopen(path, "r");
-    if (file && fgets(line, sizeof line, file) && strcmp(line, dml__tune_title) != 0)
-        kind = DML__TUNE_FOREIGN;
-    while (file && kind != DML__TUNE_FOREIGN && fgets(line, sizeof line, file)) {
+    const bool titled = file && fgets(line, sizeof line, file);
+    const bool current = titled && strcmp(line, dml__tune_title) == 0;
+    if (titled && strncmp(line, DML__TUNE_TITLE, strlen(DML__TUNE_TITLE)) != 0) kind = DML__TUNE_FOREIGN;
+    while (current && fgets(line, sizeof line, file)) {
         if (!dml__tune_is_line(line))
             kind = DML__TUNE_BROKEN;
         else if (!dml__tune_is_of(line, device))
@@ -418,12 +441,17 @@ typedef double (*dml__tune_clock)(void *argument, const char *kernel, int column
 /* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
 static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
 {
-    static const char *const kernels[] = { "gemm_64x64", "gemm_64x16", "gemm_16x64", "gemm_16x16" };
-    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 2048 };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
+                                           "gemm_16x16" };
+    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
     for (int r = 0; r < DML__TUNE_CLASSES; r++) {
         for (int c = 0; c < DML__TUNE_CLASSES; c++) {
             const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
-            int best = (int)dml__choose_tile(choice, size);
+            int best = (int)dml__choose_tile(choice, size, true);
+            if (size[0] * size[1] > DML__TUNE_MOST) { /* a device is full of less */
+                choice->tile[r][c] = r >= c ? choice->tile[r - 1][c] : choice->tile[r][c - 1];
+                continue;
+            }
             double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
             for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
                 const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
@@ -482,8 +510,9 @@ static inline bool dml__tune_with(dml__choice *choice, const char *device, const
     return ok;
 }
 
-/* A matrix of the largest class' size, of which all three operands of a product are parts. */
-enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 2048 };
+/* One buffer, of which all three operands of a product are parts: as much as the largest factor, and the
+ * result. */
+#define DML__TUNE_FACTOR ((size_t)65536 * DML__TUNE_DEPTH)
 typedef struct dml__tune_job {
     dml_device *device;
     dml_buffer matrix;
@@ -502,7 +531,7 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
     memcpy(launch.integer, integers, sizeof integers);
     launch.real[0] = 0; /* C = 0, whatever A and B are */
     for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
-    launch.buffer[2].offset = (size_t)DML__TUNE_MOST * DML__TUNE_DEPTH * sizeof(float);
+    launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
     for (int run = 0; run < 4; run++) { /* the first may compile */
         const double start = dml_seconds();
         if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
@@ -526,7 +555,7 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
     if (settled) return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
-    job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
+    job.matrix.bytes = (DML__TUNE_FACTOR + DML__TUNE_MOST) * sizeof(float);
     dml_status status = device->backend->buffer_create(device, &job.matrix);
     if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
     if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
@@ -562,7 +591,9 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
    GROUP_X, GROUP_Y       the group's number along x and y
    ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
-   BARRIER();             all items of a group, or none, come here; never after a return
+   LOCAL_QUADS float name[n];   the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
+   where p is a multiple of four from its beginning UNROLL                 before a loop over an array that
+   lies in registers BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
    begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
    pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
@@ -581,7 +612,6 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
    VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
    VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
    VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
-   UNROLL                 before a loop over an array that lies in registers
 
    Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 
@@ -598,6 +628,10 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 
 #define GLOBAL __global
 #define LOCAL __local
+#define LOCAL_QUADS __local __attribute__((aligned(16)))
+#define QUAD float4
+#define QUAD_AT(p) (*(__local const float4 *)(p))
+#define UNROLL __attribute__((opencl_unroll_hint))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -622,7 +656,6 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define VECTOR_MOST(u, v) fmax(u, v)
 #define VECTOR_EXP(v) exp(v)
 typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
-#define UNROLL __attribute__((opencl_unroll_hint))
 #define SOLO_LOCAL __attribute__((aligned(64)))
 #define SOLO_KERNEL(name)                                                                                    \
     __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
@@ -656,6 +689,10 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL __shared__
+#define LOCAL_QUADS __shared__ __align__(16)
+#define QUAD float4
+#define QUAD_AT(p) (*(const float4 *)(p))
+#define UNROLL _Pragma("unroll")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -688,6 +725,10 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL static
+#define LOCAL_QUADS static
+#define QUAD dml__host_quad
+#define QUAD_AT(p) (*(const dml__host_quad *)(p))
+#define UNROLL
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,
@@ -710,7 +751,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define VECTOR_ADD_PRODUCTS(sum, u, v) dml__host_vector_add_products(sum, u, v)
 #define VECTOR_MOST(u, v) dml__host_vector_most(u, v)
 #define VECTOR_EXP(v) dml__host_vector_exp(v)
-#define UNROLL
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)
@@ -758,8 +798,7 @@ HELPER int dml__beats(float value, float best)
     return (value > best) | ((value != value) & (best == best));
 }
 
-/* A number that all items divide by. On CPUs the quotient is a product: the reciprocal is the same for all
-   items, so the compiler takes it out of their loop, if it isn't inside a condition. */
+/* A number that much is divided by, whose quotients are products with its reciprocal. */
 typedef struct dml__gpu_divisor {
     unsigned number, reciprocal;
 } dml__gpu_divisor;
@@ -768,19 +807,23 @@ HELPER dml__gpu_divisor dml__gpu_divisor_of(int number)
 {
     dml__gpu_divisor d;
     d.number = (unsigned)number;
-#ifdef SOLO_KERNEL
     d.reciprocal = 0xffffffffu / d.number;
-#else
-    d.reciprocal = 0;
-#endif
     return d;
 }
 
+/* Where the reciprocal serves many quotients. */
+HELPER unsigned dml__gpu_divide(unsigned n, const dml__gpu_divisor d)
+{
+    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
+    return n - q * d.number >= d.number ? q + 1 : q;
+}
+
+/* Where an item has one quotient. On CPUs the reciprocal is the same for all items, so the compiler takes it
+   out of their loop, if it isn't inside a condition. */
 HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 {
 #ifdef SOLO_KERNEL
-    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
-    return n - q * d.number >= d.number ? q + 1 : q;
+    return dml__gpu_divide(n, d);
 #else
     return n / d.number;
 #endif
@@ -795,22 +838,6 @@ KERNEL(axpby)
     const float alpha = REAL(0), beta = REAL(1);
     const unsigned i = ELEMENT;
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
-}
-
-/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
-   beta. */
-KERNEL(sum_shares)
-{
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
-    const unsigned n = (unsigned)INT(0);
-    const int shares = INT(1);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        float sum = 0.0f;
-        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
-        y[i] = dml__with_beta(sum, REAL(0), y + i);
-    }
 }
 
 /* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;
@@ -1063,24 +1090,32 @@ KERNEL(broadcast)
    A group computes a tile of C = A B, TILE_K products at a time: its items fill a TILE_K x rows piece of A
    and a TILE_K x columns piece of B in local memory, then each adds up a piece of its own in registers. Item
    (tx, ty) of 16 x 16 owns the rows SPAN_ROWS ty and on, which its row of items reads as one broadcast, and
-   the columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added
-   in the order of k, whatever the tile.
+   of every 64 columns four neighbours, 4 tx and on: so both are read four floats at once. (Of 16 columns it
+   owns one.) An output's products are added in the order of k, whatever the tile.
+
+   While a piece is multiplied the next one is on its way from memory into registers: a loop over pieces
+   loads one, then multiplies the one before it (TILES_MULTIPLY), then puts down what it loaded.
 
    Each kernel is there in TILE_SHAPES: large tiles read less, small ones waste less where there are few rows
-   or columns, and are more groups where there are few of both (gpu/launch.h chooses). */
+   or columns, and are more groups where there are few of both (gpu/launch.h chooses). A tile larger than TILE
+   is only for launches that are one product: of several, each begins at a multiple of TILE. */
 #ifndef DML_GPU_TILES_CL
 #define DML_GPU_TILES_CL
 
-#define TILE 64 /* the largest; what launches pad to */
-#define TILE_K 16
+#define TILE 64 /* what launches of several products pad each to */
+#define MOST_K 16
+#define TILE_K (tile_rows > TILE ? 8 : MOST_K) /* the largest tile needs the registers */
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
+#define MOST_SPAN 8 /* of the largest tile */
 
 /* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */
 #define TILE_PARAMETERS                                                                                      \
     HERE_PARAMETER const int tile_rows, const int tile_columns, SHARED float *a_tile, SHARED float *b_tile
 #define SPAN_ROWS (tile_rows / 16)
 #define SPAN_COLUMNS (tile_columns / 16)
+#define TAKES_ROWS (tile_rows * TILE_K / DML__GROUP_ITEMS) /* how many elements of a piece an item fills */
+#define TAKES_COLUMNS (tile_columns * TILE_K / DML__GROUP_ITEMS)
 #define A_TILE(k, row) a_tile[(k) * (tile_rows + TILE_PAD) + (row)]
 #define B_TILE(k, column) b_tile[(k) * (tile_columns + TILE_PAD) + (column)]
 
@@ -1089,12 +1124,13 @@ KERNEL(broadcast)
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL float a_tile[TILE_K * (rows + TILE_PAD)];                                                      \
-        LOCAL float b_tile[TILE_K * (columns + TILE_PAD)];                                                   \
+        LOCAL_QUADS float a_tile[MOST_K * (rows + TILE_PAD)];                                                \
+        LOCAL_QUADS float b_tile[MOST_K * (columns + TILE_PAD)];                                             \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
 #define TILE_SHAPES(name, body)                                                                              \
+    TILE_KERNEL(name, 128, 128, body)                                                                        \
     TILE_KERNEL(name, 64, 64, body)                                                                          \
     TILE_KERNEL(name, 64, 16, body)                                                                          \
     TILE_KERNEL(name, 16, 64, body)                                                                          \
@@ -1110,27 +1146,54 @@ KERNEL(broadcast)
 
 /* The rows and columns of the item's own piece. */
 #define OWN_ROW(i) (ITEM / 16 * SPAN_ROWS + (i))
-#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)
+#define OWN_COLUMN(j) (SPAN_COLUMNS % 4 ? ITEM % 16 + (j)*16 : (j) / 4 * 64 + ITEM % 16 * 4 + (j) % 4)
 
-/* Declares the sums and clears them. */
+/* Declares the sums and clears them, and what is loaded of the next piece. */
 #define TILES_BEGIN()                                                                                        \
-    float sum[SPAN][SPAN];                                                                                   \
-    for (int i = 0; i < SPAN_ROWS; i++)                                                                      \
-        for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f
+    float sum[MOST_SPAN][MOST_SPAN];                                                                         \
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++) UNROLL for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f
+
+#define TILES_NEXT() float a_next[MOST_SPAN], b_next[MOST_SPAN]
+
+/* own[i] = what the item has of row kk of a filled piece. */
+#define TILES_OWN(own, span, TILE_AT, OWN)                                                                   \
+    do {                                                                                                     \
+        if ((span) % 4 == 0) {                                                                               \
+            UNROLL for (int q = 0; q < (span) / 4; q++)                                                      \
+            {                                                                                                \
+                const QUAD four = QUAD_AT(&TILE_AT(kk, OWN(4 * q)));                                         \
+                own[4 * q] = four.x, own[4 * q + 1] = four.y, own[4 * q + 2] = four.z,                       \
+                        own[4 * q + 3] = four.w;                                                             \
+            }                                                                                                \
+        } else {                                                                                             \
+            UNROLL for (int q = 0; q < (span); q++) own[q] = TILE_AT(kk, OWN(q));                            \
+        }                                                                                                    \
+    } while (0)
 
 /* Adds the products of the filled tiles to the sums, and waits until all items have. */
 #define TILES_MULTIPLY()                                                                                     \
     do {                                                                                                     \
         BARRIER();                                                                                           \
-        for (int kk = 0; kk < TILE_K; kk++) {                                                                \
-            float a_own[SPAN], b_own[SPAN];                                                                  \
-            for (int i = 0; i < SPAN_ROWS; i++) a_own[i] = A_TILE(kk, OWN_ROW(i));                           \
-            for (int j = 0; j < SPAN_COLUMNS; j++) b_own[j] = B_TILE(kk, OWN_COLUMN(j));                     \
-            for (int i = 0; i < SPAN_ROWS; i++)                                                              \
-                for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] += a_own[i] * b_own[j];                     \
+        UNROLL for (int kk = 0; kk < TILE_K; kk++)                                                           \
+        {                                                                                                    \
+            float a_own[MOST_SPAN], b_own[MOST_SPAN];                                                        \
+            TILES_OWN(a_own, SPAN_ROWS, A_TILE, OWN_ROW);                                                    \
+            TILES_OWN(b_own, SPAN_COLUMNS, B_TILE, OWN_COLUMN);                                              \
+            UNROLL for (int i = 0; i < SPAN_ROWS; i++) UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)         \
+                sum[i][j] += a_own[i] * b_own[j];                                                            \
         }                                                                                                    \
         BARRIER();                                                                                           \
     } while (0)
+
+/* Puts down what was loaded, in the order in which it was. */
+#define TILES_FILL_A(across)                                                                                 \
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)                                                              \
+        A_TILE((across) ? ACROSS_K_K(j, tile_rows) : ALONG_K_K,                                              \
+               (across) ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j)) = a_next[j]
+#define TILES_FILL_B(across)                                                                                 \
+    UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)                                                           \
+        B_TILE((across) ? ACROSS_K_K(j, tile_columns) : ALONG_K_K,                                           \
+               (across) ? ACROSS_K_ROW(tile_columns) : ALONG_K_ROW(j)) = b_next[j]
 
 /* Where a group works in many matrices of C, laid one after the other: `matrices` of them, each the sum over
    `terms` products; a group below all of them has nothing to do. The arguments are gemm's. */
@@ -1140,9 +1203,11 @@ typedef struct dml__gpu_matrix {
 
 HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, int tile_rows, const dml__kernel_arguments arguments)
 {
-    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);
     dml__gpu_matrix at;
     at.matrices = 1, at.terms = 1;
+    at.matrix = 0, at.row = tile * tile_rows;
+    if (tile_rows > TILE) return at;
+    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);
     at.matrix = tile / tiles, at.row = tile % tiles * tile_rows;
     for (int d = 0; d < 4 && INT(8 + d); d++) {
         if (INT(12) >> 3 * d & 4)
@@ -1190,41 +1255,56 @@ HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__ker
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
    hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
    (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
-   several matrices of C size{n, matrices * (m rounded up to TILE)}. */
+   several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles of TILE at most. */
 HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,
                            GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)
 {
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
-    const WIDE a_row = trans_a ? 1 : INT(5), a_k = trans_a ? INT(5) : 1; /* the steps of rows and ks */
-    const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
     const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);
     const int row0 = at.row, column0 = GROUP_X * tile_columns;
+    /* Of what the item fills: its first k and how many rows are left from its first on, then what it has to
+       step in memory, in rows and in ks from one element to its next, and in memory from one piece to the
+       next. */
+    const int a_k = trans_a ? ACROSS_K_K(0, tile_rows) : ALONG_K_K;
+    const int a_left = m - row0 - (trans_a ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(0));
+    const int b_k = trans_b ? ALONG_K_K : ACROSS_K_K(0, tile_columns);
+    const int b_left = n - column0 - (trans_b ? ALONG_K_ROW(0) : ACROSS_K_ROW(tile_columns));
+    const int a_rows = trans_a ? 0 : ALONG_K_ROW(1) - ALONG_K_ROW(0);
+    const int a_ks = trans_a ? ACROSS_K_K(1, tile_rows) - ACROSS_K_K(0, tile_rows) : 0;
+    const int b_rows = trans_b ? ALONG_K_ROW(1) - ALONG_K_ROW(0) : 0;
+    const int b_ks = trans_b ? 0 : ACROSS_K_K(1, tile_columns) - ACROSS_K_K(0, tile_columns);
+    const WIDE a_step = (WIDE)(a_rows + a_ks) * INT(5), a_piece = (WIDE)TILE_K * (trans_a ? INT(5) : 1);
+    const WIDE b_step = (WIDE)(b_rows + b_ks) * INT(6), b_piece = (WIDE)TILE_K * (trans_b ? 1 : INT(6));
     TILES_BEGIN();
-    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {
+    TILES_NEXT();
+    for (int term = 0; term < at.terms && at.matrix < at.matrices && row0 < m; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
-        GLOBAL const float *a = first_a + of.a;
-        GLOBAL const float *b = first_b + of.b;
-        for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-            for (int j = 0; j < SPAN_ROWS; j++) {
-                const int k = trans_a ? ACROSS_K_K(j, tile_rows) : ALONG_K_K;
-                const int i = trans_a ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j), row = row0 + i;
-                A_TILE(k, i) = row < m && k0 + k < depth ? a[row * a_row + (k0 + k) * a_k] : 0.0f;
-            }
-            for (int j = 0; j < SPAN_COLUMNS; j++) {
-                const int k = trans_b ? ALONG_K_K : ACROSS_K_K(j, tile_columns);
-                const int i = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW(tile_columns), column = column0 + i;
-                B_TILE(k, i) = column < n && k0 + k < depth ? b[column * b_column + (k0 + k) * b_k] : 0.0f;
-            }
-            TILES_MULTIPLY();
+        GLOBAL const float *a =
+            first_a + of.a +
+            (trans_a ? (WIDE)a_k * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + a_k);
+        GLOBAL const float *b =
+            first_b + of.b +
+            (trans_b ? (WIDE)(n - b_left) * INT(6) + b_k : (WIDE)b_k * INT(6) + (n - b_left));
+        for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++) a_next[j] =
+                j * a_rows < a_left && k0 + a_k + j * a_ks < depth ? a[j * a_step] : 0.0f;
+            UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] =
+                j * b_rows < b_left && k0 + b_k + j * b_ks < depth ? b[j * b_step] : 0.0f;
+            a += a_piece, b += b_piece;
+            if (k0) TILES_MULTIPLY();
+            TILES_FILL_A(trans_a);
+            TILES_FILL_B(!trans_b);
         }
     }
-    for (int i = 0; i < SPAN_ROWS && at.matrix < at.matrices; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (row < m && column < n) {
+            if (at.matrix < at.matrices && row < m && column < n) {
                 GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }
@@ -1273,15 +1353,14 @@ typedef struct dml__gpu_part {
 
 HELPER dml__gpu_part dml__gpu_part_at(int tile, int size, int of_group)
 {
-    const int tiles = (of_group + TILE - 1) / TILE * (TILE / size);
+    const int tiles = size > TILE ? tile + 1 : (of_group + TILE - 1) / TILE * (TILE / size);
     dml__gpu_part p;
     p.group = tile / tiles;
     p.first = tile % tiles * size;
     return p;
 }
 
-/* A place in a batch of images; the image is -1 where there is none. Where a place and a tap meet is the sum
-   or the difference of their h and w. */
+/* A place in a batch of images; the image is -1 where there is none. */
 typedef struct dml__gpu_place {
     int image, h, w;
 } dml__gpu_place;
@@ -1301,43 +1380,48 @@ HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int widt
     return p;
 }
 
-/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. */
+/* Far outside of every image; the sum of two such is, too. */
+#define NOWHERE (1 << 28)
+
+/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. h and w are
+   dilated; h is NOWHERE behind the last. */
 typedef struct dml__gpu_tap {
-    int number, h, w, last; /* number = h * KW + w */
+    int h, w, last;
 } dml__gpu_tap;
 
-HELPER dml__gpu_tap dml__gpu_tap_at(int k, int last, int kernel_w)
+/* What taps are found by, of which there are `depth`. */
+typedef struct dml__gpu_taps {
+    dml__gpu_divisor last, kernel_w;
+    int depth, dilation_h, dilation_w;
+} dml__gpu_taps;
+
+HELPER dml__gpu_taps dml__gpu_taps_of(const dml__gpu_shape s, int last)
 {
-    dml__gpu_tap t;
-    t.number = k / last;
-    t.last = k % last;
-    t.h = t.number / kernel_w;
-    t.w = t.number % kernel_w;
+    dml__gpu_taps t;
+    t.last = dml__gpu_divisor_of(last);
+    t.kernel_w = dml__gpu_divisor_of(s.kernel_w);
+    t.depth = s.kernel_h * s.kernel_w * last;
+    t.dilation_h = s.dilation_h, t.dilation_w = s.dilation_w;
     return t;
 }
 
-/* x where the tap meets the window whose corner is `corner`, in the channels of a group; 0 in the padding. */
-HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, int group,
-                               const dml__gpu_place corner, const dml__gpu_tap tap)
+HELPER dml__gpu_tap dml__gpu_tap_at(int k, const dml__gpu_taps taps)
 {
-    const int h = corner.h + tap.h * s.dilation_h, w = corner.w + tap.w * s.dilation_w;
-    if (corner.image < 0 || h < 0 || h >= s.height || w < 0 || w >= s.width) return 0.0f;
-    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + group * s.group_channels +
-             tap.last];
+    const int number = (int)dml__gpu_divide((unsigned)k, taps.last);
+    const int h = (int)dml__gpu_divide((unsigned)number, taps.kernel_w);
+    dml__gpu_tap t;
+    t.last = k - number * (int)taps.last.number;
+    t.h = k < taps.depth ? h * taps.dilation_h : NOWHERE;
+    t.w = (number - h * (int)taps.kernel_w.number) * taps.dilation_w;
+    return t;
 }
 
-/* dy of the output whose window meets the input `place` (moved by the pad) at the tap; 0 where none does. */
-HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, int group,
-                                const dml__gpu_place place, const dml__gpu_tap tap)
-{
-    const int h = place.h - tap.h * s.dilation_h, w = place.w - tap.w * s.dilation_w;
-    if (place.image < 0 || h < 0 || w < 0) return 0.0f;
-    const int out_h = h / s.stride_h, out_w = w / s.stride_w;
-    if (out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h || out_w >= s.out_w)
-        return 0.0f;
-    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
-              group * s.group_filters + tap.last];
-}
+/* Where a place and a tap meet is the sum or the difference of their h and w. `at`: the floats before the
+   place, or before its image. */
+typedef struct dml__gpu_corner {
+    WIDE at;
+    int h, w;
+} dml__gpu_corner;
 
 /* y = conv(x, w) + bias + beta y, and its relu. Buffers x, w, bias (may be NULL), y; floats beta, 1 with the
    relu; size{filters (padded), batch * out_h * out_w}. */
@@ -1348,30 +1432,47 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
     const float beta = REAL(0);
     const int relu = REAL(1) != 0.0f;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
+    const int pixels = s.batch * s.out_h * s.out_w;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
     const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and filter */
     const int filter0 = part.group * s.group_filters;           /* of the group */
-    dml__gpu_place corner[SPAN];
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
+    const int depth = taps.depth, left = s.group_filters - column0 - ALONG_K_ROW(0);
+    GLOBAL const float *own = weights + (WIDE)(filter0 + s.group_filters - left) * depth;
+    dml__gpu_corner corner[MOST_SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN_ROWS; j++)
-        corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
-                                   -s.pad_h, -s.pad_w);
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int k = k0 + ALONG_K_K;
-        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);
-        for (int j = 0; j < SPAN_ROWS; j++)
-            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                k < depth ? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const int filter = column0 + ALONG_K_ROW(j);
-            B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                k < depth && filter < s.group_filters ? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;
-        }
-        TILES_MULTIPLY();
+    TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+    {
+        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h,
+                                                s.stride_w, -s.pad_h, -s.pad_w);
+        corner[j].h = p.image < 0 ? NOWHERE : p.h, corner[j].w = p.w;
+        corner[j].at = (((WIDE)p.image * s.height + p.h) * s.width + p.w) * s.channels;
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    x += part.group * s.group_channels;
+    for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+        const int k = k0 + ALONG_K_K;
+        const dml__gpu_tap tap = dml__gpu_tap_at(k, taps);
+        const WIDE from = ((WIDE)tap.h * s.width + tap.w) * s.channels + tap.last;
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
+            const int h = corner[j].h + tap.h, w = corner[j].w + tap.w;
+            const int inside = (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+            a_next[j] = inside ? x[corner[j].at + from] : 0.0f;
+        }
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int filter = ALONG_K_ROW(j) - ALONG_K_ROW(0);
+            b_next[j] = k < depth && filter < left ? own[(WIDE)filter * depth + k] : 0.0f;
+        }
+        if (k0) TILES_MULTIPLY();
+        TILES_FILL_A(0);
+        TILES_FILL_B(0);
+    }
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
@@ -1393,32 +1494,53 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
-    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
+    const int tap_count = s.kernel_h * s.kernel_w;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_channels);
     const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and channel */
-    dml__gpu_place place[SPAN];
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_filters);
+    const dml__gpu_divisor stride_h = dml__gpu_divisor_of(s.stride_h);
+    const dml__gpu_divisor stride_w = dml__gpu_divisor_of(s.stride_w);
+    const unsigned end_h = (unsigned)(s.out_h * s.stride_h), end_w = (unsigned)(s.out_w * s.stride_w);
+    const int channel = column0 + ACROSS_K_ROW(tile_columns), filter0 = part.group * s.group_filters;
+    dml__gpu_corner place[MOST_SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN_ROWS; j++)
-        place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW(tile_columns);
-        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);
-        for (int j = 0; j < SPAN_ROWS; j++)
-            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const int bk = k0 + ACROSS_K_K(j, tile_columns);
-            float weight = 0.0f;
-            if (bk < depth && channel < s.group_channels) {
-                const int filter = part.group * s.group_filters + bk % s.group_filters;
-                weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];
-            }
-            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) = weight;
-        }
-        TILES_MULTIPLY();
+    TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+    {
+        const dml__gpu_place p =
+            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+        place[j].h = p.image < 0 ? NOWHERE : p.h, place[j].w = p.w;
+        place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    dy += filter0;
+    for (int k0 = 0; k0 < taps.depth + TILE_K; k0 += TILE_K) {
+        const dml__gpu_tap tap = dml__gpu_tap_at(k0 + ALONG_K_K, taps);
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
+            const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+            const int meets =
+                h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
+            a_next[j] =
+                meets ? dy[place[j].at + ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last] : 0.0f;
+        }
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int k = k0 + ACROSS_K_K(j, tile_columns);
+            const int number = (int)dml__gpu_divide((unsigned)k, taps.last);
+            const WIDE filter = filter0 + k - number * s.group_filters;
+            b_next[j] = k < taps.depth && channel < s.group_channels
+                            ? weights[(filter * tap_count + number) * s.group_channels + channel]
+                            : 0.0f;
+        }
+        if (k0) TILES_MULTIPLY();
+        TILES_FILL_A(0);
+        TILES_FILL_B(1);
+    }
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
             if (pixel < pixels && channel < s.group_channels) {
                 GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;
@@ -1440,7 +1562,7 @@ typedef struct dml__gpu_share {
 
 HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
 {
-    const int tiles = (columns + TILE - 1) / TILE * (TILE / tile_columns);
+    const int tiles = tile_columns > TILE ? tile + 1 : (columns + TILE - 1) / TILE * (TILE / tile_columns);
     const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
     dml__gpu_share s;
     s.number = tile / tiles;
@@ -1450,47 +1572,62 @@ HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns,
     return s;
 }
 
-/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw (one for each share); floats beta, shares (0 is 1);
-   size{kernel_h * kernel_w * channels / groups, of several shares rounded up to TILE and times them, filters
-   (padded)}. */
+/* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,
+   whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),
+   beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up
+   to TILE and times them, filters (padded)}. */
 HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
-                                              GLOBAL float *dw, GLOBAL float *unused,
+                                              GLOBAL float *dw, GLOBAL float *db,
                                               const dml__kernel_arguments arguments)
 {
-    const float beta = REAL(0);
     const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
+    const int depth = s.batch * s.out_h * s.out_w, columns = taps.depth, all = columns + (db ? 1 : 0);
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
-    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, columns, depth, shares);
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, all, depth, shares);
     const int row0 = part.first, column0 = share.column;             /* the first filter and weight */
     const int filter0 = part.group * s.group_filters;                /* of the group */
     const int is_one = filter0 < s.filters && share.number < shares; /* groups may be more than there is */
-    const int end = is_one && row0 < s.group_filters && column0 < columns ? share.to : 0;
+    const int end = is_one && row0 < s.group_filters && column0 < all ? share.to : 0;
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
-    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
+    const dml__gpu_tap tap = dml__gpu_tap_at(weight, taps);
+    const float outside = weight == columns && db ? 1.0f : 0.0f; /* of the images */
+    const dml__gpu_divisor out_w = dml__gpu_divisor_of(s.out_w), out_h = dml__gpu_divisor_of(s.out_h);
     TILES_BEGIN();
-    for (int k0 = share.from; k0 < end; k0 += TILE_K) {
-        for (int j = 0; j < SPAN_ROWS; j++) {
+    TILES_NEXT();
+    x += part.group * s.group_channels + tap.last;
+    dy += filter0 + filter;
+    for (int k0 = share.from; k0 < end + TILE_K; k0 += TILE_K) {
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
-            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
-                pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                        : 0.0f;
+            a_next[j] = pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters] : 0.0f;
         }
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, s.out_h,
-                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
-                weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int pixel = k0 + ACROSS_K_K(j, tile_columns);
+            const int row = (int)dml__gpu_divide((unsigned)pixel, out_w);
+            const int image = (int)dml__gpu_divide((unsigned)row, out_h);
+            const int h = (row - image * s.out_h) * s.stride_h - s.pad_h + tap.h;
+            const int w = (pixel - row * s.out_w) * s.stride_w - s.pad_w + tap.w;
+            const int inside =
+                pixel < end && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+            b_next[j] = inside ? x[((WIDE)(image * s.height + h) * s.width + w) * s.channels] : outside;
         }
-        TILES_MULTIPLY();
+        if (k0 > share.from) TILES_MULTIPLY();
+        TILES_FILL_A(1);
+        TILES_FILL_B(1);
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (is_one && row < s.group_filters && column < columns) {
-                GLOBAL float *to = dw + ((WIDE)share.number * s.filters + filter0 + row) * columns + column;
-                *to = dml__with_beta(sum[i][j], beta, to);
+            const WIDE of_filter = (WIDE)share.number * s.filters + filter0 + row;
+            if (is_one && row < s.group_filters && column < all) {
+                GLOBAL float *to = column < columns ? dw + of_filter * columns + column : db + of_filter;
+                *to = dml__with_beta(sum[i][j], column < columns ? REAL(0) : REAL(2), to);
             }
         }
     }
@@ -1838,29 +1975,36 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *db = BUFFER(3, float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
     GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
     const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
-    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns, depth, shares);
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns + (db ? 1 : 0), depth, shares);
     const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
+    const WIDE row0 = (WIDE)share.number * s.filters + filter0;
     dml__gpu_place corner =
         dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
+    SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);
+    const int weights = columns - column0 < TILE ? columns - column0 : TILE; /* of the piece's columns */
+    const int sums = weights < piece.columns;                                /* the last is dy's sums */
     for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
         const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
             dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
-            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
+            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, weights);
+            if (sums) piece.b[k * TILE + weights] = 1.0f;
             corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
         }
         dml__solo_multiply(piece, ks);
     }
-    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)share.number * s.filters + filter0) * columns + column0,
-                    columns, 1.0f, REAL(0), 0, 0);
+    for (int row = 0; row < piece.rows && sums; row++)
+        db[row0 + row] = dml__with_beta(piece.sum[row * TILE + weights], REAL(2), db + row0 + row);
+    piece.columns = weights;
+    dml__solo_write(piece, BUFFER(2, float) + row0 * columns + column0, columns, 1.0f, REAL(0), 0, 0);
 }
 
 #endif
@@ -3719,6 +3863,7 @@ KERNEL(dropout)
 
 /* mixed += the transpose of `scores` (TILE, TILE) times columns `piece` and on of rows `row0` and on of
    x (rows, x_step). All items have written their scores. */
+#define MIX_SCORE(kk, row) scores[k0 + (kk)][row]
 #define ATTENTION_MIX(x, x_step, row0, rows)                                                                 \
     do {                                                                                                     \
         for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \
@@ -3728,10 +3873,14 @@ KERNEL(dropout)
                     row < (rows) && column < width ? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \
             }                                                                                                \
             BARRIER();                                                                                       \
-            for (int kk = 0; kk < TILE_K; kk++)                                                              \
-                for (int i = 0; i < SPAN; i++)                                                               \
-                    for (int j = 0; j < SPAN; j++)                                                           \
-                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * B_TILE(kk, OWN_COLUMN(j));              \
+            UNROLL for (int kk = 0; kk < TILE_K; kk++)                                                       \
+            {                                                                                                \
+                float a_own[SPAN], b_own[SPAN];                                                              \
+                TILES_OWN(a_own, SPAN, MIX_SCORE, OWN_ROW);                                                  \
+                TILES_OWN(b_own, SPAN, B_TILE, OWN_COLUMN);                                                  \
+                UNROLL for (int i = 0; i < SPAN; i++) UNROLL for (int j = 0; j < SPAN; j++) mixed[i][j] +=   \
+                    a_own[i] * b_own[j];                                                                     \
+            }                                                                                                \
             BARRIER();                                                                                       \
         }                                                                                                    \
     } while (0)
@@ -3779,14 +3928,14 @@ KERNEL(attention_forward_team)
     const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
     const int end = inside ? dml__attention_end(t0 + TILE - 1, after, length) : 0;
     const float scale = REAL(0);
-    const int own = ITEM / 4, lane = ITEM % 4; /* of a row of scores, 4 items */
-    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (keys, queries) */
+    const int own = ITEM / 4, lane = ITEM % 4;       /* of a row of scores, 4 items */
+    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (keys, queries) */
     LOCAL float part[DML__GROUP_ITEMS];
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
-    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
-    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
@@ -3881,9 +4030,9 @@ KERNEL(attention_backward_team)
         inside && (!of_keys || row0 < length) ? dml__attention_end(row0 + TILE - 1, after, limit) : 0;
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
-    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
-    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
-    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
+    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];

@@ -29,6 +29,7 @@
 
 /* mixed += the transpose of `scores` (TILE, TILE) times columns `piece` and on of rows `row0` and on of
    x (rows, x_step). All items have written their scores. */
+#define MIX_SCORE(kk, row) scores[k0 + (kk)][row]
 #define ATTENTION_MIX(x, x_step, row0, rows)                                                                 \
     do {                                                                                                     \
         for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \
@@ -38,10 +39,14 @@
                     row < (rows) && column < width ? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \
             }                                                                                                \
             BARRIER();                                                                                       \
-            for (int kk = 0; kk < TILE_K; kk++)                                                              \
-                for (int i = 0; i < SPAN; i++)                                                               \
-                    for (int j = 0; j < SPAN; j++)                                                           \
-                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * B_TILE(kk, OWN_COLUMN(j));              \
+            UNROLL for (int kk = 0; kk < TILE_K; kk++)                                                       \
+            {                                                                                                \
+                float a_own[SPAN], b_own[SPAN];                                                              \
+                TILES_OWN(a_own, SPAN, MIX_SCORE, OWN_ROW);                                                  \
+                TILES_OWN(b_own, SPAN, B_TILE, OWN_COLUMN);                                                  \
+                UNROLL for (int i = 0; i < SPAN; i++) UNROLL for (int j = 0; j < SPAN; j++) mixed[i][j] +=   \
+                    a_own[i] * b_own[j];                                                                     \
+            }                                                                                                \
             BARRIER();                                                                                       \
         }                                                                                                    \
     } while (0)
@@ -89,14 +94,14 @@ KERNEL(attention_forward_team)
     const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
     const int end = inside ? dml__attention_end(t0 + TILE - 1, after, length) : 0;
     const float scale = REAL(0);
-    const int own = ITEM / 4, lane = ITEM % 4; /* of a row of scores, 4 items */
-    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (keys, queries) */
+    const int own = ITEM / 4, lane = ITEM % 4;       /* of a row of scores, 4 items */
+    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (keys, queries) */
     LOCAL float part[DML__GROUP_ITEMS];
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
-    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
-    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
@@ -191,9 +196,9 @@ KERNEL(attention_backward_team)
         inside && (!of_keys || row0 < length) ? dml__attention_end(row0 + TILE - 1, after, limit) : 0;
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
-    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
-    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
-    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
+    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];

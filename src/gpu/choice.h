@@ -8,6 +8,7 @@
 
 /* The shapes of tiles, in the order of DML__TILE_KERNELS. */
 typedef enum dml__tile_shape {
+    DML__TILE_128x128,
     DML__TILE_64x64,
     DML__TILE_64x16,
     DML__TILE_16x64,
@@ -18,8 +19,8 @@ typedef enum dml__tile_shape {
 /* Whether a device has the solo kernels, and whether they are its best. */
 typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
 
-/* Classes of sizes of columns or rows: up to 16, 64, 256, 1024, and more. */
-enum { DML__TUNE_CLASSES = 5 };
+/* Classes of sizes of columns or rows: up to 16, 64, 256, ... 16384, and more. */
+enum { DML__TUNE_CLASSES = 7 };
 
 typedef struct dml__choice {
     dml__solo_use solo;
@@ -35,18 +36,34 @@ static inline int dml__tune_class(size_t n)
     return c;
 }
 
-/* Of size{columns, rows}. Unless it was measured: few rows or columns take tiles with few, and so does what
-   is else fewer groups than the device has units. */
-static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
+/* What a shape is expected to take for `size`: its groups, as often as the device has to be filled with them,
+   times what one takes, which isn't less in proportion where tiles are small. */
+static inline double dml__tile_cost(const dml__choice *choice, const size_t size[2], dml__tile_shape shape)
 {
-    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
-    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
-    if (choice->measured)
-        return (dml__tile_shape)choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
-    if (columns * rows < units) few_columns = true;
-    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
-    if (few_columns) return few_rows ? DML__TILE_16x16 : DML__TILE_64x16;
-    return few_rows ? DML__TILE_16x64 : DML__TILE_64x64;
+    static const struct {
+        size_t rows, columns;
+        double cost;
+    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 64, 64, 6 }, { 64, 16, 3 }, { 16, 64, 3 }, { 16, 16, 2 } };
+    const size_t groups = ((size[0] + of[shape].columns - 1) / of[shape].columns) *
+                          ((size[1] + of[shape].rows - 1) / of[shape].rows);
+    const size_t units = choice->units > 0 ? (size_t)choice->units : 1;
+    return (double)((groups + units - 1) / units) * of[shape].cost;
+}
+
+/* Of size{columns, rows}; `is_one`: larger tiles than 64 x 64 may be taken. */
+static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2], bool is_one)
+{
+    const int first = is_one ? DML__TILE_128x128 : DML__TILE_64x64;
+    int best = first;
+    if (choice->measured) {
+        best = choice->tile[dml__tune_class(size[1])][dml__tune_class(size[0])];
+        return (dml__tile_shape)(best > first ? best : first);
+    }
+    for (int shape = first + 1; shape < DML__TILE_SHAPES; shape++)
+        if (dml__tile_cost(choice, size, (dml__tile_shape)shape) <
+            dml__tile_cost(choice, size, (dml__tile_shape)best))
+            best = shape;
+    return (dml__tile_shape)best;
 }
 
 #endif

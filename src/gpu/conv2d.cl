@@ -34,15 +34,14 @@ typedef struct dml__gpu_part {
 
 HELPER dml__gpu_part dml__gpu_part_at(int tile, int size, int of_group)
 {
-    const int tiles = (of_group + TILE - 1) / TILE * (TILE / size);
+    const int tiles = size > TILE ? tile + 1 : (of_group + TILE - 1) / TILE * (TILE / size);
     dml__gpu_part p;
     p.group = tile / tiles;
     p.first = tile % tiles * size;
     return p;
 }
 
-/* A place in a batch of images; the image is -1 where there is none. Where a place and a tap meet is the sum
-   or the difference of their h and w. */
+/* A place in a batch of images; the image is -1 where there is none. */
 typedef struct dml__gpu_place {
     int image, h, w;
 } dml__gpu_place;
@@ -62,43 +61,48 @@ HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int widt
     return p;
 }
 
-/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. */
+/* Far outside of every image; the sum of two such is, too. */
+#define NOWHERE (1 << 28)
+
+/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. h and w are
+   dilated; h is NOWHERE behind the last. */
 typedef struct dml__gpu_tap {
-    int number, h, w, last; /* number = h * KW + w */
+    int h, w, last;
 } dml__gpu_tap;
 
-HELPER dml__gpu_tap dml__gpu_tap_at(int k, int last, int kernel_w)
+/* What taps are found by, of which there are `depth`. */
+typedef struct dml__gpu_taps {
+    dml__gpu_divisor last, kernel_w;
+    int depth, dilation_h, dilation_w;
+} dml__gpu_taps;
+
+HELPER dml__gpu_taps dml__gpu_taps_of(const dml__gpu_shape s, int last)
 {
-    dml__gpu_tap t;
-    t.number = k / last;
-    t.last = k % last;
-    t.h = t.number / kernel_w;
-    t.w = t.number % kernel_w;
+    dml__gpu_taps t;
+    t.last = dml__gpu_divisor_of(last);
+    t.kernel_w = dml__gpu_divisor_of(s.kernel_w);
+    t.depth = s.kernel_h * s.kernel_w * last;
+    t.dilation_h = s.dilation_h, t.dilation_w = s.dilation_w;
     return t;
 }
 
-/* x where the tap meets the window whose corner is `corner`, in the channels of a group; 0 in the padding. */
-HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, int group,
-                               const dml__gpu_place corner, const dml__gpu_tap tap)
+HELPER dml__gpu_tap dml__gpu_tap_at(int k, const dml__gpu_taps taps)
 {
-    const int h = corner.h + tap.h * s.dilation_h, w = corner.w + tap.w * s.dilation_w;
-    if (corner.image < 0 || h < 0 || h >= s.height || w < 0 || w >= s.width) return 0.0f;
-    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + group * s.group_channels +
-             tap.last];
+    const int number = (int)dml__gpu_divide((unsigned)k, taps.last);
+    const int h = (int)dml__gpu_divide((unsigned)number, taps.kernel_w);
+    dml__gpu_tap t;
+    t.last = k - number * (int)taps.last.number;
+    t.h = k < taps.depth ? h * taps.dilation_h : NOWHERE;
+    t.w = (number - h * (int)taps.kernel_w.number) * taps.dilation_w;
+    return t;
 }
 
-/* dy of the output whose window meets the input `place` (moved by the pad) at the tap; 0 where none does. */
-HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, int group,
-                                const dml__gpu_place place, const dml__gpu_tap tap)
-{
-    const int h = place.h - tap.h * s.dilation_h, w = place.w - tap.w * s.dilation_w;
-    if (place.image < 0 || h < 0 || w < 0) return 0.0f;
-    const int out_h = h / s.stride_h, out_w = w / s.stride_w;
-    if (out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h || out_w >= s.out_w)
-        return 0.0f;
-    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
-              group * s.group_filters + tap.last];
-}
+/* Where a place and a tap meet is the sum or the difference of their h and w. `at`: the floats before the
+   place, or before its image. */
+typedef struct dml__gpu_corner {
+    WIDE at;
+    int h, w;
+} dml__gpu_corner;
 
 /* y = conv(x, w) + bias + beta y, and its relu. Buffers x, w, bias (may be NULL), y; floats beta, 1 with the
    relu; size{filters (padded), batch * out_h * out_w}. */
@@ -109,30 +113,47 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
     const float beta = REAL(0);
     const int relu = REAL(1) != 0.0f;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
+    const int pixels = s.batch * s.out_h * s.out_w;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
     const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and filter */
     const int filter0 = part.group * s.group_filters;           /* of the group */
-    dml__gpu_place corner[SPAN];
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
+    const int depth = taps.depth, left = s.group_filters - column0 - ALONG_K_ROW(0);
+    GLOBAL const float *own = weights + (WIDE)(filter0 + s.group_filters - left) * depth;
+    dml__gpu_corner corner[MOST_SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN_ROWS; j++)
-        corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
-                                   -s.pad_h, -s.pad_w);
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int k = k0 + ALONG_K_K;
-        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);
-        for (int j = 0; j < SPAN_ROWS; j++)
-            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                k < depth ? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const int filter = column0 + ALONG_K_ROW(j);
-            B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                k < depth && filter < s.group_filters ? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;
-        }
-        TILES_MULTIPLY();
+    TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+    {
+        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h,
+                                                s.stride_w, -s.pad_h, -s.pad_w);
+        corner[j].h = p.image < 0 ? NOWHERE : p.h, corner[j].w = p.w;
+        corner[j].at = (((WIDE)p.image * s.height + p.h) * s.width + p.w) * s.channels;
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    x += part.group * s.group_channels;
+    for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+        const int k = k0 + ALONG_K_K;
+        const dml__gpu_tap tap = dml__gpu_tap_at(k, taps);
+        const WIDE from = ((WIDE)tap.h * s.width + tap.w) * s.channels + tap.last;
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
+            const int h = corner[j].h + tap.h, w = corner[j].w + tap.w;
+            const int inside = (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+            a_next[j] = inside ? x[corner[j].at + from] : 0.0f;
+        }
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int filter = ALONG_K_ROW(j) - ALONG_K_ROW(0);
+            b_next[j] = k < depth && filter < left ? own[(WIDE)filter * depth + k] : 0.0f;
+        }
+        if (k0) TILES_MULTIPLY();
+        TILES_FILL_A(0);
+        TILES_FILL_B(0);
+    }
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
@@ -154,32 +175,53 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
-    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
+    const int tap_count = s.kernel_h * s.kernel_w;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_channels);
     const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and channel */
-    dml__gpu_place place[SPAN];
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_filters);
+    const dml__gpu_divisor stride_h = dml__gpu_divisor_of(s.stride_h);
+    const dml__gpu_divisor stride_w = dml__gpu_divisor_of(s.stride_w);
+    const unsigned end_h = (unsigned)(s.out_h * s.stride_h), end_w = (unsigned)(s.out_w * s.stride_w);
+    const int channel = column0 + ACROSS_K_ROW(tile_columns), filter0 = part.group * s.group_filters;
+    dml__gpu_corner place[MOST_SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN_ROWS; j++)
-        place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW(tile_columns);
-        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);
-        for (int j = 0; j < SPAN_ROWS; j++)
-            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
-                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const int bk = k0 + ACROSS_K_K(j, tile_columns);
-            float weight = 0.0f;
-            if (bk < depth && channel < s.group_channels) {
-                const int filter = part.group * s.group_filters + bk % s.group_filters;
-                weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];
-            }
-            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) = weight;
-        }
-        TILES_MULTIPLY();
+    TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+    {
+        const dml__gpu_place p =
+            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+        place[j].h = p.image < 0 ? NOWHERE : p.h, place[j].w = p.w;
+        place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    dy += filter0;
+    for (int k0 = 0; k0 < taps.depth + TILE_K; k0 += TILE_K) {
+        const dml__gpu_tap tap = dml__gpu_tap_at(k0 + ALONG_K_K, taps);
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
+            const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+            const int meets =
+                h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
+            a_next[j] =
+                meets ? dy[place[j].at + ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last] : 0.0f;
+        }
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int k = k0 + ACROSS_K_K(j, tile_columns);
+            const int number = (int)dml__gpu_divide((unsigned)k, taps.last);
+            const WIDE filter = filter0 + k - number * s.group_filters;
+            b_next[j] = k < taps.depth && channel < s.group_channels
+                            ? weights[(filter * tap_count + number) * s.group_channels + channel]
+                            : 0.0f;
+        }
+        if (k0) TILES_MULTIPLY();
+        TILES_FILL_A(0);
+        TILES_FILL_B(1);
+    }
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
             if (pixel < pixels && channel < s.group_channels) {
                 GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;
@@ -201,7 +243,7 @@ typedef struct dml__gpu_share {
 
 HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
 {
-    const int tiles = (columns + TILE - 1) / TILE * (TILE / tile_columns);
+    const int tiles = tile_columns > TILE ? tile + 1 : (columns + TILE - 1) / TILE * (TILE / tile_columns);
     const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
     dml__gpu_share s;
     s.number = tile / tiles;
@@ -211,47 +253,62 @@ HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns,
     return s;
 }
 
-/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw (one for each share); floats beta, shares (0 is 1);
-   size{kernel_h * kernel_w * channels / groups, of several shares rounded up to TILE and times them, filters
-   (padded)}. */
+/* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,
+   whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),
+   beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up
+   to TILE and times them, filters (padded)}. */
 HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
-                                              GLOBAL float *dw, GLOBAL float *unused,
+                                              GLOBAL float *dw, GLOBAL float *db,
                                               const dml__kernel_arguments arguments)
 {
-    const float beta = REAL(0);
     const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
+    const int depth = s.batch * s.out_h * s.out_w, columns = taps.depth, all = columns + (db ? 1 : 0);
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
-    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, columns, depth, shares);
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, tile_columns, all, depth, shares);
     const int row0 = part.first, column0 = share.column;             /* the first filter and weight */
     const int filter0 = part.group * s.group_filters;                /* of the group */
     const int is_one = filter0 < s.filters && share.number < shares; /* groups may be more than there is */
-    const int end = is_one && row0 < s.group_filters && column0 < columns ? share.to : 0;
+    const int end = is_one && row0 < s.group_filters && column0 < all ? share.to : 0;
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
-    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
+    const dml__gpu_tap tap = dml__gpu_tap_at(weight, taps);
+    const float outside = weight == columns && db ? 1.0f : 0.0f; /* of the images */
+    const dml__gpu_divisor out_w = dml__gpu_divisor_of(s.out_w), out_h = dml__gpu_divisor_of(s.out_h);
     TILES_BEGIN();
-    for (int k0 = share.from; k0 < end; k0 += TILE_K) {
-        for (int j = 0; j < SPAN_ROWS; j++) {
+    TILES_NEXT();
+    x += part.group * s.group_channels + tap.last;
+    dy += filter0 + filter;
+    for (int k0 = share.from; k0 < end + TILE_K; k0 += TILE_K) {
+        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+        {
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
-            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
-                pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                        : 0.0f;
+            a_next[j] = pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters] : 0.0f;
         }
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
-            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, s.out_h,
-                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
-                weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
+        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+        {
+            const int pixel = k0 + ACROSS_K_K(j, tile_columns);
+            const int row = (int)dml__gpu_divide((unsigned)pixel, out_w);
+            const int image = (int)dml__gpu_divide((unsigned)row, out_h);
+            const int h = (row - image * s.out_h) * s.stride_h - s.pad_h + tap.h;
+            const int w = (pixel - row * s.out_w) * s.stride_w - s.pad_w + tap.w;
+            const int inside =
+                pixel < end && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+            b_next[j] = inside ? x[((WIDE)(image * s.height + h) * s.width + w) * s.channels] : outside;
         }
-        TILES_MULTIPLY();
+        if (k0 > share.from) TILES_MULTIPLY();
+        TILES_FILL_A(1);
+        TILES_FILL_B(1);
     }
-    for (int i = 0; i < SPAN_ROWS; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (is_one && row < s.group_filters && column < columns) {
-                GLOBAL float *to = dw + ((WIDE)share.number * s.filters + filter0 + row) * columns + column;
-                *to = dml__with_beta(sum[i][j], beta, to);
+            const WIDE of_filter = (WIDE)share.number * s.filters + filter0 + row;
+            if (is_one && row < s.group_filters && column < all) {
+                GLOBAL float *to = column < columns ? dw + of_filter * columns + column : db + of_filter;
+                *to = dml__with_beta(sum[i][j], column < columns ? REAL(0) : REAL(2), to);
             }
         }
     }

@@ -7,7 +7,9 @@
    GROUP_X, GROUP_Y       the group's number along x and y
    ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
-   BARRIER();             all items of a group, or none, come here; never after a return
+   LOCAL_QUADS float name[n];   the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
+   where p is a multiple of four from its beginning UNROLL                 before a loop over an array that
+   lies in registers BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
    begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
    pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
@@ -26,7 +28,6 @@
    VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
    VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
    VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
-   UNROLL                 before a loop over an array that lies in registers
 
    Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 
@@ -43,6 +44,10 @@
 
 #define GLOBAL __global
 #define LOCAL __local
+#define LOCAL_QUADS __local __attribute__((aligned(16)))
+#define QUAD float4
+#define QUAD_AT(p) (*(__local const float4 *)(p))
+#define UNROLL __attribute__((opencl_unroll_hint))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -67,7 +72,6 @@
 #define VECTOR_MOST(u, v) fmax(u, v)
 #define VECTOR_EXP(v) exp(v)
 typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
-#define UNROLL __attribute__((opencl_unroll_hint))
 #define SOLO_LOCAL __attribute__((aligned(64)))
 #define SOLO_KERNEL(name)                                                                                    \
     __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
@@ -101,6 +105,10 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL __shared__
+#define LOCAL_QUADS __shared__ __align__(16)
+#define QUAD float4
+#define QUAD_AT(p) (*(const float4 *)(p))
+#define UNROLL _Pragma("unroll")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -133,6 +141,10 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL static
+#define LOCAL_QUADS static
+#define QUAD dml__host_quad
+#define QUAD_AT(p) (*(const dml__host_quad *)(p))
+#define UNROLL
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,
@@ -155,7 +167,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define VECTOR_ADD_PRODUCTS(sum, u, v) dml__host_vector_add_products(sum, u, v)
 #define VECTOR_MOST(u, v) dml__host_vector_most(u, v)
 #define VECTOR_EXP(v) dml__host_vector_exp(v)
-#define UNROLL
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)

@@ -20,8 +20,7 @@ HELPER int dml__beats(float value, float best)
     return (value > best) | ((value != value) & (best == best));
 }
 
-/* A number that all items divide by. On CPUs the quotient is a product: the reciprocal is the same for all
-   items, so the compiler takes it out of their loop, if it isn't inside a condition. */
+/* A number that much is divided by, whose quotients are products with its reciprocal. */
 typedef struct dml__gpu_divisor {
     unsigned number, reciprocal;
 } dml__gpu_divisor;
@@ -30,19 +29,23 @@ HELPER dml__gpu_divisor dml__gpu_divisor_of(int number)
 {
     dml__gpu_divisor d;
     d.number = (unsigned)number;
-#ifdef SOLO_KERNEL
     d.reciprocal = 0xffffffffu / d.number;
-#else
-    d.reciprocal = 0;
-#endif
     return d;
 }
 
+/* Where the reciprocal serves many quotients. */
+HELPER unsigned dml__gpu_divide(unsigned n, const dml__gpu_divisor d)
+{
+    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
+    return n - q * d.number >= d.number ? q + 1 : q;
+}
+
+/* Where an item has one quotient. On CPUs the reciprocal is the same for all items, so the compiler takes it
+   out of their loop, if it isn't inside a condition. */
 HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 {
 #ifdef SOLO_KERNEL
-    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
-    return n - q * d.number >= d.number ? q + 1 : q;
+    return dml__gpu_divide(n, d);
 #else
     return n / d.number;
 #endif
@@ -57,22 +60,6 @@ KERNEL(axpby)
     const float alpha = REAL(0), beta = REAL(1);
     const unsigned i = ELEMENT;
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
-}
-
-/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
-   beta. */
-KERNEL(sum_shares)
-{
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
-    const unsigned n = (unsigned)INT(0);
-    const int shares = INT(1);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        float sum = 0.0f;
-        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
-        y[i] = dml__with_beta(sum, REAL(0), y + i);
-    }
 }
 
 /* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;

@@ -40,6 +40,10 @@ static float dml__host_float(unsigned bits)
 }
 
 enum { DML__HOST_LANES = 8 };
+typedef struct dml__host_quad {
+    float x, y, z, w;
+} dml__host_quad;
+
 typedef struct dml__host_vector {
     float lane[DML__HOST_LANES];
 } dml__host_vector;

@@ -8,6 +8,7 @@
 
 /* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
 #define DML__TILE_KERNELS(X, family)                                                                         \
+    X(family##_128x128, 128, 128)                                                                            \
     X(family##_64x64, 64, 64)                                                                                \
     X(family##_64x16, 16, 64)                                                                                \
     X(family##_16x64, 64, 16)                                                                                \
@@ -19,7 +20,6 @@
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
-    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -102,12 +102,13 @@
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
-/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. Behind the name: whether a launch is one
+   product, of whatever its matrices, groups and shares are; only those tiles may be larger than 64. */
 #define DML__FAMILY_LIST(X)                                                                                  \
-    X(gemm)                                                                                                  \
-    X(conv2d_forward)                                                                                        \
-    X(conv2d_backward_input)                                                                                 \
-    X(conv2d_backward_weights)
+    X(gemm, launch->integer[8] == 0)                                                                         \
+    X(conv2d_forward, launch->integer[15] <= 1)                                                              \
+    X(conv2d_backward_input, launch->integer[15] <= 1)                                                       \
+    X(conv2d_backward_weights, launch->integer[15] <= 1 && launch->real[1] <= 1.0f)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

@@ -55,13 +55,14 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
 }
 
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const char *name, const size_t size[2], const dml__choice *choice)
+static inline int dml__find_kernel(const dml_launch *launch, const dml__choice *choice)
 {
-#define DML__FAMILY_KERNEL(family)                                                                           \
+    const char *name = launch->kernel;
+#define DML__FAMILY_KERNEL(family, is_one)                                                                   \
     if (strcmp(#family, name) == 0)                                                                          \
         return choice->solo == DML__SOLO_BEST                                                                \
                    ? DML__KERNEL_##family##_solo                                                             \
-                   : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
+                   : DML__KERNEL_##family##_128x128 + (int)dml__choose_tile(choice, launch->size, is_one);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
 #define DML__PAIR_KERNEL(pair)                                                                               \
@@ -77,7 +78,7 @@ static inline int dml__find_kernel(const char *name, const size_t size[2], const
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
                                              const dml__choice *choice, dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel, launch->size, choice);
+    out->kernel = dml__find_kernel(launch, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
     if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)

@@ -335,29 +335,36 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *db = BUFFER(3, float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
     GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
     const int shares = REAL(1) > 1.0f ? (int)REAL(1) : 1;
-    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns, depth, shares);
+    const dml__gpu_share share = dml__gpu_share_at(GROUP_X, TILE, columns + (db ? 1 : 0), depth, shares);
     const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
+    const WIDE row0 = (WIDE)share.number * s.filters + filter0;
     dml__gpu_place corner =
         dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-    SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
+    SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);
+    const int weights = columns - column0 < TILE ? columns - column0 : TILE; /* of the piece's columns */
+    const int sums = weights < piece.columns;                                /* the last is dy's sums */
     for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
         const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
             dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
-            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
+            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, weights);
+            if (sums) piece.b[k * TILE + weights] = 1.0f;
             corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
         }
         dml__solo_multiply(piece, ks);
     }
-    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)share.number * s.filters + filter0) * columns + column0,
-                    columns, 1.0f, REAL(0), 0, 0);
+    for (int row = 0; row < piece.rows && sums; row++)
+        db[row0 + row] = dml__with_beta(piece.sum[row * TILE + weights], REAL(2), db + row0 + row);
+    piece.columns = weights;
+    dml__solo_write(piece, BUFFER(2, float) + row0 * columns + column0, columns, 1.0f, REAL(0), 0, 0);
 }
 
 #endif

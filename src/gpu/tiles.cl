@@ -3,24 +3,32 @@
    A group computes a tile of C = A B, TILE_K products at a time: its items fill a TILE_K x rows piece of A
    and a TILE_K x columns piece of B in local memory, then each adds up a piece of its own in registers. Item
    (tx, ty) of 16 x 16 owns the rows SPAN_ROWS ty and on, which its row of items reads as one broadcast, and
-   the columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added
-   in the order of k, whatever the tile.
+   of every 64 columns four neighbours, 4 tx and on: so both are read four floats at once. (Of 16 columns it
+   owns one.) An output's products are added in the order of k, whatever the tile.
+
+   While a piece is multiplied the next one is on its way from memory into registers: a loop over pieces
+   loads one, then multiplies the one before it (TILES_MULTIPLY), then puts down what it loaded.
 
    Each kernel is there in TILE_SHAPES: large tiles read less, small ones waste less where there are few rows
-   or columns, and are more groups where there are few of both (gpu/launch.h chooses). */
+   or columns, and are more groups where there are few of both (gpu/launch.h chooses). A tile larger than TILE
+   is only for launches that are one product: of several, each begins at a multiple of TILE. */
 #ifndef DML_GPU_TILES_CL
 #define DML_GPU_TILES_CL
 
-#define TILE 64 /* the largest; what launches pad to */
-#define TILE_K 16
+#define TILE 64 /* what launches of several products pad each to */
+#define MOST_K 16
+#define TILE_K (tile_rows > TILE ? 8 : MOST_K) /* the largest tile needs the registers */
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
+#define MOST_SPAN 8 /* of the largest tile */
 
 /* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */
 #define TILE_PARAMETERS                                                                                      \
     HERE_PARAMETER const int tile_rows, const int tile_columns, SHARED float *a_tile, SHARED float *b_tile
 #define SPAN_ROWS (tile_rows / 16)
 #define SPAN_COLUMNS (tile_columns / 16)
+#define TAKES_ROWS (tile_rows * TILE_K / DML__GROUP_ITEMS) /* how many elements of a piece an item fills */
+#define TAKES_COLUMNS (tile_columns * TILE_K / DML__GROUP_ITEMS)
 #define A_TILE(k, row) a_tile[(k) * (tile_rows + TILE_PAD) + (row)]
 #define B_TILE(k, column) b_tile[(k) * (tile_columns + TILE_PAD) + (column)]
 
@@ -29,12 +37,13 @@
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL float a_tile[TILE_K * (rows + TILE_PAD)];                                                      \
-        LOCAL float b_tile[TILE_K * (columns + TILE_PAD)];                                                   \
+        LOCAL_QUADS float a_tile[MOST_K * (rows + TILE_PAD)];                                                \
+        LOCAL_QUADS float b_tile[MOST_K * (columns + TILE_PAD)];                                             \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
 #define TILE_SHAPES(name, body)                                                                              \
+    TILE_KERNEL(name, 128, 128, body)                                                                        \
     TILE_KERNEL(name, 64, 64, body)                                                                          \
     TILE_KERNEL(name, 64, 16, body)                                                                          \
     TILE_KERNEL(name, 16, 64, body)                                                                          \
@@ -50,27 +59,54 @@
 
 /* The rows and columns of the item's own piece. */
 #define OWN_ROW(i) (ITEM / 16 * SPAN_ROWS + (i))
-#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)
+#define OWN_COLUMN(j) (SPAN_COLUMNS % 4 ? ITEM % 16 + (j)*16 : (j) / 4 * 64 + ITEM % 16 * 4 + (j) % 4)
 
-/* Declares the sums and clears them. */
+/* Declares the sums and clears them, and what is loaded of the next piece. */
 #define TILES_BEGIN()                                                                                        \
-    float sum[SPAN][SPAN];                                                                                   \
-    for (int i = 0; i < SPAN_ROWS; i++)                                                                      \
-        for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f
+    float sum[MOST_SPAN][MOST_SPAN];                                                                         \
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++) UNROLL for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] = 0.0f
+
+#define TILES_NEXT() float a_next[MOST_SPAN], b_next[MOST_SPAN]
+
+/* own[i] = what the item has of row kk of a filled piece. */
+#define TILES_OWN(own, span, TILE_AT, OWN)                                                                   \
+    do {                                                                                                     \
+        if ((span) % 4 == 0) {                                                                               \
+            UNROLL for (int q = 0; q < (span) / 4; q++)                                                      \
+            {                                                                                                \
+                const QUAD four = QUAD_AT(&TILE_AT(kk, OWN(4 * q)));                                         \
+                own[4 * q] = four.x, own[4 * q + 1] = four.y, own[4 * q + 2] = four.z,                       \
+                        own[4 * q + 3] = four.w;                                                             \
+            }                                                                                                \
+        } else {                                                                                             \
+            UNROLL for (int q = 0; q < (span); q++) own[q] = TILE_AT(kk, OWN(q));                            \
+        }                                                                                                    \
+    } while (0)
 
 /* Adds the products of the filled tiles to the sums, and waits until all items have. */
 #define TILES_MULTIPLY()                                                                                     \
     do {                                                                                                     \
         BARRIER();                                                                                           \
-        for (int kk = 0; kk < TILE_K; kk++) {                                                                \
-            float a_own[SPAN], b_own[SPAN];                                                                  \
-            for (int i = 0; i < SPAN_ROWS; i++) a_own[i] = A_TILE(kk, OWN_ROW(i));                           \
-            for (int j = 0; j < SPAN_COLUMNS; j++) b_own[j] = B_TILE(kk, OWN_COLUMN(j));                     \
-            for (int i = 0; i < SPAN_ROWS; i++)                                                              \
-                for (int j = 0; j < SPAN_COLUMNS; j++) sum[i][j] += a_own[i] * b_own[j];                     \
+        UNROLL for (int kk = 0; kk < TILE_K; kk++)                                                           \
+        {                                                                                                    \
+            float a_own[MOST_SPAN], b_own[MOST_SPAN];                                                        \
+            TILES_OWN(a_own, SPAN_ROWS, A_TILE, OWN_ROW);                                                    \
+            TILES_OWN(b_own, SPAN_COLUMNS, B_TILE, OWN_COLUMN);                                              \
+            UNROLL for (int i = 0; i < SPAN_ROWS; i++) UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)         \
+                sum[i][j] += a_own[i] * b_own[j];                                                            \
         }                                                                                                    \
         BARRIER();                                                                                           \
     } while (0)
+
+/* Puts down what was loaded, in the order in which it was. */
+#define TILES_FILL_A(across)                                                                                 \
+    UNROLL for (int j = 0; j < TAKES_ROWS; j++)                                                              \
+        A_TILE((across) ? ACROSS_K_K(j, tile_rows) : ALONG_K_K,                                              \
+               (across) ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j)) = a_next[j]
+#define TILES_FILL_B(across)                                                                                 \
+    UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)                                                           \
+        B_TILE((across) ? ACROSS_K_K(j, tile_columns) : ALONG_K_K,                                           \
+               (across) ? ACROSS_K_ROW(tile_columns) : ALONG_K_ROW(j)) = b_next[j]
 
 /* Where a group works in many matrices of C, laid one after the other: `matrices` of them, each the sum over
    `terms` products; a group below all of them has nothing to do. The arguments are gemm's. */
@@ -80,9 +116,11 @@ typedef struct dml__gpu_matrix {
 
 HELPER dml__gpu_matrix dml__gpu_matrix_at(int tile, int tile_rows, const dml__kernel_arguments arguments)
 {
-    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);
     dml__gpu_matrix at;
     at.matrices = 1, at.terms = 1;
+    at.matrix = 0, at.row = tile * tile_rows;
+    if (tile_rows > TILE) return at;
+    const int tiles = (INT(0) + TILE - 1) / TILE * (TILE / tile_rows);
     at.matrix = tile / tiles, at.row = tile % tiles * tile_rows;
     for (int d = 0; d < 4 && INT(8 + d); d++) {
         if (INT(12) >> 3 * d & 4)
@@ -130,41 +168,56 @@ HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__ker
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
    hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
    (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
-   several matrices of C size{n, matrices * (m rounded up to TILE)}. */
+   several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles of TILE at most. */
 HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,
                            GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)
 {
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
-    const WIDE a_row = trans_a ? 1 : INT(5), a_k = trans_a ? INT(5) : 1; /* the steps of rows and ks */
-    const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
     const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);
     const int row0 = at.row, column0 = GROUP_X * tile_columns;
+    /* Of what the item fills: its first k and how many rows are left from its first on, then what it has to
+       step in memory, in rows and in ks from one element to its next, and in memory from one piece to the
+       next. */
+    const int a_k = trans_a ? ACROSS_K_K(0, tile_rows) : ALONG_K_K;
+    const int a_left = m - row0 - (trans_a ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(0));
+    const int b_k = trans_b ? ALONG_K_K : ACROSS_K_K(0, tile_columns);
+    const int b_left = n - column0 - (trans_b ? ALONG_K_ROW(0) : ACROSS_K_ROW(tile_columns));
+    const int a_rows = trans_a ? 0 : ALONG_K_ROW(1) - ALONG_K_ROW(0);
+    const int a_ks = trans_a ? ACROSS_K_K(1, tile_rows) - ACROSS_K_K(0, tile_rows) : 0;
+    const int b_rows = trans_b ? ALONG_K_ROW(1) - ALONG_K_ROW(0) : 0;
+    const int b_ks = trans_b ? 0 : ACROSS_K_K(1, tile_columns) - ACROSS_K_K(0, tile_columns);
+    const WIDE a_step = (WIDE)(a_rows + a_ks) * INT(5), a_piece = (WIDE)TILE_K * (trans_a ? INT(5) : 1);
+    const WIDE b_step = (WIDE)(b_rows + b_ks) * INT(6), b_piece = (WIDE)TILE_K * (trans_b ? 1 : INT(6));
     TILES_BEGIN();
-    for (int term = 0; term < at.terms && at.matrix < at.matrices; term++) {
+    TILES_NEXT();
+    for (int term = 0; term < at.terms && at.matrix < at.matrices && row0 < m; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
-        GLOBAL const float *a = first_a + of.a;
-        GLOBAL const float *b = first_b + of.b;
-        for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-            for (int j = 0; j < SPAN_ROWS; j++) {
-                const int k = trans_a ? ACROSS_K_K(j, tile_rows) : ALONG_K_K;
-                const int i = trans_a ? ACROSS_K_ROW(tile_rows) : ALONG_K_ROW(j), row = row0 + i;
-                A_TILE(k, i) = row < m && k0 + k < depth ? a[row * a_row + (k0 + k) * a_k] : 0.0f;
-            }
-            for (int j = 0; j < SPAN_COLUMNS; j++) {
-                const int k = trans_b ? ALONG_K_K : ACROSS_K_K(j, tile_columns);
-                const int i = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW(tile_columns), column = column0 + i;
-                B_TILE(k, i) = column < n && k0 + k < depth ? b[column * b_column + (k0 + k) * b_k] : 0.0f;
-            }
-            TILES_MULTIPLY();
+        GLOBAL const float *a =
+            first_a + of.a +
+            (trans_a ? (WIDE)a_k * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + a_k);
+        GLOBAL const float *b =
+            first_b + of.b +
+            (trans_b ? (WIDE)(n - b_left) * INT(6) + b_k : (WIDE)b_k * INT(6) + (n - b_left));
+        for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++) a_next[j] =
+                j * a_rows < a_left && k0 + a_k + j * a_ks < depth ? a[j * a_step] : 0.0f;
+            UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] =
+                j * b_rows < b_left && k0 + b_k + j * b_ks < depth ? b[j * b_step] : 0.0f;
+            a += a_piece, b += b_piece;
+            if (k0) TILES_MULTIPLY();
+            TILES_FILL_A(trans_a);
+            TILES_FILL_B(!trans_b);
         }
     }
-    for (int i = 0; i < SPAN_ROWS && at.matrix < at.matrices; i++) {
-        for (int j = 0; j < SPAN_COLUMNS; j++) {
+    UNROLL for (int i = 0; i < SPAN_ROWS; i++)
+    {
+        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
+        {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (row < m && column < n) {
+            if (at.matrix < at.matrices && row < m && column < n) {
                 GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }

@@ -18,8 +18,11 @@
 #include <unistd.h>
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
-static const char dml__tune_title[] =
-    "dml's tiles, by device: 1\n"; /* of kernels that are tuned anew: another number */
+/* The products that are timed: how deep, and of how many elements at most. */
+enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+#define DML__TUNE_TITLE "dml's tiles, by device: "
+static const char dml__tune_title[] = DML__TUNE_TITLE
+    "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
 
 /* False: nothing is to be kept. */
 static inline bool dml__tune_path(char *path, size_t capacity)
@@ -40,7 +43,7 @@ static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
     const size_t length = strlen(line);
-    return strspn(line, "0123") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+    return strspn(line, "01234") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
            line[length - 1] == '\n';
 }
 
@@ -71,9 +74,10 @@ static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *pat
     char line[DML__TUNE_LINE];
     dml__tune_kind kind = DML__TUNE_OURS;
     FILE *file = fopen(path, "r");
-    if (file && fgets(line, sizeof line, file) && strcmp(line, dml__tune_title) != 0)
-        kind = DML__TUNE_FOREIGN;
-    while (file && kind != DML__TUNE_FOREIGN && fgets(line, sizeof line, file)) {
+    const bool titled = file && fgets(line, sizeof line, file);
+    const bool current = titled && strcmp(line, dml__tune_title) == 0;
+    if (titled && strncmp(line, DML__TUNE_TITLE, strlen(DML__TUNE_TITLE)) != 0) kind = DML__TUNE_FOREIGN;
+    while (current && fgets(line, sizeof line, file)) {
         if (!dml__tune_is_line(line))
             kind = DML__TUNE_BROKEN;
         else if (!dml__tune_is_of(line, device))
@@ -91,12 +95,17 @@ typedef double (*dml__tune_clock)(void *argument, const char *kernel, int column
 /* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
 static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
 {
-    static const char *const kernels[] = { "gemm_64x64", "gemm_64x16", "gemm_16x64", "gemm_16x16" };
-    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 2048 };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
+                                           "gemm_16x16" };
+    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
     for (int r = 0; r < DML__TUNE_CLASSES; r++) {
         for (int c = 0; c < DML__TUNE_CLASSES; c++) {
             const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
-            int best = (int)dml__choose_tile(choice, size);
+            int best = (int)dml__choose_tile(choice, size, true);
+            if (size[0] * size[1] > DML__TUNE_MOST) { /* a device is full of less */
+                choice->tile[r][c] = r >= c ? choice->tile[r - 1][c] : choice->tile[r][c - 1];
+                continue;
+            }
             double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
             for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
                 const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
@@ -155,8 +164,9 @@ static inline bool dml__tune_with(dml__choice *choice, const char *device, const
     return ok;
 }
 
-/* A matrix of the largest class' size, of which all three operands of a product are parts. */
-enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 2048 };
+/* One buffer, of which all three operands of a product are parts: as much as the largest factor, and the
+ * result. */
+#define DML__TUNE_FACTOR ((size_t)65536 * DML__TUNE_DEPTH)
 typedef struct dml__tune_job {
     dml_device *device;
     dml_buffer matrix;
@@ -175,7 +185,7 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
     memcpy(launch.integer, integers, sizeof integers);
     launch.real[0] = 0; /* C = 0, whatever A and B are */
     for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
-    launch.buffer[2].offset = (size_t)DML__TUNE_MOST * DML__TUNE_DEPTH * sizeof(float);
+    launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
     for (int run = 0; run < 4; run++) { /* the first may compile */
         const double start = dml_seconds();
         if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
@@ -199,7 +209,7 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
     if (settled) return DML_OK;
     memset(&job, 0, sizeof job);
     job.device = device;
-    job.matrix.bytes = (size_t)DML__TUNE_MOST * (DML__TUNE_DEPTH + DML__TUNE_MOST) * sizeof(float);
+    job.matrix.bytes = (DML__TUNE_FACTOR + DML__TUNE_MOST) * sizeof(float);
     dml_status status = device->backend->buffer_create(device, &job.matrix);
     if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
     if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))

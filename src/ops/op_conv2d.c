@@ -250,7 +250,7 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
 }
 
 /* Into how many shares of its pixels a weights' gradient is cut, so that layers with few weights are enough
-   groups: by its size alone. None has less than 1024 of them, and together they are not more than 256 tiles.
+   groups: by its size alone. None has less than 256 of them, and together they are not more than 256 tiles.
  */
 static int dml__conv_shares(const dml_conv2d_shape *s)
 {
@@ -258,70 +258,87 @@ static int dml__conv_shares(const dml_conv2d_shape *s)
     const size_t columns = (size_t)s->kernel_h * (size_t)s->kernel_w * (size_t)(s->channels / s->groups);
     const size_t rows = (size_t)s->groups * (((size_t)(s->filters / s->groups) + 63) / 64);
     const double tiles = (double)((columns + 63) / 64) * (double)rows;
-    const double most = 256 / tiles < pixels / 1024 ? 256 / tiles : pixels / 1024;
+    const double most = 256 / tiles < pixels / 256 ? 256 / tiles : pixels / 256;
     return most > 1 ? (int)most : 1;
 }
 
-/* Of a device with memory of its own: a gradient for each share. */
+/* Of a device with memory of its own: gradients of the weights for each share, and then of the bias. */
 static size_t dml__conv2d_saved_bytes(const dml_node *node, int rows)
 {
     const dml_conv2d_shape s = dml__conv2d_shape_of(node, rows);
     const int shares = dml__conv_shares(&s);
     if (dml__node_context(node)->device.host_memory || shares == 1) return 0;
-    return (size_t)shares * dml_shape_count(&node->input[1]->shape) * sizeof(float);
+    return (size_t)shares * (dml_shape_count(&node->input[1]->shape) + (size_t)s.filters) * sizeof(float);
 }
 
-/* w's gradient = what the shares add up to + beta what is there. */
-static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int shares, float beta)
+/* An input's gradient = what the shares add up to, which lie at `from`, + beta what is there. */
+static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int input, int shares,
+                                       dml_ref from)
 {
-    const size_t count = dml__count(run, node->input[1]);
-    dml_launch launch = dml__launch("sum_shares", count, 1);
-    launch.buffer[0] = dml__saved(run, node);
-    launch.buffer[1] = dml__gradient(run, node->input[1]);
-    launch.integer[0] = (int32_t)count;
-    launch.integer[1] = shares;
-    launch.real[0] = beta;
+    const size_t count = dml__count(run, node->input[input]);
+    dml_launch launch = dml__launch("sum_rows", count, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = dml__gradient(run, node->input[input]);
+    launch.integer[0] = shares;
+    launch.integer[1] = (int32_t)count;
+    launch.integer[2] = 1;
+    launch.real[0] = dml__beta(run, node, input);
     return dml__submit(run->device, &launch);
+}
+
+/* On a device with memory of its own, and with the bias' gradient, if that is wanted. */
+static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_node *node,
+                                              const dml_conv2d_shape *s, dml_ref x, dml_ref dy, bool bias)
+{
+    const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
+    const size_t count = dml__count(run, node->input[1]);
+    const size_t columns = count / (size_t)s->filters + (bias ? 1 : 0);
+    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
+                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
+                                         dml__conv_tiled(s->filters, s->groups));
+    const dml_ref none = { NULL, 0 };
+    dml_ref weights = shares == 1 ? dml__gradient(run, node->input[1]) : dml__saved(run, node), sums = none;
+    if (bias && shares == 1) sums = dml__gradient(run, node->input[2]);
+    if (bias && shares > 1) sums = weights, sums.offset += (size_t)shares * count * sizeof(float);
+    launch.buffer[0] = x;
+    launch.buffer[1] = dy;
+    launch.buffer[2] = weights;
+    launch.buffer[3] = sums;
+    launch.real[0] = shares == 1 ? dml__beta(run, node, 1) : 0.0f;
+    launch.real[1] = (float)shares;
+    launch.real[2] = bias && shares == 1 ? dml__beta(run, node, 2) : 0.0f;
+    dml_status status = dml__submit(run->device, &launch);
+    if (status == DML_OK && shares > 1) status = dml__sum_conv_shares(run, node, 1, shares, weights);
+    if (status == DML_OK && shares > 1 && bias) status = dml__sum_conv_shares(run, node, 2, shares, sums);
+    return status;
 }
 
 DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
                                                 const dml_conv2d_shape *s, dml_ref x, dml_ref dy)
 {
-    const dml_node *w = node->input[1];
-    const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, s, (const float *)dml__host(x),
-                                           (const float *)dml__host(dy), beta, dml__host_gradient(run, w));
-    const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
-    const size_t columns = dml__count(run, w) / (size_t)s->filters;
-    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
-                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
-                                         dml__conv_tiled(s->filters, s->groups));
-    launch.buffer[0] = x;
-    launch.buffer[1] = dy;
-    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
-    launch.real[0] = shares == 1 ? beta : 0.0f;
-    launch.real[1] = (float)shares;
-    const dml_status status = dml__submit(run->device, &launch);
-    return status == DML_OK && shares > 1 ? dml__sum_conv_shares(run, node, shares, beta) : status;
-}
-
-static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
-{
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    return dml__conv_weight_gradient(run, node, &s, dml__value(run, node->input[0]),
-                                     dml__gradient(run, node));
+                                           (const float *)dml__host(dy), dml__beta(run, node, 1),
+                                           dml__host_gradient(run, node->input[1]));
+    return dml__conv_weights_on_device(run, node, s, x, dy, false);
 }
 
 static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
 {
     dml_status status = DML_OK;
-    const size_t filters = (size_t)dml__image_dim(&node->shape, 0, 2);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const dml_ref x = dml__value(run, node->input[0]);
+    const bool weights = dml__wants_gradient(run, node, 1);
+    const bool bias = node->input[2] && dml__wants_gradient(run, node, 2);
+    const bool together = weights && bias && !run->device->host_memory;
     if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
-    if (status == DML_OK && dml__wants_gradient(run, node, 1))
-        status = dml__conv2d_weight_gradient(run, node);
-    if (status == DML_OK && node->input[2] && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+    if (status == DML_OK && together)
+        return dml__conv_weights_on_device(run, node, &s, x, dml__gradient(run, node), true);
+    if (status == DML_OK && weights)
+        status = dml__conv_weight_gradient(run, node, &s, x, dml__gradient(run, node));
+    if (status == DML_OK && bias)
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / (size_t)s.filters,
+                                             (size_t)s.filters);
     return status;
 }
 

@@ -97,6 +97,15 @@ static void set_shape(dml_launch *launch, const shape *s)
     for (int i = 0; i < 16; i++) launch->integer[i] = all[i];
 }
 
+/* The sums of y's columns, + beta what is there. */
+static double *sums_of(const float *y, size_t n, size_t columns, const float *old, float beta)
+{
+    double *sums = malloc(columns * sizeof *sums);
+    for (size_t i = 0; i < columns; i++) sums[i] = kept(beta, old[i]);
+    for (size_t i = 0; i < n; i++) sums[i % columns] += (double)y[i];
+    return sums;
+}
+
 /* Runs one of the three: inputs at buffer 0 and 1, the output last; `visit` makes the reference. */
 static void conv_case(const char *kernel, const shape *s, float beta, bool with_bias)
 {
@@ -128,48 +137,53 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
         launch.size[0] = tiled(s->c, s->g), launch.size[1] = (size_t)(s->n * s->h * s->w);
         launch.buffer[0] = at(ay), launch.buffer[1] = at(aw), launch.buffer[2] = at(ax);
     } else {
-        launch.size[0] = nw / nf, launch.size[1] = tiled(s->f, s->g);
+        launch.size[0] = nw / nf + with_bias, launch.size[1] = tiled(s->f, s->g);
         launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[2] = at(aw);
+        if (with_bias) launch.buffer[3] = at(ab), launch.real[2] = 0.5f;
     }
     launch_ok(launch);
-    download(ax, x), download(aw, w), download(ab, NULL), download(ay, y);
+    double *sums = sums_of(y, ny, nf, bias, 0.5f);
+    download(ax, x), download(aw, w), download(ab, bias), download(ay, y);
     check(kernel, out, want, n, 8);
+    if (to_w && with_bias) check(kernel, bias, sums, nf, 8);
+    free(sums);
     free(x), free(w), free(y), free(bias), free(want);
 }
 
-/* A weights' gradient in shares, of which the last may be empty. */
+/* A weights' gradient in shares, of which the last may be empty, and the sums of y. */
 static void shares_case(const char *kernel, const shape *s, int shares)
 {
     const size_t nx = (size_t)(s->n * s->h * s->w * s->c), nf = (size_t)s->f;
     const size_t nw = (size_t)(s->f * s->kh * s->kw * s->c / or_one(s->g)), all = (size_t)shares * nw;
-    const size_t ny = (size_t)(s->n * conv_out_h(s) * conv_out_w(s)) * nf;
-    float *x = numbers(nx), *y = numbers(ny), *w = output(all, 0);
-    double *want = calloc(nw, sizeof *want);
+    const size_t ny = (size_t)(s->n * conv_out_h(s) * conv_out_w(s)) * nf, all_sums = (size_t)shares * nf;
+    float *x = numbers(nx), *y = numbers(ny), *w = output(all, 0), *b = output(all_sums, 0);
+    double *want = calloc(nw, sizeof *want), *sums = sums_of(y, ny, nf, b, 0);
     conv_reference reference = { x, NULL, y, want };
     conv_products(s, add_to_w, &reference);
-    array ax = upload(x, nx), ay = upload(y, ny), aw = upload(w, all);
+    array ax = upload(x, nx), ay = upload(y, ny), aw = upload(w, all), ab = upload(b, all_sums);
     dml_launch launch = { .kernel = kernel,
-                          .size = { (size_t)shares * ((nw / nf + 63) / 64 * 64), tiled(s->f, s->g) },
-                          .buffer = { at(ax), at(ay), at(aw) },
-                          .real = { 0, (float)shares } };
+                          .size = { (size_t)shares * ((nw / nf + 1 + 63) / 64 * 64), tiled(s->f, s->g) },
+                          .buffer = { at(ax), at(ay), at(aw), at(ab) },
+                          .real = { 0, (float)shares, 0 } };
     set_shape(&launch, s);
     launch_ok(launch);
-    download(ax, NULL), download(ay, NULL), download(aw, w);
+    download(ax, NULL), download(ay, NULL), download(aw, w), download(ab, b);
     for (size_t i = nw; i < all; i++) w[i % nw] += w[i];
+    for (size_t i = nf; i < all_sums; i++) b[i % nf] += b[i];
     check(kernel, w, want, nw, 8);
-    free(x), free(y), free(w), free(want);
+    check(kernel, b, sums, nf, 8);
+    free(x), free(y), free(w), free(b), free(want), free(sums);
 }
 
-/* Every shape with every beta, but of shapes of tiles only the largest: the others differ in nothing about
+/* Every shape with every beta, but of shapes of tiles only one: the others differ in nothing about
  * beta. */
 static void conv_cases(const char *kernel)
 {
     const bool all = strstr(kernel, "_64x64") || strstr(kernel, "_solo");
     for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < upto(BETAS); b++)
-            if (all || b == s % BETAS)
-                conv_case(kernel, &conv_shapes[s], betas[b], b % 2 && strstr(kernel, "forward"));
-    for (int s = quick; s < upto(CONV_SHAPES) && strstr(kernel, "weights"); s++)
+        for (int b = 0; b < upto(BETAS) && !(is_large(kernel) && or_one(conv_shapes[s].g) > 1); b++)
+            if (all || b == s % BETAS) conv_case(kernel, &conv_shapes[s], betas[b], (b + s) % 2);
+    for (int s = quick; s < upto(CONV_SHAPES) && strstr(kernel, "weights") && !is_large(kernel); s++)
         shares_case(kernel, &conv_shapes[s], 2 + s % 3);
 }
 

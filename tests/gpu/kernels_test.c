@@ -1,5 +1,6 @@
 /* Every kernel of gpu/kernel_list.h on every device against a float64 reference. A kernel without a case in
    its family's header doesn't compile. */
+#include "gpu/choice.h"
 #include "gpu/kernel_list.h"
 
 #include "attention_cases.h"
@@ -57,9 +58,10 @@ static void families(void)
 static void tiles_give_the_same_bits(void)
 {
     enum { M = 70, N = 37, K = 45 };
-    static const char *const kernels[] = { "gemm_64x64", "gemm_64x16", "gemm_16x64", "gemm_16x16" };
-    float *a = numbers(M * K), *b = numbers(K * N), *c[4];
-    for (int i = 0; i < 4; i++) {
+    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
+                                           "gemm_16x16" };
+    float *a = numbers(M * K), *b = numbers(K * N), *c[DML__TILE_SHAPES];
+    for (int i = 0; i < (int)DML__TILE_SHAPES; i++) {
         c[i] = output(M * N, 0);
         array da = upload(a, M * K), db = upload(b, K * N), dc = upload(c[i], M * N);
         launch_ok((dml_launch){ .kernel = kernels[i],
@@ -70,7 +72,7 @@ static void tiles_give_the_same_bits(void)
         download(da, NULL), download(db, NULL), download(dc, c[i]);
         CHECK(memcmp(c[i], c[0], M * N * sizeof(float)) == 0);
     }
-    for (int i = 0; i < 4; i++) free(c[i]);
+    for (int i = 0; i < (int)DML__TILE_SHAPES; i++) free(c[i]);
     free(a), free(b);
 }
 
