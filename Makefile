@@ -127,6 +127,9 @@ $(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) $(BUILD)/dml.o $(DEVICE_OBJECT
 	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -I. $(BENCH_FLAGS) $(DEVICE_FLAGS) $< $(BUILD)/dml.o \
 	    $(DEVICE_OBJECTS) -o $@ $(CUDA_LIBS) $(BASE_LIBS)
 $(BUILD)/bench/numerics: tests/kernels/exact.h
+# This one launches kernels by themselves, some of them by a formula's number.
+$(BUILD)/bench/gpu: BENCH_FLAGS := -Isrc
+$(BUILD)/bench/gpu: src/kernels/formulas.h
 # This one times what the library keeps to itself.
 $(BUILD)/bench/reduce_op: BENCH_FLAGS := -Isrc
 $(BUILD)/bench/reduce_op: src/comm/reduce_op.c src/base/float16.c

@@ -45,7 +45,18 @@ static const struct {
       "0.97 of the best of OpenBLAS, BLIS and oneDNN, and 1.15 in the mean; on Intel's processors 0.9 of "
       "MKL, and 1 in the mean" },
     { "conv", NULL, "0.8 of the best peer, and 1.1 in the mean" },
-    { "opencl_gemm", "Launches that are waited for one by one", "the speed of CLBlast on the same device" },
+    { "gpu_products",
+      "Ours and cuBLAS' are queued and then waited for (`waits=many`), beside CLBlast each is waited for. "
+      "The limit is the card's peak of f32, where it is known",
+      "the speed of cuBLAS or CLBlast on the same device" },
+    { "gpu_memory", "The limit is a copy on the device of as large an array", NULL },
+    { "gpu_attention", "The limit is the card's peak of f32, where it is known", NULL },
+    { "gpu_lenet",
+      "Ours is microseconds of a step, the limit what its kernels take by themselves, `by limit` their part "
+      "of it: the nearer to 1 the better",
+      NULL },
+    { "gpu_gpt", "The limit is that of the multiply-adds at the card's peak of f32, where it is known",
+      NULL },
     { "elementwise", NULL, "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
     { "layer", "The limit is the bandwidth of what is read and written, which most don't reach", NULL },
     { "optimizer", NULL, "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
@@ -97,7 +108,7 @@ static verdict judge(const report *all, const row *r)
         mkl = all->intel ? ratio_to(r, mkl_peers) : 0;
     } else if (is(r, "name", "conv")) {
         v.asked = true, v.bar = 0.8, v.reached = number(r, "ratio_peer");
-    } else if (is(r, "name", "opencl_gemm")) {
+    } else if (is(r, "name", "gpu_products")) {
         v.asked = true, v.bar = 1, v.reached = number(r, "ratio_peer");
     } else if (is(r, "name", "elementwise") || is(r, "name", "optimizer")) {
         const bool beyond = is(r, "level", "memory");
@@ -394,9 +405,10 @@ static bool among(const char *key, const char *const *keys)
 static void label(const row *r, char *text, size_t size)
 {
     static const char *const conv[] = { "what", "model", "batch", NULL };
-    static const char *const case_words[] = { "what",  "level",  "m",        "n",       "k",     "ta",
-                                              "tb",    "model",  "batch",    "use",     "ranks", "bytes",
-                                              "dtype", "height", "channels", "filters", NULL };
+    static const char *const case_words[] = { "what",    "level", "m",     "n",      "k",
+                                              "ta",      "tb",    "model", "batch",  "use",
+                                              "ranks",   "bytes", "dtype", "height", "channels",
+                                              "filters", "mib",   "loss",  NULL };
     const bool many = is(r, "name", "conv") && !is(r, "model", "asked"), train = is(r, "name", "train");
     size_t length = 0;
     for (int k = 1; k < r->threads_at; k++)

@@ -68,7 +68,7 @@ if [ -z "$OCL_ICD_VENDORS" ] && ldconfig -p 2>/dev/null | grep -q 'libnvidia-ope
 fi
 
 mnist=$build/samples/mnist
-part build 300 make -j"$jobs" BUILD="$build" "$mnist" "$build/dmlrun" "$build/bench/opencl_gemm" || finish
+part build 300 make -j"$jobs" BUILD="$build" "$mnist" "$build/dmlrun" "$build/bench/gpu" || finish
 part devices 30 "$mnist" --list-devices
 if command -v nvidia-smi >/dev/null; then part nvidia_smi 30 nvidia-smi; else skip nvidia_smi 'there is none'; fi
 [ -n "$devices" ] || devices=$(sed -n 's/^\([a-z]*:[0-9]*\) .*/\1/p' "$out/devices.log")
@@ -118,7 +118,8 @@ for device in $devices; do
     part "${id}_ranks" 180 "$build/dmlrun" -n 4 "$mnist" --steps 100 --device "$device" --log "$out/${id}_ranks.jsonl" &&
         follows "$out/${id}_ranks.jsonl"
     case $device in
-    opencl:*) part "${id}_gemm" 120 "$build/bench/opencl_gemm" --device "${device#opencl:}" --seconds 0.1 ;;
+    opencl:*) part "${id}_products" 120 "$build/bench/gpu" --device "$device" --part products --seconds 0.1 ;;
+    *) part "${id}_bench" 240 "$build/bench/gpu" --device "$device" --quick --profile "$out/$id.kernels" ;;
     esac
 done
 finish

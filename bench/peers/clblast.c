@@ -1,4 +1,4 @@
-/* clblast: a peer of bench/opencl_gemm: CLBlastSgemm on a device of the first platform of OpenCL.
+/* clblast: a peer of bench/gpu: CLBlastSgemm on a device of the first platform of OpenCL.
    usage: clblast THREADS; CLBLAST_DEVICE is the device's number, otherwise 0 */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "peer.h"

@@ -45,12 +45,12 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm opencl_gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
+for program in gemm gpu conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
 done
-for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'opencl_gemm --m 0' 'gemm --threads -1' 'gemm --seconds 0' \
+for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gpu --m 0' 'gpu --part none' 'gpu --dtype i32' 'gemm --threads -1' 'gemm --seconds 0' \
     'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
     'train --model none' 'train --batch 0' 'train --dtype i32' 'reduce_op --op none' 'allreduce --ranks 1' 'allreduce --op none' \
     'allreduce --algo none' 'allreduce --transport none' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
@@ -94,6 +94,18 @@ check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --heig
 check "elementwise" run elementwise --n 300 $tiny $none
 check "elementwise's rows, one for each kernel" rows_are_well 23
 check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
+check "gpu without such a device" run gpu --device opencl:63
+check "says which there are" grep -q '^# gpu: there is no device opencl:63: this finds cpu' "$WORK/rows"
+if ! "$bench/gpu" --device opencl:0 --m 1 --seconds 0.001 | grep -q 'there is no device'; then
+    check "gpu's products" run gpu --device opencl:0 --m 5 --n 7 --k 9 --ta 1 $tiny $none
+    check "their row" rows_are_well 1
+    check "which names the product" grep -q '^name=gpu_products what=gemm m=5 n=7 k=9 ta=1 tb=0 waits=' "$WORK/rows"
+    check "gpu's other parts" run gpu --device opencl:0 --part memory,lenet,gpt --mib 1 --layers 1 --width 64 --context 8 --batch 2 \
+        --vocabulary 50 --steps 5 --profile "$WORK/kernels" $tiny $none
+    check "their rows" rows_are_well 39
+    check "none is left out" sh -c "! grep 'left out' '$WORK/rows'"
+    check "their kernels" grep -q '^| .* | backward | .* | dense_1 |$' "$WORK/kernels"
+fi
 check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 6
 check "reduce_op" run reduce_op --dtype bf16 $tiny
@@ -243,7 +255,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp opencl_gemm strategies numerics simulate; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp gpu strategies numerics simulate; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"
