@@ -13,8 +13,8 @@ says() { # STATUS "part" command...
 nowhere() {
     mkdir -p "$WORK/empty" && cd "$WORK/empty" && sh "$script"
 }
-check "its help" says 0 'gpu_check.sh \[--device D\]' sh "$script" --help
-check "an unknown flag" says 2 'gpu_check.sh \[--device D\]' sh "$script" --card
-check "a device without a name" says 2 'gpu_check.sh \[--device D\]' sh "$script" --device
+check "its help" says 0 'gpu_check.sh \[--quick\] \[--device D\]' sh "$script" --help
+check "an unknown flag" says 2 'gpu_check.sh \[--quick\] \[--device D\]' sh "$script" --card
+check "a device without a name" says 2 'gpu_check.sh \[--quick\] \[--device D\]' sh "$script" --device
 check "outside the repository" says 2 'in the repository' nowhere
 report tools/gpu_check
