@@ -377,7 +377,7 @@ uninstall:
 data:
 	@sh tools/data.sh '$(BUILD)/data/mnist' '$(DML_DATA)'
 
-FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench bench/* tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
+FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench bench/* tools,$(foreach e,c h cl cu cuh cpp,$(d)/*.$(e))))
 format:
 	@clang-format -i $(FORMATTED)
 format-check:

@@ -1,0 +1,147 @@
+/* tensor.h: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+
+   The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
+   (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
+   gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
+#ifndef DML_GPU_TENSOR_H
+#define DML_GPU_TENSOR_H
+
+#include "gpu/tensor_lt.h"
+#include "gpu/tensor_mma.cuh"
+#include "gpu/tensor_pack.cuh"
+#include "gpu/tensor_wgmma.cuh"
+
+typedef enum dml__tensor_way {
+    DML__TENSOR_ANY, /* the first of these that there is */
+    DML__TENSOR_LT,
+    DML__TENSOR_WGMMA, /* of the shape that dml__wgmma_choose chooses */
+    DML__TENSOR_MMA,
+    DML__TENSOR_WGMMA_SHAPE /* and on: shape 0, 1, ... of dml__wgmma_shape_of */
+} dml__tensor_way;
+
+typedef struct dml__tensor {
+    int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
+    bool has_mma; /* the least there is: without it there is no packing either */
+#if CUDART_VERSION >= 12000
+    dml__wgmma wgmma;
+#endif
+    dml__lt lt;
+    void *workspace; /* of `bytes`: the copies of A and B */
+    size_t bytes;
+    void *lt_workspace; /* DML__LT_WORKSPACE bytes, from the first use on */
+} dml__tensor;
+
+/* Finds out what the current device can do; it doesn't fail, but there may be nothing. All zero is a closed
+   one. */
+static inline void dml__tensor_open(dml__tensor *tensor)
+{
+    int device = 0, major = 0, minor = 0, units = 0;
+    memset(tensor, 0, sizeof *tensor);
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    if (!known) {
+        (void)cudaGetLastError();
+        return;
+    }
+    tensor->has_mma = dml__mma_has(major);
+    if (!tensor->has_mma) return;
+#if CUDART_VERSION >= 12000
+    dml__wgmma_open(&tensor->wgmma, major, minor, units);
+#else
+    (void)minor;
+#endif
+    dml__lt_open(&tensor->lt);
+}
+
+/* After the stream has finished, the device being current. */
+static inline void dml__tensor_close(dml__tensor *tensor)
+{
+    dml__lt_close(&tensor->lt);
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    if (tensor->lt_workspace) (void)cudaFree(tensor->lt_workspace);
+    (void)cudaGetLastError();
+    memset(tensor, 0, sizeof *tensor);
+}
+
+/* Bytes of a factor's copy. */
+static inline size_t dml__tensor_copy_bytes(int rows, int k)
+{
+    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_padded(k, DML__TENSOR_K) *
+           2;
+}
+
+/* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
+   waited for when it grows, so this is called ahead of a graph's capture. */
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int m, int n, int k)
+{
+    const size_t piece = (size_t)1 << 21;
+    const size_t bytes = dml__tensor_copy_bytes(m, k) + dml__tensor_copy_bytes(n, k);
+    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (tensor->lt.handle && !tensor->lt_workspace) {
+        const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
+        if (error != cudaSuccess) {
+            tensor->lt_workspace = NULL;
+            return error;
+        }
+    }
+    if (bytes <= tensor->bytes) return cudaSuccess;
+    cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) return error;
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    tensor->workspace = NULL, tensor->bytes = 0;
+    const size_t whole = (bytes + piece - 1) / piece * piece;
+    error = cudaMalloc(&tensor->workspace, whole);
+    if (error == cudaSuccess)
+        tensor->bytes = whole;
+    else
+        tensor->workspace = NULL;
+    return error;
+}
+
+/* C = alpha A B^T + beta C of copies that are made. */
+static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
+                                               const dml__tensor_product *p)
+{
+    const int way = tensor->way;
+    cudaError_t error = cudaErrorNotSupported;
+    if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
+        error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
+#if CUDART_VERSION >= 12000
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
+        error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
+    if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
+        error = dml__wgmma_run(&tensor->wgmma, stream, way - DML__TENSOR_WGMMA_SHAPE, p);
+#endif
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_MMA)
+        error = dml__mma_run(stream, p);
+    return error;
+}
+
+/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
+   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16 or
+   DML__TENSOR_F16. cudaErrorNotSupported: there is no way here, and nothing was queued that matters. */
+static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
+                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
+                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    dml__tensor_product p;
+    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (m <= 0 || n <= 0) return cudaSuccess;
+    cudaError_t error = dml__tensor_reserve(tensor, stream, m, n, k);
+    if (error != cudaSuccess) return error;
+    uint16_t *a_copy = (uint16_t *)tensor->workspace;
+    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(m, k) / 2;
+    error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
+    if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
+    if (error != cudaSuccess) return error;
+    p.type = type, p.m = m, p.n = n, p.k = dml__tensor_padded(k, DML__TENSOR_K);
+    p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
+    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
+    p.alpha = alpha, p.beta = beta;
+    return dml__tensor_multiply(tensor, stream, &p);
+}
+
+#endif
