@@ -1335,6 +1335,9 @@ typedef struct dml_backend {
     dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
     dml_status (*launch)(dml_device *device, const dml_launch *launch);
     dml_status (*finish)(dml_device *device);
+    /* Starts what was queued, and doesn't wait: until then a backend may keep launches, copies and zeros
+       back, to start them together. NULL: it never does. */
+    dml_status (*flush)(dml_device *device);
     /* Begins or ends the timing of launches and transfers, each of which is then told to
        dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
        no clock of its own. */
@@ -25510,6 +25513,7 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          dml__cpu_zero,
                                          dml__cpu_launch,
                                          dml__cpu_finish,
+                                         NULL,
                                          NULL };
     return &backend;
 }
@@ -25575,6 +25579,10 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
 /* Links a thing to the context, which destroys it on close if nobody did before. */
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self));
 DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
+
+/* At the end of a call that queued work: has the device start it. Gives `status`, that of the call so far, or
+   what came of the start. */
+DML__LOCAL dml_status dml__flush(dml_context *context, dml_status status);
 
 /* A buffer of `bytes` on the context's device, or NULL with the error recorded. NULL may be destroyed. */
 DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
@@ -25924,6 +25932,14 @@ DML_API void *dml_device_allocate(dml_device *device, size_t bytes)
 DML_API void dml_device_release(dml_device *device, void *memory)
 {
     dml__release(&device->context->memory, memory);
+}
+
+DML__LOCAL dml_status dml__flush(dml_context *context, dml_status status)
+{
+    dml_device *device = &context->device;
+    if (!device->backend->flush) return status;
+    const dml_status started = device->backend->flush(device);
+    return status == DML_OK ? started : status;
 }
 
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self))
@@ -29485,7 +29501,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    return dml__explain_run(&run, status);
+    return dml__explain_run(&run, dml__flush(run.context, status));
 }
 
 /* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */
@@ -40308,6 +40324,7 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
 static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
                                 const char *what)
 {
+    if (part->entry == DML__ENTERED) status = dml__flush(trainer->context, status);
     status = dml__explain(trainer, status, what);
     if (part->writes && !trainer->late.take) dml__graph_release(trainer->program->graph, false);
     dml__leave(trainer->context, part->entry);

@@ -73,6 +73,9 @@ typedef struct dml_backend {
     dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
     dml_status (*launch)(dml_device *device, const dml_launch *launch);
     dml_status (*finish)(dml_device *device);
+    /* Starts what was queued, and doesn't wait: until then a backend may keep launches, copies and zeros
+       back, to start them together. NULL: it never does. */
+    dml_status (*flush)(dml_device *device);
     /* Begins or ends the timing of launches and transfers, each of which is then told to
        dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
        no clock of its own. */

@@ -333,6 +333,14 @@ DML_API void dml_device_release(dml_device *device, void *memory)
     dml__release(&device->context->memory, memory);
 }
 
+DML__LOCAL dml_status dml__flush(dml_context *context, dml_status status)
+{
+    dml_device *device = &context->device;
+    if (!device->backend->flush) return status;
+    const dml_status started = device->backend->flush(device);
+    return status == DML_OK ? started : status;
+}
+
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self))
 {
     thing->destroy = destroy;

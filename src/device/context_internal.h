@@ -58,6 +58,10 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self));
 DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
 
+/* At the end of a call that queued work: has the device start it. Gives `status`, that of the call so far, or
+   what came of the start. */
+DML__LOCAL dml_status dml__flush(dml_context *context, dml_status status);
+
 /* A buffer of `bytes` on the context's device, or NULL with the error recorded. NULL may be destroyed. */
 DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
 

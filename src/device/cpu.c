@@ -105,6 +105,7 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          dml__cpu_zero,
                                          dml__cpu_launch,
                                          dml__cpu_finish,
+                                         NULL,
                                          NULL };
     return &backend;
 }

@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "device/backend.h"
 #include "gpu/arguments.h"
+#include "gpu/cuda_queue.cuh"
+#include "gpu/cuda_staging.cuh"
 #include "gpu/kernel_list.h"
 #include "gpu/launch.h"
 #include "gpu/tune.h"
@@ -21,16 +23,6 @@ typedef struct dml__cuda_mark {
     int number;
 } dml__cuda_mark;
 
-/* Memory that the card reads while the host goes on: what is written goes through a piece of it, and each
-   piece is filled again when the copy that was made of it has ended. */
-enum { DML__CUDA_PIECES = 8, DML__CUDA_PIECE = 1 << 20 /* bytes */ };
-typedef struct dml__cuda_staging {
-    char *memory; /* (DML__CUDA_PIECES, DML__CUDA_PIECE), pinned; NULL: there is none, and writes wait */
-    bool refused;
-    int made, next;                       /* events that there are; the piece to fill next */
-    cudaEvent_t copied[DML__CUDA_PIECES]; /* after the last copy of each */
-} dml__cuda_staging;
-
 /* An open device. Every call makes it the calling thread's current device, and it stays so. */
 enum { DML__CUDA_MARKS = 256 };
 typedef struct dml__cuda {
@@ -38,6 +30,9 @@ typedef struct dml__cuda {
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
     dml__choice choice;
+    dml__kernel_index index;
+    dml__cuda_queue queue;
+    dml__cuda_record alone; /* what isn't held back, on its way to the stream */
     bool timed;
     int made, marks; /* marks whose events there are, and that are on their way */
     dml__cuda_mark mark[DML__CUDA_MARKS];
@@ -189,11 +184,90 @@ static void dml__cuda_destroy_marks(dml__cuda *state)
     state->made = state->marks = 0;
 }
 
-static void dml__cuda_destroy_staging(dml__cuda_staging *staging)
+/* ---- the queue ---- */
+
+static cudaError_t dml__cuda_send_work(dml__cuda *state, dml__cuda_work *work)
 {
-    for (int i = 0; i < staging->made; i++) (void)cudaEventDestroy(staging->copied[i]);
-    if (staging->memory) (void)cudaFreeHost(staging->memory);
-    staging->memory = NULL, staging->made = 0;
+    char *const *buffer = work->values.buffer;
+    const uint64_t bytes = work->shape.bytes;
+    if (work->shape.kind == DML__CUDA_ZERO) return cudaMemsetAsync(buffer[0], 0, bytes, state->stream);
+    if (work->shape.kind == DML__CUDA_WORD)
+        return dml__cuda_write_pieces(&state->staging, state->stream, buffer[0],
+                                      (const char *)&work->values.arguments.integer[0], bytes);
+    if (work->shape.kind == DML__CUDA_COPY)
+        return cudaMemcpyAsync(buffer[0], buffer[1], bytes, cudaMemcpyDeviceToDevice, state->stream);
+    void *arguments[DML_LAUNCH_BUFFERS + 1];
+    const cudaKernelNodeParams node = dml__cuda_kernel_node(work, arguments);
+    return cudaLaunchKernel(work->shape.kernel, node.gridDim, node.blockDim, arguments, 0, state->stream);
+}
+
+/* By itself. A failure is told of the layer that it was for. */
+static dml_status dml__cuda_send(dml_device *device, dml__cuda_record *record)
+{
+    static const char *const calls[] = { "cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync",
+                                         "cudaMemcpyAsync" }; /* in the order of dml__cuda_kind */
+    dml__cuda *state = dml__cuda_of(device);
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, record->what);
+    const cudaError_t error = dml__cuda_mark_ends(device, mark, dml__cuda_send_work(state, &record->work));
+    if (error == cudaSuccess) return DML_OK;
+    const char *node = device->node, *pass = device->pass;
+    device->node = record->node[0] ? record->node : NULL;
+    device->pass = record->pass;
+    const dml_status status = dml__cuda_check(device, error, calls[record->work.shape.kind], record->what);
+    device->node = node;
+    device->pass = pass;
+    return status;
+}
+
+/* Sends what was held back. */
+static dml_status dml__cuda_flush(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const int count = state->queue.count;
+    if (count == 0) return DML_OK;
+    dml_status status = dml__cuda_enter(device);
+    if (status == DML_OK && !dml__cuda_replay(device, &state->queue, state->stream))
+        for (int i = 0; i < count && status == DML_OK; i++)
+            status = dml__cuda_send(device, &state->queue.record[i]);
+    state->queue.count = 0;
+    return status;
+}
+
+/* Before whatever isn't held back. */
+static dml_status dml__cuda_enter_in_order(dml_device *device)
+{
+    const dml_status status = dml__cuda_flush(device);
+    return status == DML_OK ? dml__cuda_enter(device) : status;
+}
+
+static bool dml__cuda_holds_back(const dml__cuda *state)
+{
+    return state->queue.record && !state->timed; /* times are those of single launches */
+}
+
+/* Where to say what comes next, all of it zero but what is given here. */
+static dml__cuda_record *dml__cuda_begin_record(dml_device *device, dml__cuda_kind kind, const char *what)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    dml__cuda_record *record =
+        dml__cuda_holds_back(state) ? &state->queue.record[state->queue.count] : &state->alone;
+    memset(&record->work, 0, sizeof record->work);
+    record->work.shape.kind = (uint32_t)kind;
+    record->what = what;
+    record->pass = device->pass;
+    const size_t length = device->node ? strlen(device->node) : 0, most = sizeof record->node - 1;
+    if (length) memcpy(record->node, device->node, length < most ? length : most);
+    record->node[length < most ? length : most] = '\0';
+    return record;
+}
+
+static dml_status dml__cuda_end_record(dml_device *device, dml__cuda_record *record)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (record != &state->alone)
+        return ++state->queue.count == DML__CUDA_RECORDS ? dml__cuda_flush(device) : DML_OK;
+    const dml_status status = dml__cuda_enter(device);
+    return status == DML_OK ? dml__cuda_send(device, record) : status;
 }
 
 static void dml__cuda_close(dml_device *device)
@@ -201,11 +275,13 @@ static void dml__cuda_close(dml_device *device)
     dml__cuda *state = dml__cuda_of(device);
     if (!state) return;
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
+        (void)dml__cuda_flush(device);
         (void)cudaStreamSynchronize(state->stream);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
         (void)cudaStreamDestroy(state->stream);
     }
+    dml__cuda_queue_close(device, &state->queue);
     (void)cudaGetLastError();
     dml_device_release(device, state);
     device->state = NULL;
@@ -265,7 +341,10 @@ static dml_status dml__cuda_prepare(dml_device *device)
     if (status != DML_OK) return status;
     status = dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
                              "cudaStreamCreateWithFlags", "");
-    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
+    if (status != DML_OK) return status;
+    dml__fill_kernel_index(&state->index);
+    dml__cuda_queue_open(device, &state->queue);
+    return dml__tune(device, &state->choice, state->name);
 }
 
 static dml_status dml__cuda_open(dml_device *device)
@@ -300,6 +379,7 @@ static dml_status dml__cuda_buffer_create(dml_device *device, dml_buffer *buffer
 
 static void dml__cuda_buffer_destroy(dml_device *device, dml_buffer *buffer)
 {
+    if (buffer->handle) (void)dml__cuda_flush(device); /* which may be about it */
     if (buffer->handle && cudaSetDevice(device->index) == cudaSuccess)
         (void)cudaFree(buffer->handle); /* waits for what uses it */
     (void)cudaGetLastError();
@@ -318,49 +398,15 @@ static dml_status dml__cuda_wait(dml_device *device, const char *what)
                            "cudaStreamSynchronize", what);
 }
 
-/* Whether there is pinned memory, which the first write asks for. */
-static bool dml__cuda_has_staging(dml__cuda_staging *staging)
+/* A number, such as the scale of the loss, is kept in a record: a step stays one sequence. */
+static dml_status dml__cuda_write_word(dml_device *device, dml_ref to, const void *from)
 {
-    if (staging->memory || staging->refused) return staging->memory != NULL;
-    void *memory = NULL;
-    bool ok = cudaHostAlloc(&memory, (size_t)DML__CUDA_PIECES * DML__CUDA_PIECE, cudaHostAllocDefault) ==
-              cudaSuccess;
-    staging->memory = ok ? (char *)memory : NULL;
-    while (ok && staging->made < DML__CUDA_PIECES) {
-        ok = cudaEventCreateWithFlags(&staging->copied[staging->made], cudaEventDisableTiming) == cudaSuccess;
-        if (ok) staging->made++;
-    }
-    staging->refused = !ok;
-    if (ok) return true;
-    dml__cuda_destroy_staging(staging);
-    (void)cudaGetLastError();
-    return false;
-}
-
-/* Of at most a piece: waits only for the copy that was made of its place before. */
-static cudaError_t dml__cuda_write_piece(dml__cuda *state, char *to, const char *from, size_t bytes)
-{
-    dml__cuda_staging *staging = &state->staging;
-    const cudaEvent_t copied = staging->copied[staging->next];
-    char *piece = staging->memory + (size_t)staging->next * DML__CUDA_PIECE;
-    cudaError_t error = cudaEventSynchronize(copied);
-    if (error != cudaSuccess) return error;
-    memcpy(piece, from, bytes);
-    error = cudaMemcpyAsync(to, piece, bytes, cudaMemcpyHostToDevice, state->stream);
-    if (error == cudaSuccess) error = cudaEventRecord(copied, state->stream);
-    staging->next = (staging->next + 1) % DML__CUDA_PIECES;
-    return error;
-}
-
-static cudaError_t dml__cuda_write_pieces(dml__cuda *state, char *to, const char *from, size_t bytes)
-{
-    cudaError_t error = cudaSuccess;
-    for (size_t done = 0; done < bytes && error == cudaSuccess; done += DML__CUDA_PIECE) {
-        const size_t left = bytes - done;
-        error = dml__cuda_write_piece(state, to + done, from + done,
-                                      left < DML__CUDA_PIECE ? left : (size_t)DML__CUDA_PIECE);
-    }
-    return error;
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_WORD, "write");
+    dml__cuda_work *work = &record->work;
+    work->shape.bytes = work->shape.grid[0] = sizeof work->values.arguments.integer[0];
+    work->values.buffer[0] = dml__cuda_address(to);
+    memcpy(&work->values.arguments.integer[0], from, sizeof work->values.arguments.integer[0]);
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
@@ -368,12 +414,16 @@ static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *fr
     dml__cuda *state = dml__cuda_of(device);
     dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
+    if (bytes == sizeof(int32_t) && to.offset % bytes == 0 && state->staging.memory &&
+        dml__cuda_holds_back(state))
+        return dml__cuda_write_word(device, to, from);
+    status = dml__cuda_enter_in_order(device);
     if (status != DML_OK) return status;
     const bool staged = dml__cuda_has_staging(&state->staging);
     dml__cuda_mark *mark = dml__cuda_mark_begins(device, "write");
     const cudaError_t error =
-        staged ? dml__cuda_write_pieces(state, dml__cuda_address(to), (const char *)from, bytes)
+        staged ? dml__cuda_write_pieces(&state->staging, state->stream, dml__cuda_address(to),
+                                        (const char *)from, bytes)
                : cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice, state->stream);
     status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "write");
     return status == DML_OK && !staged ? dml__cuda_wait(device, "write") : status;
@@ -383,7 +433,7 @@ static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, siz
 {
     dml_status status = dml__check_ref(device, from, bytes, "read");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
+    status = dml__cuda_enter_in_order(device);
     if (status != DML_OK) return status;
     dml__cuda_mark *mark = dml__cuda_mark_begins(device, "read");
     const cudaError_t error = cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
@@ -397,23 +447,22 @@ static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, s
     dml_status status = dml__check_ref(device, from, bytes, "copy from");
     if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "copy");
-    const cudaError_t error = cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
-                                              cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "copy");
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_COPY, "copy");
+    record->work.shape.bytes = bytes;
+    record->work.values.buffer[0] = dml__cuda_address(to);
+    record->work.values.buffer[1] = dml__cuda_address(from);
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
 {
-    dml_status status = dml__check_ref(device, to, bytes, "zero");
+    const dml_status status = dml__check_ref(device, to, bytes, "zero");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "zero");
-    const cudaError_t error = cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemsetAsync", "zero");
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_ZERO, "zero");
+    record->work.shape.bytes = bytes;
+    record->work.shape.grid[0] = (to.offset | bytes) % 4 ? 1 : 4;
+    record->work.values.buffer[0] = dml__cuda_address(to);
+    return dml__cuda_end_record(device, record);
 }
 
 /* The grid for groups along x and y: a grid's y is short (65535), so it is cut into z layers of equal height,
@@ -429,28 +478,23 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    char *buffers[DML_LAUNCH_BUFFERS];
-    void *arguments[DML_LAUNCH_BUFFERS + 1]; /* the address of each argument */
-    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
-        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
-        arguments[i] = &buffers[i];
-    }
-    arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__kernel_row_at(ready.kernel)->name);
-    const cudaError_t error =
-        cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
-                         dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaLaunchKernel",
-                           launch->kernel);
+    dml__cuda_record *record =
+        dml__cuda_begin_record(device, DML__CUDA_RUN, dml__kernel_row_at(ready.kernel)->name);
+    dml__cuda_work *work = &record->work;
+    const dim3 grid = dml__cuda_grid(ready.groups, state->most);
+    work->shape.kernel = dml__cuda_kernel(ready.kernel);
+    work->shape.grid[0] = grid.x, work->shape.grid[1] = grid.y, work->shape.grid[2] = grid.z;
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
+        if (launch->buffer[i].buffer) work->values.buffer[i] = (char *)launch->buffer[i].buffer->handle;
+    work->values.arguments = ready.arguments;
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_finish(dml_device *device)
 {
-    dml_status status = dml__cuda_enter(device);
+    dml_status status = dml__cuda_enter_in_order(device);
     if (status == DML_OK) status = dml__cuda_wait(device, "finish");
     if (status == DML_OK) dml__cuda_settle(device);
     return status;
@@ -471,7 +515,7 @@ DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
         "cuda",           dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
         dml__cuda_close,  dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
         dml__cuda_read,   dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
-        dml__cuda_finish, dml__cuda_profile
+        dml__cuda_finish, dml__cuda_flush,         dml__cuda_profile
     };
     return &backend;
 }

@@ -269,13 +269,18 @@ static dml_status dml__host_open(dml_device *device)
 {
     if (device->index != 0)
         return dml_device_fail(device, DML_ERROR_DEVICE, "no device host-c:%d: there is one", device->index);
+    dml__kernel_index *index = (dml__kernel_index *)dml_device_allocate(device, sizeof *index);
+    if (!index) return dml_device_fail(device, DML_ERROR_MEMORY, "no memory left to open host-c:0");
+    dml__fill_kernel_index(index);
+    device->state = index;
     device->host_memory = false;
     return DML_OK;
 }
 
 static void dml__host_close(dml_device *device)
 {
-    (void)device;
+    dml_device_release(device, device->state);
+    device->state = NULL;
 }
 
 static dml_status dml__host_buffer_create(dml_device *device, dml_buffer *buffer)
@@ -333,7 +338,8 @@ static dml_status dml__host_launch(dml_device *device, const dml_launch *launch)
 {
     static const dml__choice choice = { DML__SOLO_BY_NAME, 1, false, { { 0 } } };
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &choice, &ready);
+    const dml_status status =
+        dml__prepare_launch(device, launch, (const dml__kernel_index *)device->state, &choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     void *buffers[DML_LAUNCH_BUFFERS];
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
@@ -367,6 +373,7 @@ DML__LOCAL const dml_backend *dml__host_backend(void)
         dml__host_zero,
         dml__host_launch,
         dml__host_finish,
+        NULL,
         NULL,
     };
     return &backend;

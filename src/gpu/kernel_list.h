@@ -102,13 +102,12 @@
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
-/* The others: each has DML__TILE_KERNELS, and one NAME_solo. Behind the name: whether a launch is one
-   product, of whatever its matrices, groups and shares are; only those tiles may be larger than 64. */
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
-    X(gemm, launch->integer[8] == 0)                                                                         \
-    X(conv2d_forward, launch->integer[15] <= 1)                                                              \
-    X(conv2d_backward_input, launch->integer[15] <= 1)                                                       \
-    X(conv2d_backward_weights, launch->integer[15] <= 1 && launch->real[1] <= 1.0f)
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

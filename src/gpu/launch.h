@@ -54,31 +54,89 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
+/* What a launch may name: a kernel, or a family, whose first kernel and whose solo one these are; of a kernel
+   that has no family, both are itself. */
+typedef struct dml__kernel_name {
+    const char *name;
+    int kernel, solo;
+    bool tiles; /* then those of the other shapes are behind the first */
+} dml__kernel_name;
+
+#define DML__ONE_MORE(name) +1
+enum { DML__KERNEL_NAMES = DML__KERNEL_COUNT DML__FAMILY_LIST(DML__ONE_MORE) DML__PAIR_LIST(DML__ONE_MORE) };
+#undef DML__ONE_MORE
+
+static inline const dml__kernel_name *dml__kernel_name_at(int i)
+{
+    static const dml__kernel_name names[] = {
+#define DML__KERNEL_NAME(name, covers_x, covers_y) { #name, DML__KERNEL_##name, DML__KERNEL_##name, false },
+        DML__KERNEL_LIST(DML__KERNEL_NAME) DML__SOLO_LIST(DML__KERNEL_NAME)
+#undef DML__KERNEL_NAME
+#define DML__FAMILY_NAME(family) { #family, DML__KERNEL_##family##_128x128, DML__KERNEL_##family##_solo, true },
+            DML__FAMILY_LIST(DML__FAMILY_NAME)
+#undef DML__FAMILY_NAME
+#define DML__PAIR_NAME(pair) { #pair, DML__KERNEL_##pair##_team, DML__KERNEL_##pair##_solo, false },
+                DML__PAIR_LIST(DML__PAIR_NAME)
+#undef DML__PAIR_NAME
+    };
+    return &names[i];
+}
+
+/* The names by their hashes, which a device fills when it opens: hundreds of launches a millisecond can't
+   compare each with a hundred names. */
+enum { DML__KERNEL_PLACES = 512 };
+typedef struct dml__kernel_index {
+    uint16_t place[DML__KERNEL_PLACES]; /* a name's number, from 1 on, at its hash or the next free place */
+} dml__kernel_index;
+
+static inline unsigned dml__kernel_hash(const char *name)
+{
+    unsigned hash = 2166136261u; /* FNV-1a */
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return (hash ^ hash >> 16) % DML__KERNEL_PLACES;
+}
+
+static inline void dml__fill_kernel_index(dml__kernel_index *index)
+{
+    memset(index, 0, sizeof *index);
+    for (int i = 0; i < DML__KERNEL_NAMES; i++) {
+        unsigned at = dml__kernel_hash(dml__kernel_name_at(i)->name);
+        while (index->place[at]) at = (at + 1) % DML__KERNEL_PLACES;
+        index->place[at] = (uint16_t)(i + 1);
+    }
+}
+
+/* Whether a launch of a family of tiles is one product, of whatever its matrices, groups and shares are: only
+   those tiles may be larger than 64. */
+static inline bool dml__is_one_product(const dml_launch *launch, int family)
+{
+    if (family == DML__KERNEL_gemm_128x128) return launch->integer[8] == 0;
+    return launch->integer[15] <= 1 &&
+           (family != DML__KERNEL_conv2d_backward_weights_128x128 || launch->real[1] <= 1.0f);
+}
+
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const dml_launch *launch, const dml__choice *choice)
+static inline int dml__find_kernel(const dml__kernel_index *index, const dml_launch *launch,
+                                   const dml__choice *choice)
 {
     const char *name = launch->kernel;
-#define DML__FAMILY_KERNEL(family, is_one)                                                                   \
-    if (strcmp(#family, name) == 0)                                                                          \
-        return choice->solo == DML__SOLO_BEST                                                                \
-                   ? DML__KERNEL_##family##_solo                                                             \
-                   : DML__KERNEL_##family##_128x128 + (int)dml__choose_tile(choice, launch->size, is_one);
-    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
-#undef DML__FAMILY_KERNEL
-#define DML__PAIR_KERNEL(pair)                                                                               \
-    if (strcmp(#pair, name) == 0)                                                                            \
-        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
-    DML__PAIR_LIST(DML__PAIR_KERNEL)
-#undef DML__PAIR_KERNEL
-    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
-        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    unsigned at = dml__kernel_hash(name);
+    for (; index->place[at]; at = (at + 1) % DML__KERNEL_PLACES) {
+        const dml__kernel_name *found = dml__kernel_name_at(index->place[at] - 1);
+        if (strcmp(found->name, name) != 0) continue;
+        if (choice->solo == DML__SOLO_BEST) return found->solo;
+        if (!found->tiles) return found->kernel;
+        return found->kernel +
+               (int)dml__choose_tile(choice, launch->size, dml__is_one_product(launch, found->kernel));
+    }
     return -1;
 }
 
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
-                                             const dml__choice *choice, dml__kernel_launch *out)
+                                             const dml__kernel_index *index, const dml__choice *choice,
+                                             dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch, choice);
+    out->kernel = dml__find_kernel(index, launch, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
     if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)

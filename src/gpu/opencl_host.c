@@ -86,6 +86,7 @@ typedef struct dml__opencl {
     cl_command_queue queue;
     cl_program program;
     dml__choice choice;
+    dml__kernel_index index;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
     cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
@@ -478,6 +479,7 @@ static dml_status dml__opencl_prepare(dml_device *device)
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
     dml__opencl_choose(state);
+    dml__fill_kernel_index(&state->index);
     dml_status status = dml__opencl_build(device);
     if (status == DML_OK) status = dml__opencl_find_kernels(device);
     return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
@@ -637,7 +639,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
@@ -665,13 +667,20 @@ static dml_status dml__opencl_finish(dml_device *device)
     return dml__opencl_check(device, error, "clFinish", "");
 }
 
+/* What is enqueued may wait in the driver until somebody does. */
+static dml_status dml__opencl_flush(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    return dml__opencl_check(device, state->cl.clFlush_(state->queue), "clFlush", "");
+}
+
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
 {
     static const dml_backend backend = {
         "opencl",           dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
         dml__opencl_close,  dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
         dml__opencl_read,   dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
-        dml__opencl_finish, dml__opencl_profile
+        dml__opencl_finish, dml__opencl_flush,         dml__opencl_profile
     };
     return &backend;
 }

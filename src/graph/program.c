@@ -282,7 +282,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    return dml__explain_run(&run, status);
+    return dml__explain_run(&run, dml__flush(run.context, status));
 }
 
 /* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */

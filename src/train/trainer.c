@@ -403,6 +403,7 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
 static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
                                 const char *what)
 {
+    if (part->entry == DML__ENTERED) status = dml__flush(trainer->context, status);
     status = dml__explain(trainer, status, what);
     if (part->writes && !trainer->late.take) dml__graph_release(trainer->program->graph, false);
     dml__leave(trainer->context, part->entry);

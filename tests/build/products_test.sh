@@ -9,7 +9,7 @@ done
 
 # The shared kernels on host threads are for the tests alone.
 every_file_ships() {
-    for file in $(ls src/*/*.c src/*/*.cu src/*/*.cl 2>/dev/null | sed 's|^src/||' | grep -v '^gpu/host_device.c$'); do
+    for file in $(ls src/*/*.c src/*/*.cu src/*/*.cuh src/*/*.cl 2>/dev/null | sed 's|^src/||' | grep -v '^gpu/host_device.c$'); do
         case $file in
         *.cl) grep -q "$(basename "$file"):" dml_opencl.c ;;
         *) grep -q -F -e "/* ---- $file ---- */" dml* ;;

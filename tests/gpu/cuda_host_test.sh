@@ -85,6 +85,20 @@ check "a program that writes compiles" $CC -std=c99 $flags -D_GNU_SOURCE -I. $sa
 check "it links, too" $CXX $sanitize "$WORK/queue.o" "$WORK/cuda.o" "$WORK"/src_*.o -o "$WORK/queue" -lm -lpthread
 check "writes wait for nobody" env DML_TUNE=0 "$WORK/queue"
 check "where no memory can be pinned, they wait" env DML_TUNE=0 FAKE_CUDA=unpinned "$WORK/queue"
+check "tests/gpu/cuda_queue.c compiles" $CC -std=c99 $flags -D_GNU_SOURCE -I. $sanitize -c tests/gpu/cuda_queue.c \
+    -o "$WORK/cuda_queue.o"
+check "it links with the host" $CXX $sanitize "$WORK/cuda_queue.o" "$WORK/cuda.o" "$WORK"/src_*.o -o "$WORK/cuda_queue" \
+    -lm -lpthread
+check "what comes again is sent as a graph" env DML_TUNE=0 "$WORK/cuda_queue"
+check "with DML_CUDA_GRAPHS=0 nothing is held back" env DML_TUNE=0 DML_CUDA_GRAPHS=0 "$WORK/cuda_queue"
+for mode in 'no graphs' 'fixed graphs' unpinned refused; do
+    check "the queue where the driver is like this: $mode" env DML_TUNE=0 FAKE_CUDA="$mode" "$WORK/cuda_queue"
+done
+check "a program that trains compiles" $QUICK -std=c99 $WARN -DDML_CUDA -I. -c tests/gpu/cuda_training.c -o "$WORK/training.o"
+check "it links with the fake card" $CXX $sanitize "$WORK/training.o" "$WORK/cuda.o" -o "$WORK/training" -lm -lpthread
+check "a training step is one graph" sh -c 'DML_TUNE=0 "$0" >"$1"' "$WORK/training" "$WORK/graphs"
+check "it trains to the same bits without" sh -c 'DML_TUNE=0 DML_CUDA_GRAPHS=0 "$0" >"$1"' "$WORK/training" "$WORK/launches"
+check "the numbers are the same" cmp "$WORK/graphs" "$WORK/launches"
 for test in kernels backend; do
     check "${test}_test links" $CXX $sanitize "$WORK/tests_gpu_${test}_test.c.o" "$WORK/cuda.o" "$WORK"/src_*.o \
         -o "$WORK/$test" -lm -lpthread

@@ -10,6 +10,7 @@
      full    no buffer of more than 1 MiB
      unmapped  nothing can be mapped
      late    memory that is missing only when a kernel is to run
+     stuck   what was enqueued can't be flushed
      lost    every command fails, as on a device that has gone */
 #ifndef DML_TESTS_GPU_FAKE_OPENCL_H
 #define DML_TESTS_GPU_FAKE_OPENCL_H
@@ -48,7 +49,7 @@ typedef struct fake_write {
     cl_event event;
 } fake_write;
 static fake_write fake_writes[64]; /* that are still to be done */
-static int fake_writes_left, fake_waits, fake_events;
+static int fake_writes_left, fake_waits, fake_flushes, fake_events;
 static struct _cl_command_queue queues[16];
 static int queues_made;
 static char one[8]; /* what all other handles point to */
@@ -325,7 +326,8 @@ cl_int clWaitForEvents(cl_uint count, const cl_event *events)
 cl_int clFlush(cl_command_queue queue)
 {
     (void)queue;
-    return CL_SUCCESS;
+    fake_flushes++;
+    return fake_is("stuck") ? CL_OUT_OF_RESOURCES : CL_SUCCESS;
 }
 
 cl_int clEnqueueReadBuffer(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset,

@@ -236,6 +236,22 @@ static void writes_wait_for_nobody(void)
     CHECK_INT(fake_events, 0);
 }
 
+/* Calls end by having the driver start what they queued; its refusal is theirs. */
+static void calls_start_what_they_queue(void)
+{
+    dml_context *context = open_as("");
+    dml_trainer *trainer = make_trainer(context, 2, 5);
+    CHECK_INT(dml_trainer_backward(trainer, 2, DML_INPUTS(inputs, targets), 0, NULL), DML_OK);
+    const int flushes = fake_flushes;
+    CHECK_INT(dml_trainer_update(trainer), DML_OK);
+    CHECK_INT(fake_flushes, flushes + 1);
+    CHECK_INT(dml_trainer_backward(trainer, 2, DML_INPUTS(inputs, targets), 0, NULL), DML_OK);
+    setenv("FAKE_OPENCL", "stuck", 1);
+    CHECK_INT(dml_trainer_update(trainer), DML_ERROR_DEVICE);
+    CHECK_CONTAINS(dml_error(context), "clFlush() failed with CL_OUT_OF_RESOURCES");
+    dml_close(context);
+}
+
 /* What tuning can't have is no reason not to open. */
 static void tuning_without_memory(void)
 {
@@ -277,6 +293,7 @@ int main(void)
     RUN(a_device_that_is_lost);
     RUN(times_of_many_launches);
     RUN(writes_wait_for_nobody);
+    RUN(calls_start_what_they_queue);
     RUN(tuning_without_memory);
     return test_report("gpu/opencl_faults");
 }

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <vector>
 
 #define CUDART_VERSION 13000
 
@@ -68,8 +69,35 @@ static struct {
     std::map<char *, std::pair<size_t, int>> memory; /* address: bytes, device */
     std::map<char *, size_t> pinned;                 /* address: bytes */
     std::map<fake_stream *, bool> streams;
-    int waits; /* of the host, for something that was still to do */
+    int waits;                 /* of the host, for something that was still to do */
+    int sent, graphs, changes; /* single launches; launches of graphs; nodes that were changed */
+    int alive;                 /* graphs that there are */
 } fake;
+
+/* For the tests, which are C. */
+extern "C" int fake_cuda_sent(void);
+extern "C" int fake_cuda_sent(void)
+{
+    return fake.sent;
+}
+
+extern "C" int fake_cuda_graphs(void);
+extern "C" int fake_cuda_graphs(void)
+{
+    return fake.graphs;
+}
+
+extern "C" int fake_cuda_changes(void);
+extern "C" int fake_cuda_changes(void)
+{
+    return fake.changes;
+}
+
+extern "C" int fake_cuda_alive(void);
+extern "C" int fake_cuda_alive(void)
+{
+    return fake.alive;
+}
 
 extern "C" int fake_cuda_waits(void);
 extern "C" int fake_cuda_waits(void)
@@ -132,7 +160,8 @@ static cudaError_t cudaGetLastError(void)
 /* FAKE_CUDA=none: as without a driver; old: with one older than the toolkit; hidden: without a card that the
    process may see; full: no memory left for code; other: code for other cards; taken: a card in exclusive
    mode, which another process has; lost: every launch ends on an illegal address; unpinned: no memory can be
-   pinned. */
+   pinned; no graphs: none can be instantiated; fixed graphs: their nodes can't be changed; refused: no kernel
+   can be launched. */
 static bool fake_is(const char *mode)
 {
     const char *set = getenv("FAKE_CUDA");
@@ -331,13 +360,13 @@ static cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream
     return fake_result(ok, cudaErrorInvalidValue);
 }
 
-static cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
-                                    size_t shared, cudaStream_t stream)
+/* A kernel with what it is given, or why it can't be launched. */
+static cudaError_t fake_kernel_work(const void *function, dim3 grid, dim3 block, void **arguments,
+                                    size_t shared, std::function<void()> *work)
 {
     const int kernel = fake_kernel(function);
     bool ok = kernel >= 0 && block.x == DML__GROUP_ITEMS && block.y == 1 && block.z == 1 && shared == 0;
-    ok = ok && stream->device == fake.device && grid.x > 0 && grid.y > 0 && grid.y <= 2 && grid.z > 0;
-    if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
+    ok = ok && grid.x > 0 && grid.y > 0 && grid.y <= 2 && grid.z > 0;
     struct {
         void *at[6];
     } buffers;
@@ -346,11 +375,196 @@ static cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block,
         ok = ok && (!buffers.at[i] || fake_owns(fake.device, buffers.at[i], 0));
     }
     const dml__kernel_arguments values = *(dml__kernel_arguments *)arguments[6];
-    if (ok)
-        stream->work.push_back([kernel, grid, buffers, values]() {
-            dml__host_run(kernel, grid.x, (size_t)grid.y * grid.z, buffers.at, &values);
-        });
+    *work = [kernel, grid, buffers, values]() {
+        dml__host_run(kernel, grid.x, (size_t)grid.y * grid.z, buffers.at, &values);
+    };
+    return ok ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                                    size_t shared, cudaStream_t stream)
+{
+    std::function<void()> work;
+    if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
+    if (fake_is("refused")) return fake_result(false, cudaErrorInvalidValue);
+    const cudaError_t error = fake_kernel_work(function, grid, block, arguments, shared, &work);
+    const bool ok = error == cudaSuccess && stream->device == fake.device;
+    if (ok) stream->work.push_back(work);
+    fake.sent += ok;
     return fake_result(ok, cudaErrorInvalidValue);
+}
+
+/* ---- graphs: chains of nodes, each behind the one before ---- */
+
+struct cudaKernelNodeParams {
+    void *func;
+    dim3 gridDim, blockDim;
+    unsigned sharedMemBytes;
+    void **kernelParams;
+    void **extra;
+};
+struct cudaMemsetParams {
+    void *dst;
+    size_t pitch;
+    unsigned value, elementSize;
+    size_t width, height;
+};
+struct fake_node {
+    struct fake_graph *graph;
+    size_t place;
+    char kind; /* 'k'ernel, 's'et, 'c'opy */
+};
+typedef fake_node *cudaGraphNode_t;
+struct fake_graph {
+    int device;
+    std::vector<fake_node *> nodes;
+    std::vector<std::function<void()>> work;
+};
+typedef fake_graph *cudaGraph_t;
+struct fake_run {
+    fake_graph *graph;
+    std::vector<std::function<void()>> work; /* as it has been changed to */
+};
+typedef fake_run *cudaGraphExec_t;
+
+static cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned)
+{
+    *graph = new fake_graph;
+    (*graph)->device = fake.device;
+    fake.alive++;
+    return cudaSuccess;
+}
+
+static cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    for (size_t i = 0; i < graph->nodes.size(); i++) delete graph->nodes[i];
+    delete graph;
+    fake.alive--;
+    return cudaSuccess;
+}
+
+static cudaError_t fake_add(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *after,
+                            size_t count, char kind, const std::function<void()> &work, cudaError_t error)
+{
+    const size_t place = graph->nodes.size();
+    const bool chained = place == 0 ? count == 0 : count == 1 && *after == graph->nodes[place - 1];
+    if (error != cudaSuccess || !chained) return fake_result(false, cudaErrorInvalidValue);
+    *node = new fake_node;
+    (*node)->graph = graph, (*node)->place = place, (*node)->kind = kind;
+    graph->nodes.push_back(*node);
+    graph->work.push_back(work);
+    return cudaSuccess;
+}
+
+static cudaError_t fake_change(cudaGraphExec_t run, cudaGraphNode_t node, char kind,
+                               const std::function<void()> &work, cudaError_t error)
+{
+    const bool ok = error == cudaSuccess && node->graph == run->graph && node->kind == kind;
+    if (ok && !fake_is("fixed graphs")) run->work[node->place] = work;
+    fake.changes++;
+    return fake_result(ok && !fake_is("fixed graphs"), cudaErrorInvalidValue);
+}
+
+static cudaError_t fake_set_work(const cudaMemsetParams *p, std::function<void()> *work)
+{
+    const cudaMemsetParams params = *p;
+    const size_t bytes = params.width * params.elementSize;
+    *work = [params]() {
+        for (size_t i = 0; i < params.width; i++) /* little-endian */
+            memcpy((char *)params.dst + i * params.elementSize, &params.value, params.elementSize);
+    };
+    const bool ok = (params.elementSize == 1 || params.elementSize == 4) && params.height == 1 &&
+                    (uintptr_t)params.dst % params.elementSize == 0 &&
+                    fake_owns(fake.device, params.dst, bytes);
+    return ok ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t fake_copy_work(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                  std::function<void()> *work)
+{
+    *work = [to, from, bytes]() { memcpy(to, from, bytes); };
+    const bool ok = kind == cudaMemcpyDeviceToDevice && fake_owns(fake.device, to, bytes) &&
+                    fake_owns(fake.device, from, bytes);
+    return ok ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                          const cudaGraphNode_t *after, size_t count,
+                                          const cudaKernelNodeParams *p)
+{
+    std::function<void()> work;
+    const cudaError_t error =
+        fake_kernel_work(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, &work);
+    return fake_add(node, graph, after, count, 'k', work, p->extra ? cudaErrorInvalidValue : error);
+}
+
+static cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t run, cudaGraphNode_t node,
+                                                    const cudaKernelNodeParams *p)
+{
+    std::function<void()> work;
+    const cudaError_t error =
+        fake_kernel_work(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, &work);
+    return fake_change(run, node, 'k', work, error);
+}
+
+static cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph,
+                                          const cudaGraphNode_t *after, size_t count,
+                                          const cudaMemsetParams *params)
+{
+    std::function<void()> work;
+    const cudaError_t error = fake_set_work(params, &work);
+    return fake_add(node, graph, after, count, 's', work, error);
+}
+
+static cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t run, cudaGraphNode_t node,
+                                                    const cudaMemsetParams *params)
+{
+    std::function<void()> work;
+    const cudaError_t error = fake_set_work(params, &work);
+    return fake_change(run, node, 's', work, error);
+}
+
+static cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph,
+                                            const cudaGraphNode_t *after, size_t count, void *to,
+                                            const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    std::function<void()> work;
+    const cudaError_t error = fake_copy_work(to, from, bytes, kind, &work);
+    return fake_add(node, graph, after, count, 'c', work, error);
+}
+
+static cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t run, cudaGraphNode_t node, void *to,
+                                                      const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    std::function<void()> work;
+    const cudaError_t error = fake_copy_work(to, from, bytes, kind, &work);
+    return fake_change(run, node, 'c', work, error);
+}
+
+static cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *run, cudaGraph_t graph, unsigned long long)
+{
+    if (fake_is("no graphs")) return fake_result(false, cudaErrorMemoryAllocation);
+    *run = new fake_run;
+    (*run)->graph = graph;
+    (*run)->work = graph->work;
+    fake.alive++;
+    return cudaSuccess;
+}
+
+static cudaError_t cudaGraphExecDestroy(cudaGraphExec_t run)
+{
+    delete run;
+    fake.alive--;
+    return cudaSuccess;
+}
+
+static cudaError_t cudaGraphLaunch(cudaGraphExec_t run, cudaStream_t stream)
+{
+    const bool ok = stream->device == fake.device && run->graph->device == fake.device;
+    if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
+    for (size_t i = 0; ok && i < run->work.size(); i++) stream->work.push_back(run->work[i]);
+    fake.graphs += ok;
+    return fake_result(ok, cudaErrorInvalidResourceHandle);
 }
 
 #endif
