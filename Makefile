@@ -59,7 +59,9 @@ ifndef NO_CUDA
   DEVICE_OBJECTS += $(BUILD)/dml_cuda.o
   # cudart is linked statically, so that a program also starts where there is no driver.
   CUDA_LIBS := -L$(CUDA_LIB) -lcudart_static -lrt -lstdc++
-  GENCODE := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+  # Hopper's own instructions need code for 90a (CUDA 12); that code runs wherever sm_90's does.
+  HOPPER := $(if $(filter 90,$(CUDA_ARCHS)),$(shell $(NVCC) -arch=sm_90a -E -x cu /dev/null >/dev/null 2>&1 && echo a))
+  GENCODE := $(foreach a,$(patsubst 90,90$(HOPPER),$(CUDA_ARCHS)),-gencode arch=compute_$(a),code=sm_$(a)) \
       $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
 endif
 

@@ -1348,6 +1348,7 @@ struct dml_device {
     const dml_backend *backend;
     int index;
     bool host_memory;
+    int factors; /* a dml_dtype: what it may round the factors of products to, for the program that runs */
     void *state; /* the backend's own */
     struct dml_context *context;
     const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
@@ -26441,6 +26442,8 @@ typedef struct dml__run {
 /* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
    host_memory device the op's work goes to dml__chain_of where that gives a chain. */
 #define DML__IS_ELEMENTWISE 0x80000u
+/* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
+#define DML__WORKS_IN_BACKWARD 0x200000u
 
 typedef struct dml__op {
     const char *name;
@@ -26451,7 +26454,8 @@ typedef struct dml__op {
        there. NULL for an op through which no gradient flows. */
     dml_status (*backward)(const dml__run *run, const dml_node *node);
     unsigned needs;
-    /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. */
+    /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. With
+       DML__WORKS_IN_BACKWARD: that backward works in. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
     bool view;     /* the output is input 0's memory under another shape: nothing runs */
     bool in_place; /* forward may write its output over input 0, backward its gradient over the output's */
@@ -26494,6 +26498,14 @@ DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
 /* The chain of calls (kernels/formula.h) that the work of the node's op is part of in this half of the run,
    so that it is left there to be done; NULL: it is to be done now. */
 DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node);
+
+/* Bytes that the op's forward leaves for backward, besides its value. */
+DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows);
+
+/* to (count) = the sum of the `shares` arrays that lie from `from` on, one after the other, + beta what is
+   there: on a device with memory of its own. */
+DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
+                                      dml_ref to);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -27894,6 +27906,25 @@ DML__LOCAL dml_status dml__submit(dml_device *device, const dml_launch *launch)
     return device->backend->launch(device, launch);
 }
 
+DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
+{
+    const bool leaves = node->op->saved_bytes && !(node->op->needs & DML__WORKS_IN_BACKWARD);
+    return leaves ? node->op->saved_bytes(node, rows) : 0;
+}
+
+DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
+                                      dml_ref to)
+{
+    dml_launch launch = dml__launch("sum_rows", count, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = shares;
+    launch.integer[1] = (int32_t)count;
+    launch.integer[2] = 1;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
                                                   size_t rows, size_t columns)
 {
@@ -27903,14 +27934,12 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
                      dml__host_gradient(run, node->input[i]));
         return DML_OK;
     }
-    dml_launch launch = dml__launch("sum_rows", columns, 1);
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__gradient(run, node->input[i]);
-    launch.integer[0] = (int32_t)rows;
-    launch.integer[1] = (int32_t)columns;
-    launch.integer[2] = 1;
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    if (rows > INT32_MAX)
+        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
+                               "sum_rows over %zu rows: the kernels count to %d; use smaller batches", rows,
+                               INT32_MAX);
+    return dml__sum_shares(run, dml__gradient(run, node), (int)rows, columns, beta,
+                           dml__gradient(run, node->input[i]));
 }
 
 #endif
@@ -28688,13 +28717,15 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         dml__block_life *value = &blocks[3 * s], *gradient = &blocks[3 * s + 1], *saved = &blocks[3 * s + 2];
         value->first = value->last = node->op == dml__input_op() ? 0 : s;
         gradient->first = gradient->last = end - s;
-        saved->first = s;
-        saved->last = slot->has_gradient ? end - s : s;
+        const bool works_backward = (node->op->needs & DML__WORKS_IN_BACKWARD) != 0;
+        saved->first = works_backward ? end - s : s;
+        saved->last = slot->has_gradient || works_backward ? end - s : s;
         if (node->op == dml__parameter_op()) continue;
         if (node->op == dml__input_op() && program->given) continue;
         if (slot->root == s) value->bytes = dml__value_bytes(program, node);
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
-        if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
+        if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
+            saved->bytes = node->op->saved_bytes(node, program->batch);
 
         const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
         if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
@@ -29490,6 +29521,13 @@ static dml_status dml__explain_run(const dml__run *run, dml_status status)
                             : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
+/* What products round their factors to from now on. */
+static void dml__round_factors(const dml__run *run, dml_dtype dtype)
+{
+    dml__pool_round_to(run->pool, dtype);
+    run->device->factors = (int)dtype;
+}
+
 static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,
                                void *output)
 {
@@ -29497,9 +29535,9 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     if (status == DML_OK) status = dml__check_gathered(program->graph, dml__program_error_of(program));
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
-    dml__pool_round_to(run.pool, program->dtype);
+    dml__round_factors(&run, program->dtype);
     status = dml__forward(&run, inputs);
-    dml__pool_round_to(run.pool, DML_F32);
+    dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, dml__flush(run.context, status));
 }
@@ -29545,12 +29583,12 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
                                          const dml__training *training, float *loss)
 {
     dml__run run = dml__begin_run(program, rows, training);
-    dml__pool_round_to(run.pool, program->dtype);
+    dml__round_factors(&run, program->dtype);
     dml_status status = dml__forward(&run, inputs);
     run.backward = true;
     if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
-    dml__pool_round_to(run.pool, DML_F32);
+    dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }
@@ -29683,7 +29721,7 @@ static dml__cost dml__cost_of(const dml_program *program, int s)
                                          (node->batched ? (size_t)program->batch : 1);
     if (slot->value_at == 3 * s) cost.value = bytes;
     if (bytes && dml__kept_for_backward(program, s)) cost.kept = slot->narrowed ? bytes / 2 : bytes;
-    if (slot->has_gradient && node->op->saved_bytes) cost.kept += node->op->saved_bytes(node, program->batch);
+    if (slot->has_gradient) cost.kept += dml__left_bytes(node, program->batch);
     return cost;
 }
 
@@ -29804,7 +29842,7 @@ DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
         size_t own, trained;
         if (dml__is_parameter(node)) continue;
         const size_t bytes = node->op->view ? 0 : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype);
-        const size_t saved = node->op->saved_bytes ? node->op->saved_bytes(node, 1) : 0;
+        const size_t saved = dml__left_bytes(node, 1);
         dml__count_own(NULL, node, &own, &trained);
         dml__print_node(&w, node, own, file);
         fprintf(file, "  %14.0f  %12llu  %12llu\n", dml_node_flops(node), (unsigned long long)bytes,
@@ -30668,6 +30706,67 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
+/* y (rows, units) = x w^T + bias, and its relu, where the device has memory of its own. */
+static dml_status dml__dense_forward_launch(const dml__run *run, const dml_node *node, int rows)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const int32_t integers[] = { rows, units, in, 0, 1, in, in, units };
+    dml_launch launch = dml__launch("gemm", (size_t)units, (size_t)rows);
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__value(run, node);
+    if (bias) launch.buffer[3] = dml__value(run, bias);
+    launch.real[0] = 1.0f;
+    launch.real[2] = dml__ends_in_relu(run, node) ? 1.0f : 0.0f;
+    return dml__submit(run->device, &launch);
+}
+
+/* Into how many shares of its rows a weights' gradient is cut, so that few weights are enough groups: by its
+   size alone. None has less than 512 of them. */
+static int dml__dense_shares(int rows, int units, int in)
+{
+    const double tiles = (double)(((size_t)units + 127) / 128) * (double)(((size_t)in + 127) / 128);
+    const double most = 512 / tiles < rows / 512.0 ? 512 / tiles : rows / 512.0;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Of a device with memory of its own: the weights' gradient for each share. */
+static size_t dml__dense_saved_bytes(const dml_node *node, int samples)
+{
+    const size_t rows = dml__dense_rows_of(node, samples), weights = dml_shape_count(&node->input[1]->shape);
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    if (dml__node_context(node)->device.host_memory || rows > INT32_MAX) return 0;
+    const int shares = dml__dense_shares((int)rows, units, in);
+    return shares == 1 ? 0 : (size_t)shares * weights * sizeof(float);
+}
+
+/* dw (units, in) = dy^T x + beta dw, where the device has memory of its own. Factors of 16 bits are
+   multiplied whole. */
+static dml_status dml__dense_weights_launch(const dml__run *run, const dml_node *node, int rows)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const int shares = run->device->factors == (int)DML_F32 ? dml__dense_shares(rows, units, in) : 1;
+    const float beta = dml__beta(run, node, 1);
+    const int32_t integers[] = { units, in, rows, 1, 0, units, in, in };
+    dml_launch launch =
+        dml__launch("gemm", (size_t)in,
+                    shares == 1 ? (size_t)units : (size_t)shares * (((size_t)units + 127) / 128 * 128));
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.integer[13] = shares;
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, x);
+    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
+    launch.real[0] = 1.0f;
+    launch.real[1] = shares == 1 ? beta : 0.0f;
+    const dml_status status = dml__submit(run->device, &launch);
+    return status == DML_OK && shares > 1 ? dml__sum_shares(run, dml__saved(run, node), shares,
+                                                            dml__count(run, w), beta, dml__gradient(run, w))
+                                          : status;
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -30683,16 +30782,7 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
                                dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
                                dml__host_value(run, node), units, &epilogue);
     }
-    status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
-                             dml__value(run, node));
-    if (status != DML_OK || (!bias && !dml__ends_in_relu(run, node))) return status;
-    dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
-    if (bias) launch.buffer[0] = dml__value(run, bias);
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = rows;
-    launch.integer[1] = units;
-    launch.integer[2] = dml__ends_in_relu(run, node);
-    return dml__submit(run->device, &launch);
+    return dml__dense_forward_launch(run, node, rows);
 }
 
 static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *node)
@@ -30704,7 +30794,9 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
     if (status == DML_OK && dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
         status = dml__dense_gemm(run, false, false, rows, in, units, dml__gradient(run, node),
                                  dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
-    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
+    if (status == DML_OK && dml__wants_gradient(run, node, 1) && !run->device->host_memory)
+        status = dml__dense_weights_launch(run, node, rows);
+    else if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
         status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
@@ -30737,8 +30829,9 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
+                                dml__dense_saved_bytes,
                                 false,
                                 false,
                                 NULL,
@@ -31412,21 +31505,6 @@ static size_t dml__conv2d_saved_bytes(const dml_node *node, int rows)
     return (size_t)shares * (dml_shape_count(&node->input[1]->shape) + (size_t)s.filters) * sizeof(float);
 }
 
-/* An input's gradient = what the shares add up to, which lie at `from`, + beta what is there. */
-static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int input, int shares,
-                                       dml_ref from)
-{
-    const size_t count = dml__count(run, node->input[input]);
-    dml_launch launch = dml__launch("sum_rows", count, 1);
-    launch.buffer[0] = from;
-    launch.buffer[1] = dml__gradient(run, node->input[input]);
-    launch.integer[0] = shares;
-    launch.integer[1] = (int32_t)count;
-    launch.integer[2] = 1;
-    launch.real[0] = dml__beta(run, node, input);
-    return dml__submit(run->device, &launch);
-}
-
 /* On a device with memory of its own, and with the bias' gradient, if that is wanted. */
 static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_node *node,
                                               const dml_conv2d_shape *s, dml_ref x, dml_ref dy, bool bias)
@@ -31434,9 +31512,9 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
     const size_t count = dml__count(run, node->input[1]);
     const size_t columns = count / (size_t)s->filters + (bias ? 1 : 0);
-    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
-                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
-                                         dml__conv_tiled(s->filters, s->groups));
+    dml_launch launch = dml__conv_launch(
+        s, "conv2d_backward_weights", shares == 1 ? columns : (size_t)shares * ((columns + 127) / 128 * 128),
+        dml__conv_tiled(s->filters, s->groups));
     const dml_ref none = { NULL, 0 };
     dml_ref weights = shares == 1 ? dml__gradient(run, node->input[1]) : dml__saved(run, node), sums = none;
     if (bias && shares == 1) sums = dml__gradient(run, node->input[2]);
@@ -31449,8 +31527,12 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     launch.real[1] = (float)shares;
     launch.real[2] = bias && shares == 1 ? dml__beta(run, node, 2) : 0.0f;
     dml_status status = dml__submit(run->device, &launch);
-    if (status == DML_OK && shares > 1) status = dml__sum_conv_shares(run, node, 1, shares, weights);
-    if (status == DML_OK && shares > 1 && bias) status = dml__sum_conv_shares(run, node, 2, shares, sums);
+    if (status == DML_OK && shares > 1)
+        status = dml__sum_shares(run, weights, shares, count, dml__beta(run, node, 1),
+                                 dml__gradient(run, node->input[1]));
+    if (status == DML_OK && shares > 1 && bias)
+        status = dml__sum_shares(run, sums, shares, (size_t)s->filters, dml__beta(run, node, 2),
+                                 dml__gradient(run, node->input[2]));
     return status;
 }
 
@@ -31530,7 +31612,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
                                 dml__conv2d_saved_bytes,
                                 false,
                                 false,
@@ -31546,7 +31629,8 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
                                 dml__conv2d_saved_bytes,
                                 false,
                                 false,

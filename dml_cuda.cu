@@ -43,6 +43,354 @@ typedef struct dml__kernel_arguments {
 
 #endif
 
+/* ---- gpu/cuda_queue.cuh ---- */
+
+/* cuda_queue.cuh: what a card was given to do and wasn't sent yet, and sending it as a graph. A training step
+   is the same launches each time, so after it was sent twice one by one the whole is one call. */
+#ifndef DML_GPU_CUDA_QUEUE_CUH
+#define DML_GPU_CUDA_QUEUE_CUH
+
+#include <cuda_runtime.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DML__CUDA_RECORDS = 1024, /* a sequence is sent when it has this many */
+    DML__CUDA_LEAST = 4,      /* what is shorter isn't worth a graph */
+    DML__CUDA_GRAPHS = 8,
+    DML__CUDA_SEEN = 16, /* shapes that came once */
+    DML__CUDA_KEPT = 64  /* sequences that a graph stays for, unused, when another wants its place */
+};
+
+/* What a graph can't change: sequences that have this in common share one. */
+typedef enum dml__cuda_kind {
+    DML__CUDA_RUN,  /* a kernel, of groups of DML__GROUP_ITEMS */
+    DML__CUDA_ZERO, /* bytes, by elements of grid[0] bytes */
+    DML__CUDA_WORD, /* four bytes become arguments.integer[0] */
+    DML__CUDA_COPY  /* buffer[1] to buffer[0] */
+} dml__cuda_kind;
+typedef struct dml__cuda_shape {
+    const void *kernel;
+    uint64_t bytes;
+    uint32_t grid[3], kind;
+} dml__cuda_shape; /* without padding: it is compared and hashed as bytes */
+
+/* And what it can, without padding, too. */
+typedef struct dml__cuda_values {
+    char *buffer[DML_LAUNCH_BUFFERS];
+    dml__kernel_arguments arguments;
+} dml__cuda_values;
+
+static_assert(sizeof(dml__cuda_shape) == 32 && sizeof(dml__cuda_values) == 192, "there is padding");
+
+typedef struct dml__cuda_work {
+    dml__cuda_shape shape;
+    dml__cuda_values values;
+} dml__cuda_work;
+
+/* Something to do, with words for its failure, which may come when the layer it is of runs no longer. */
+typedef struct dml__cuda_record {
+    dml__cuda_work work;
+    const char *what; /* the kernel's name, "zero", "write", "copy" */
+    const char *pass;
+    char node[48]; /* "": of no layer */
+} dml__cuda_record;
+
+typedef struct dml__cuda_node {
+    cudaGraphNode_t node;
+    dml__cuda_work work; /* as the executable graph has it */
+} dml__cuda_node;
+
+typedef struct dml__cuda_graph {
+    uint64_t shape; /* the hash of its sequence's; 0: there is none */
+    uint64_t used;  /* the number of the sequence that it was used for last */
+    int count;
+    dml__cuda_node *node; /* (count) */
+    cudaGraph_t graph;
+    cudaGraphExec_t run; /* NULL: it can't be made */
+} dml__cuda_graph;
+
+typedef struct dml__cuda_queue {
+    dml__cuda_record *record; /* (DML__CUDA_RECORDS); NULL: nothing is held back */
+    int count;
+    uint64_t sequences; /* so far, of those long enough */
+    uint64_t seen[DML__CUDA_SEEN];
+    dml__cuda_graph graph[DML__CUDA_GRAPHS];
+} dml__cuda_queue;
+
+/* DML_CUDA_GRAPHS=0, or too little memory: each launch is sent when it comes. */
+static void dml__cuda_queue_open(dml_device *device, dml__cuda_queue *queue)
+{
+    const char *wanted = getenv("DML_CUDA_GRAPHS");
+    if (wanted && strcmp(wanted, "0") == 0) return;
+    queue->record =
+        (dml__cuda_record *)dml_device_allocate(device, DML__CUDA_RECORDS * sizeof(dml__cuda_record));
+}
+
+/* Leaves what it was a graph of, so that it isn't tried again. */
+static void dml__cuda_graph_drop(dml_device *device, dml__cuda_graph *graph)
+{
+    if (graph->run) (void)cudaGraphExecDestroy(graph->run);
+    if (graph->graph) (void)cudaGraphDestroy(graph->graph);
+    dml_device_release(device, graph->node);
+    graph->run = NULL, graph->graph = NULL, graph->node = NULL;
+    (void)cudaGetLastError();
+}
+
+/* Of a stream that has finished. */
+static void dml__cuda_queue_close(dml_device *device, dml__cuda_queue *queue)
+{
+    for (int i = 0; i < DML__CUDA_GRAPHS; i++) dml__cuda_graph_drop(device, &queue->graph[i]);
+    dml_device_release(device, queue->record);
+    queue->record = NULL;
+}
+
+/* ---- a graph's nodes ---- */
+
+static cudaKernelNodeParams dml__cuda_kernel_node(dml__cuda_work *work,
+                                                  void *arguments[DML_LAUNCH_BUFFERS + 1])
+{
+    cudaKernelNodeParams node = cudaKernelNodeParams();
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) arguments[i] = &work->values.buffer[i];
+    arguments[DML_LAUNCH_BUFFERS] = &work->values.arguments;
+    node.func = (void *)(uintptr_t)work->shape.kernel;
+    node.gridDim = dim3(work->shape.grid[0], work->shape.grid[1], work->shape.grid[2]);
+    node.blockDim = dim3(DML__GROUP_ITEMS, 1, 1);
+    node.kernelParams = arguments;
+    return node;
+}
+
+static cudaMemsetParams dml__cuda_memset_node(const dml__cuda_work *work)
+{
+    cudaMemsetParams node = cudaMemsetParams();
+    node.dst = work->values.buffer[0];
+    node.value = (unsigned)work->values.arguments.integer[0];
+    node.elementSize = work->shape.grid[0];
+    node.width = work->shape.bytes / node.elementSize;
+    node.height = 1;
+    return node;
+}
+
+/* Behind `after`; NULL: first. */
+static cudaError_t dml__cuda_add_node(cudaGraph_t graph, const cudaGraphNode_t *after, dml__cuda_node *node)
+{
+    dml__cuda_work *work = &node->work;
+    const size_t count = after ? 1 : 0;
+    if (work->shape.kind == DML__CUDA_RUN) {
+        void *arguments[DML_LAUNCH_BUFFERS + 1];
+        const cudaKernelNodeParams params = dml__cuda_kernel_node(work, arguments);
+        return cudaGraphAddKernelNode(&node->node, graph, after, count, &params);
+    }
+    if (work->shape.kind == DML__CUDA_COPY)
+        return cudaGraphAddMemcpyNode1D(&node->node, graph, after, count, work->values.buffer[0],
+                                        work->values.buffer[1], work->shape.bytes, cudaMemcpyDeviceToDevice);
+    const cudaMemsetParams params = dml__cuda_memset_node(work);
+    return cudaGraphAddMemsetNode(&node->node, graph, after, count, &params);
+}
+
+/* Launches from now on do this; those on their way do what they did. */
+static cudaError_t dml__cuda_set_node(cudaGraphExec_t run, dml__cuda_node *node)
+{
+    dml__cuda_work *work = &node->work;
+    if (work->shape.kind == DML__CUDA_RUN) {
+        void *arguments[DML_LAUNCH_BUFFERS + 1];
+        const cudaKernelNodeParams params = dml__cuda_kernel_node(work, arguments);
+        return cudaGraphExecKernelNodeSetParams(run, node->node, &params);
+    }
+    if (work->shape.kind == DML__CUDA_COPY)
+        return cudaGraphExecMemcpyNodeSetParams1D(run, node->node, work->values.buffer[0],
+                                                  work->values.buffer[1], work->shape.bytes,
+                                                  cudaMemcpyDeviceToDevice);
+    const cudaMemsetParams params = dml__cuda_memset_node(work);
+    return cudaGraphExecMemsetNodeSetParams(run, node->node, &params);
+}
+
+/* ---- graphs ---- */
+
+/* Never 0. */
+static uint64_t dml__cuda_hash(const dml__cuda_record *record, int count)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (int i = 0; i < count; i++) {
+        uint64_t part[sizeof(dml__cuda_shape) / sizeof(uint64_t)];
+        memcpy(part, &record[i].work.shape, sizeof part);
+        for (size_t p = 0; p < sizeof part / sizeof *part; p++) {
+            hash = (hash ^ part[p]) * UINT64_C(0x9e3779b97f4a7c15);
+            hash ^= hash >> 29;
+        }
+    }
+    return hash ? hash : 1;
+}
+
+/* Whether it came before; it has now. */
+static bool dml__cuda_was_seen(dml__cuda_queue *queue, uint64_t shape)
+{
+    for (int i = 0; i < DML__CUDA_SEEN; i++)
+        if (queue->seen[i] == shape) return true;
+    queue->seen[queue->sequences % DML__CUDA_SEEN] = shape;
+    return false;
+}
+
+static dml__cuda_graph *dml__cuda_find_graph(dml__cuda_queue *queue, uint64_t shape, int count)
+{
+    for (int i = 0; i < DML__CUDA_GRAPHS; i++)
+        if (queue->graph[i].shape == shape && queue->graph[i].count == count) return &queue->graph[i];
+    return NULL;
+}
+
+/* A place for another graph: a free one, or that of one which hasn't been used for long. NULL: all are in
+   use, and would only take turns. */
+static dml__cuda_graph *dml__cuda_free_graph(dml_device *device, dml__cuda_queue *queue, cudaStream_t stream)
+{
+    dml__cuda_graph *oldest = &queue->graph[0];
+    for (int i = 1; i < DML__CUDA_GRAPHS; i++)
+        if (queue->graph[i].used < oldest->used) oldest = &queue->graph[i];
+    if (!oldest->shape) return oldest;
+    if (queue->sequences - oldest->used < DML__CUDA_KEPT) return NULL;
+    if (oldest->run && cudaStreamSynchronize(stream) != cudaSuccess) return NULL; /* it may be on its way */
+    dml__cuda_graph_drop(device, oldest);
+    return oldest;
+}
+
+static cudaError_t dml__cuda_assemble(dml__cuda_graph *graph, const dml__cuda_record *record)
+{
+    cudaError_t error = cudaGraphCreate(&graph->graph, 0);
+    if (error != cudaSuccess) graph->graph = NULL;
+    for (int i = 0; i < graph->count && error == cudaSuccess; i++) {
+        graph->node[i].work = record[i].work;
+        error = dml__cuda_add_node(graph->graph, i ? &graph->node[i - 1].node : NULL, &graph->node[i]);
+    }
+    if (error != cudaSuccess) return error;
+    error = cudaGraphInstantiateWithFlags(&graph->run, graph->graph, 0);
+    if (error != cudaSuccess) graph->run = NULL;
+    return error;
+}
+
+/* Of what is queued. NULL: there is no place for it. */
+static dml__cuda_graph *dml__cuda_make_graph(dml_device *device, dml__cuda_queue *queue, uint64_t shape,
+                                             cudaStream_t stream)
+{
+    dml__cuda_graph *graph = dml__cuda_free_graph(device, queue, stream);
+    if (!graph) return NULL;
+    graph->shape = shape;
+    graph->count = queue->count;
+    graph->node = (dml__cuda_node *)dml_device_allocate(device, (size_t)graph->count * sizeof *graph->node);
+    if (!graph->node || dml__cuda_assemble(graph, queue->record) != cudaSuccess)
+        dml__cuda_graph_drop(device, graph);
+    return graph;
+}
+
+/* What differs from the last time, such as a rate or a buffer, is set anew. Nodes of freed memory with it. */
+static cudaError_t dml__cuda_update_graph(dml__cuda_graph *graph, const dml__cuda_record *record)
+{
+    for (int i = 0; i < graph->count; i++) {
+        dml__cuda_node *node = &graph->node[i];
+        if (memcmp(&node->work.shape, &record[i].work.shape, sizeof node->work.shape) != 0)
+            return cudaErrorInvalidValue; /* another shape of the same hash */
+        if (memcmp(&node->work.values, &record[i].work.values, sizeof node->work.values) == 0) continue;
+        node->work.values = record[i].work.values;
+        const cudaError_t error = dml__cuda_set_node(graph->run, node);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
+
+/* Sends what is queued as a graph. False: nothing was sent, because there is no graph for it; one that fails
+   is given up, for the same work may do as single launches, or else say better what is wrong. */
+static bool dml__cuda_replay(dml_device *device, dml__cuda_queue *queue, cudaStream_t stream)
+{
+    if (queue->count < DML__CUDA_LEAST) return false;
+    const uint64_t shape = dml__cuda_hash(queue->record, queue->count);
+    queue->sequences++;
+    dml__cuda_graph *graph = dml__cuda_find_graph(queue, shape, queue->count);
+    if (!graph && !dml__cuda_was_seen(queue, shape)) return false;
+    if (!graph) graph = dml__cuda_make_graph(device, queue, shape, stream);
+    if (!graph) return false;
+    graph->used = queue->sequences;
+    if (!graph->run) return false;
+    if (dml__cuda_update_graph(graph, queue->record) == cudaSuccess &&
+        cudaGraphLaunch(graph->run, stream) == cudaSuccess)
+        return true;
+    dml__cuda_graph_drop(device, graph);
+    return false;
+}
+
+#endif
+
+/* ---- gpu/cuda_staging.cuh ---- */
+
+/* cuda_staging.cuh: writes that the host doesn't wait for. */
+#ifndef DML_GPU_CUDA_STAGING_CUH
+#define DML_GPU_CUDA_STAGING_CUH
+
+#include <cuda_runtime.h>
+#include <string.h>
+
+/* Memory that the card reads while the host goes on: what is written goes through a piece of it, and each
+   piece is filled again when the copy that was made of it has ended. */
+enum { DML__CUDA_PIECES = 8, DML__CUDA_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__cuda_staging {
+    char *memory; /* (DML__CUDA_PIECES, DML__CUDA_PIECE), pinned; NULL: there is none, and writes wait */
+    bool refused;
+    int made, next;                       /* events that there are; the piece to fill next */
+    cudaEvent_t copied[DML__CUDA_PIECES]; /* after the last copy of each */
+} dml__cuda_staging;
+
+static void dml__cuda_destroy_staging(dml__cuda_staging *staging)
+{
+    for (int i = 0; i < staging->made; i++) (void)cudaEventDestroy(staging->copied[i]);
+    if (staging->memory) (void)cudaFreeHost(staging->memory);
+    staging->memory = NULL, staging->made = 0;
+}
+
+/* Whether there is pinned memory, which the first write asks for. */
+static bool dml__cuda_has_staging(dml__cuda_staging *staging)
+{
+    if (staging->memory || staging->refused) return staging->memory != NULL;
+    void *memory = NULL;
+    bool ok = cudaHostAlloc(&memory, (size_t)DML__CUDA_PIECES * DML__CUDA_PIECE, cudaHostAllocDefault) ==
+              cudaSuccess;
+    staging->memory = ok ? (char *)memory : NULL;
+    while (ok && staging->made < DML__CUDA_PIECES) {
+        ok = cudaEventCreateWithFlags(&staging->copied[staging->made], cudaEventDisableTiming) == cudaSuccess;
+        if (ok) staging->made++;
+    }
+    staging->refused = !ok;
+    if (ok) return true;
+    dml__cuda_destroy_staging(staging);
+    (void)cudaGetLastError();
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static cudaError_t dml__cuda_write_piece(dml__cuda_staging *staging, cudaStream_t stream, char *to,
+                                         const char *from, size_t bytes)
+{
+    const cudaEvent_t copied = staging->copied[staging->next];
+    char *piece = staging->memory + (size_t)staging->next * DML__CUDA_PIECE;
+    cudaError_t error = cudaEventSynchronize(copied);
+    if (error != cudaSuccess) return error;
+    memcpy(piece, from, bytes);
+    error = cudaMemcpyAsync(to, piece, bytes, cudaMemcpyHostToDevice, stream);
+    if (error == cudaSuccess) error = cudaEventRecord(copied, stream);
+    staging->next = (staging->next + 1) % DML__CUDA_PIECES;
+    return error;
+}
+
+static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream_t stream, char *to,
+                                          const char *from, size_t bytes)
+{
+    cudaError_t error = cudaSuccess;
+    for (size_t done = 0; done < bytes && error == cudaSuccess; done += DML__CUDA_PIECE) {
+        const size_t left = bytes - done;
+        error = dml__cuda_write_piece(staging, stream, to + done, from + done,
+                                      left < DML__CUDA_PIECE ? left : (size_t)DML__CUDA_PIECE);
+    }
+    return error;
+}
+
+#endif
+
 /* ---- gpu/kernel_list.h ---- */
 
 /* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
@@ -56,6 +404,7 @@ typedef struct dml__kernel_arguments {
 /* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
 #define DML__TILE_KERNELS(X, family)                                                                         \
     X(family##_128x128, 128, 128)                                                                            \
+    X(family##_128x64, 64, 128)                                                                              \
     X(family##_64x64, 64, 64)                                                                                \
     X(family##_64x16, 16, 64)                                                                                \
     X(family##_16x64, 64, 16)                                                                                \
@@ -149,13 +498,12 @@ typedef struct dml__kernel_arguments {
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
-/* The others: each has DML__TILE_KERNELS, and one NAME_solo. Behind the name: whether a launch is one
-   product, of whatever its matrices, groups and shares are; only those tiles may be larger than 64. */
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
-    X(gemm, launch->integer[8] == 0)                                                                         \
-    X(conv2d_forward, launch->integer[15] <= 1)                                                              \
-    X(conv2d_backward_input, launch->integer[15] <= 1)                                                       \
-    X(conv2d_backward_weights, launch->integer[15] <= 1 && launch->real[1] <= 1.0f)
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -187,6 +535,7 @@ enum {
 /* The shapes of tiles, in the order of DML__TILE_KERNELS. */
 typedef enum dml__tile_shape {
     DML__TILE_128x128,
+    DML__TILE_128x64,
     DML__TILE_64x64,
     DML__TILE_64x16,
     DML__TILE_16x64,
@@ -221,7 +570,8 @@ static inline double dml__tile_cost(const dml__choice *choice, const size_t size
     static const struct {
         size_t rows, columns;
         double cost;
-    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 64, 64, 6 }, { 64, 16, 3 }, { 16, 64, 3 }, { 16, 16, 2 } };
+    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 128, 64, 9 }, { 64, 64, 6 },
+                               { 64, 16, 3 },    { 16, 64, 3 },  { 16, 16, 2 } };
     const size_t groups = ((size[0] + of[shape].columns - 1) / of[shape].columns) *
                           ((size[1] + of[shape].rows - 1) / of[shape].rows);
     const size_t units = choice->units > 0 ? (size_t)choice->units : 1;
@@ -292,31 +642,88 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
+/* What a launch may name: a kernel, or a family, whose first kernel and whose solo one these are; of a kernel
+   that has no family, both are itself. */
+typedef struct dml__kernel_name {
+    const char *name;
+    int kernel, solo;
+    bool tiles; /* then those of the other shapes are behind the first */
+} dml__kernel_name;
+
+#define DML__ONE_MORE(name) +1
+enum { DML__KERNEL_NAMES = DML__KERNEL_COUNT DML__FAMILY_LIST(DML__ONE_MORE) DML__PAIR_LIST(DML__ONE_MORE) };
+#undef DML__ONE_MORE
+
+static inline const dml__kernel_name *dml__kernel_name_at(int i)
+{
+    static const dml__kernel_name names[] = {
+#define DML__KERNEL_NAME(name, covers_x, covers_y) { #name, DML__KERNEL_##name, DML__KERNEL_##name, false },
+        DML__KERNEL_LIST(DML__KERNEL_NAME) DML__SOLO_LIST(DML__KERNEL_NAME)
+#undef DML__KERNEL_NAME
+#define DML__FAMILY_NAME(family)                                                                             \
+    { #family, DML__KERNEL_##family##_128x128, DML__KERNEL_##family##_solo, true },
+            DML__FAMILY_LIST(DML__FAMILY_NAME)
+#undef DML__FAMILY_NAME
+#define DML__PAIR_NAME(pair) { #pair, DML__KERNEL_##pair##_team, DML__KERNEL_##pair##_solo, false },
+                DML__PAIR_LIST(DML__PAIR_NAME)
+#undef DML__PAIR_NAME
+    };
+    return &names[i];
+}
+
+/* The names by their hashes, which a device fills when it opens: hundreds of launches a millisecond can't
+   compare each with a hundred names. */
+enum { DML__KERNEL_PLACES = 512 };
+typedef struct dml__kernel_index {
+    uint16_t place[DML__KERNEL_PLACES]; /* a name's number, from 1 on, at its hash or the next free place */
+} dml__kernel_index;
+
+static inline unsigned dml__kernel_hash(const char *name)
+{
+    unsigned hash = 2166136261u; /* FNV-1a */
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return (hash ^ hash >> 16) % DML__KERNEL_PLACES;
+}
+
+static inline void dml__fill_kernel_index(dml__kernel_index *index)
+{
+    memset(index, 0, sizeof *index);
+    for (int i = 0; i < DML__KERNEL_NAMES; i++) {
+        unsigned at = dml__kernel_hash(dml__kernel_name_at(i)->name);
+        while (index->place[at]) at = (at + 1) % DML__KERNEL_PLACES;
+        index->place[at] = (uint16_t)(i + 1);
+    }
+}
+
+/* Whether a launch of a family of tiles is one product, and not of several matrices or groups: only its tiles
+   may be larger than 64. */
+static inline bool dml__is_one_product(const dml_launch *launch, int family)
+{
+    return family == DML__KERNEL_gemm_128x128 ? launch->integer[8] == 0 : launch->integer[15] <= 1;
+}
+
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const dml_launch *launch, const dml__choice *choice)
+static inline int dml__find_kernel(const dml__kernel_index *index, const dml_launch *launch,
+                                   const dml__choice *choice)
 {
     const char *name = launch->kernel;
-#define DML__FAMILY_KERNEL(family, is_one)                                                                   \
-    if (strcmp(#family, name) == 0)                                                                          \
-        return choice->solo == DML__SOLO_BEST                                                                \
-                   ? DML__KERNEL_##family##_solo                                                             \
-                   : DML__KERNEL_##family##_128x128 + (int)dml__choose_tile(choice, launch->size, is_one);
-    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
-#undef DML__FAMILY_KERNEL
-#define DML__PAIR_KERNEL(pair)                                                                               \
-    if (strcmp(#pair, name) == 0)                                                                            \
-        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
-    DML__PAIR_LIST(DML__PAIR_KERNEL)
-#undef DML__PAIR_KERNEL
-    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
-        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    unsigned at = dml__kernel_hash(name);
+    for (; index->place[at]; at = (at + 1) % DML__KERNEL_PLACES) {
+        const dml__kernel_name *found = dml__kernel_name_at(index->place[at] - 1);
+        if (strcmp(found->name, name) != 0) continue;
+        if (choice->solo == DML__SOLO_BEST) return found->solo;
+        if (!found->tiles) return found->kernel;
+        return found->kernel +
+               (int)dml__choose_tile(choice, launch->size, dml__is_one_product(launch, found->kernel));
+    }
     return -1;
 }
 
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
-                                             const dml__choice *choice, dml__kernel_launch *out)
+                                             const dml__kernel_index *index, const dml__choice *choice,
+                                             dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch, choice);
+    out->kernel = dml__find_kernel(index, launch, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
     if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
@@ -389,7 +796,7 @@ static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
     const size_t length = strlen(line);
-    return strspn(line, "01234") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+    return strspn(line, "012345") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
            line[length - 1] == '\n';
 }
 
@@ -441,8 +848,8 @@ typedef double (*dml__tune_clock)(void *argument, const char *kernel, int column
 /* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
 static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
 {
-    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
-                                           "gemm_16x16" };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
+                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
     static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
     for (int r = 0; r < DML__TUNE_CLASSES; r++) {
         for (int c = 0; c < DML__TUNE_CLASSES; c++) {
@@ -1103,11 +1510,14 @@ KERNEL(broadcast)
 #define DML_GPU_TILES_CL
 
 #define TILE 64 /* what launches of several products pad each to */
-#define MOST_K 16
-#define TILE_K (tile_rows > TILE ? 8 : MOST_K) /* the largest tile needs the registers */
+/* How many products at a time: the largest tile needs the registers; small ones have little to do between two
+   barriers. */
+#define TILE_K_OF(rows, columns) ((columns) > TILE ? 8 : (rows) * (columns) < TILE * TILE ? 32 : 16)
+#define TILE_K TILE_K_OF(tile_rows, tile_columns)
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
-#define MOST_SPAN 8 /* of the largest tile */
+#define MOST_TILE 128 /* the largest; what launches of several shares pad each to */
+#define MOST_SPAN (MOST_TILE / 16)
 
 /* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */
 #define TILE_PARAMETERS                                                                                      \
@@ -1124,13 +1534,14 @@ KERNEL(broadcast)
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL_QUADS float a_tile[MOST_K * (rows + TILE_PAD)];                                                \
-        LOCAL_QUADS float b_tile[MOST_K * (columns + TILE_PAD)];                                             \
+        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \
+        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
 #define TILE_SHAPES(name, body)                                                                              \
     TILE_KERNEL(name, 128, 128, body)                                                                        \
+    TILE_KERNEL(name, 128, 64, body)                                                                         \
     TILE_KERNEL(name, 64, 64, body)                                                                          \
     TILE_KERNEL(name, 64, 16, body)                                                                          \
     TILE_KERNEL(name, 16, 64, body)                                                                          \
@@ -1251,20 +1662,46 @@ HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__ker
     return of;
 }
 
+/* A long sum's parts may be those of different groups, each with a C of its own, one after the other: which
+   of these a group's is, its first column (or row), and its ks [from, to). A whole number of pieces each, so
+   that it is the same sum in every kernel. */
+#define SHARE_KS 64
+typedef struct dml__gpu_share {
+    int number, column, from, to;
+} dml__gpu_share;
+
+HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
+{
+    const int tiles = (columns + MOST_TILE - 1) / MOST_TILE * (MOST_TILE / tile_columns);
+    const int ks = ((depth - 1) / shares / SHARE_KS + 1) * SHARE_KS;
+    dml__gpu_share s;
+    s.number = tile / tiles;
+    s.column = tile % tiles * tile_columns;
+    s.from = s.number < shares && depth / ks >= s.number ? s.number * ks : depth;
+    s.to = depth - s.from > ks ? s.from + ks : depth;
+    return s;
+}
+
 /* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
-   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
-   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
-   several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles of TILE at most. */
+   hasn't repeats it. Buffers a, b, c, bias (of columns, or NULL), which is added; ints m, n, k, trans_a,
+   trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes (0: no more), 12: for each three bits, whether A, B and C
+   have it, 13: of one matrix, in how many shares of k (0 is 1), each with a C of its own; floats alpha, beta,
+   1 with the relu; size{n, m}, of several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles
+   of TILE at most; of several shares size{n, shares * (m rounded up to MOST_TILE)}. */
 HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,
-                           GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)
+                           GLOBAL float *c, GLOBAL const float *bias, const dml__kernel_arguments arguments)
 {
-    const int m = INT(0), n = INT(1), depth = INT(2);
+    const int m = INT(0), n = INT(1);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);
-    const int row0 = at.row, column0 = GROUP_X * tile_columns;
+    const int shares = INT(13) > 1 ? INT(13) : 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 ? 0 : GROUP_Y, tile_rows, arguments);
+    dml__gpu_share share = { 0, at.row, 0, INT(2) };
+    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, tile_rows, m, INT(2), shares);
+    const int row0 = share.column, column0 = GROUP_X * tile_columns, from = share.from, depth = share.to;
+    const int is_one = at.matrix < at.matrices && share.number < shares && row0 < m;
     /* Of what the item fills: its first k and how many rows are left from its first on, then what it has to
        step in memory, in rows and in ks from one element to its next, and in memory from one piece to the
        next. */
@@ -1280,21 +1717,21 @@ HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL 
     const WIDE b_step = (WIDE)(b_rows + b_ks) * INT(6), b_piece = (WIDE)TILE_K * (trans_b ? 1 : INT(6));
     TILES_BEGIN();
     TILES_NEXT();
-    for (int term = 0; term < at.terms && at.matrix < at.matrices && row0 < m; term++) {
+    for (int term = 0; term < at.terms && is_one; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
         GLOBAL const float *a =
             first_a + of.a +
-            (trans_a ? (WIDE)a_k * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + a_k);
+            (trans_a ? (WIDE)(from + a_k) * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + from + a_k);
         GLOBAL const float *b =
             first_b + of.b +
-            (trans_b ? (WIDE)(n - b_left) * INT(6) + b_k : (WIDE)b_k * INT(6) + (n - b_left));
-        for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+            (trans_b ? (WIDE)(n - b_left) * INT(6) + from + b_k : (WIDE)(from + b_k) * INT(6) + (n - b_left));
+        for (int k0 = from; k0 < depth + TILE_K; k0 += TILE_K) {
             UNROLL for (int j = 0; j < TAKES_ROWS; j++) a_next[j] =
                 j * a_rows < a_left && k0 + a_k + j * a_ks < depth ? a[j * a_step] : 0.0f;
             UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] =
                 j * b_rows < b_left && k0 + b_k + j * b_ks < depth ? b[j * b_step] : 0.0f;
             a += a_piece, b += b_piece;
-            if (k0) TILES_MULTIPLY();
+            if (k0 > from) TILES_MULTIPLY();
             TILES_FILL_A(trans_a);
             TILES_FILL_B(!trans_b);
         }
@@ -1304,9 +1741,10 @@ HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL 
         UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
         {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (at.matrix < at.matrices && row < m && column < n) {
-                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
-                *to = dml__with_beta(alpha * sum[i][j], beta, to);
+            if (is_one && row < m && column < n) {
+                GLOBAL float *to = c + ((WIDE)(at.matrix + share.number) * m + row) * ldc + column;
+                const float value = bias ? alpha * sum[i][j] + bias[column] : alpha * sum[i][j];
+                *to = dml__with_relu(dml__with_beta(value, beta, to), REAL(2) != 0.0f);
             }
         }
     }
@@ -1552,26 +1990,6 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
 
 TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
 
-/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,
-   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A
-   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */
-#define SHARE_PIXELS 64
-typedef struct dml__gpu_share {
-    int number, column, from, to; /* column: the first weight */
-} dml__gpu_share;
-
-HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
-{
-    const int tiles = tile_columns > TILE ? tile + 1 : (columns + TILE - 1) / TILE * (TILE / tile_columns);
-    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
-    dml__gpu_share s;
-    s.number = tile / tiles;
-    s.column = tile % tiles * tile_columns;
-    s.from = s.number < shares && depth / pixels >= s.number ? s.number * pixels : depth;
-    s.to = depth - s.from > pixels ? s.from + pixels : depth;
-    return s;
-}
-
 /* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,
    whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),
    beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up
@@ -1764,12 +2182,16 @@ SOLO_KERNEL(gemm_solo)
 {
     GLOBAL const float *first_a = BUFFER(0, const float);
     GLOBAL const float *first_b = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(3, const float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);
-    const int row0 = at.row, column0 = GROUP_X * TILE;
-    if (at.matrix >= at.matrices) return;
+    const int shares = INT(13) > 1 ? INT(13) : 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 ? 0 : GROUP_Y, TILE, arguments);
+    dml__gpu_share share = { 0, at.row, 0, depth };
+    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, TILE, m, depth, shares);
+    const int row0 = share.column, column0 = GROUP_X * TILE;
+    if (at.matrix >= at.matrices || share.number >= shares || row0 >= m) return;
     SOLO_BEGIN(trans_a, m - row0, n - column0);
     for (int term = 0; term < at.terms; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
@@ -1777,8 +2199,8 @@ SOLO_KERNEL(gemm_solo)
         GLOBAL const float *b = first_b + of.b;
         GLOBAL const float *a_end = a + (trans_a ? (depth - 1) * lda + m : (m - 1) * lda + depth);
         GLOBAL const float *b_end = b + (trans_b ? (n - 1) * ldb + depth : (depth - 1) * ldb + n);
-        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
-            const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
+            const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
             if (trans_a)
                 for (int k = 0; k < ks; k++)
                     dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);
@@ -1793,8 +2215,8 @@ SOLO_KERNEL(gemm_solo)
             dml__solo_multiply(piece, ks);
         }
     }
-    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),
-                    REAL(1), 0, 0);
+    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)(at.matrix + share.number) * m + row0) * ldc + column0,
+                    ldc, REAL(0), REAL(1), bias ? bias + column0 : 0, REAL(2) != 0.0f);
 }
 
 /* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
@@ -1986,6 +2408,7 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     const WIDE row0 = (WIDE)share.number * s.filters + filter0;
+    if (column0 >= columns + (db ? 1 : 0)) return; /* of the surplus that shares are padded to */
     dml__gpu_place corner =
         dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);
@@ -3934,8 +4357,8 @@ KERNEL(attention_forward_team)
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
-    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
@@ -4031,8 +4454,8 @@ KERNEL(attention_backward_team)
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
-    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];
@@ -4455,22 +4878,1208 @@ KERNEL(half_widen)
 #endif
 
 #endif
+#ifdef __CUDACC__
+
+/* ---- gpu/tensor.h ---- */
+
+/* tensor.h: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+
+   The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
+   (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
+   gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
+#ifndef DML_GPU_TENSOR_H
+#define DML_GPU_TENSOR_H
+
+/* ---- gpu/tensor_lt.h ---- */
+
+/* tensor_lt.h: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
+   wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
+   since CUDA 11. */
+#ifndef DML_GPU_TENSOR_LT_H
+#define DML_GPU_TENSOR_LT_H
+
+/* ---- gpu/tensor_common.cuh ---- */
+
+/* tensor_common.cuh: what the ways of multiplying 16-bit factors on tensor cores share.
+
+   All of them compute C (m, n) = alpha A B^T + beta C of f32, row-major, with f32 sums, from copies of A (m,
+   k) and B (n, k) in bf16 or f16 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to a
+   multiple of DML__TENSOR_ROWS and k to one of DML__TENSOR_K, with zeros. So the ways load whole tiles, and
+   only what writes C looks at its bounds. */
+#ifndef DML_GPU_TENSOR_COMMON_CUH
+#define DML_GPU_TENSOR_COMMON_CUH
+
+#include <cuda_runtime.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DML__TENSOR_BF16 = 1, DML__TENSOR_F16 = 2 };
+enum { DML__TENSOR_ROWS = 128, DML__TENSOR_K = 64 };
+
+typedef struct dml__tensor_product {
+    int type;          /* DML__TENSOR_BF16 or DML__TENSOR_F16 */
+    int m, n, k;       /* m and n of C; k padded */
+    const uint16_t *a; /* (m padded, k) */
+    const uint16_t *b; /* (n padded, k) */
+    float *c;          /* (m, n) */
+    int ldc, pairs;    /* pairs: two neighbours of C may be read and written at once, at even columns */
+    float alpha, beta; /* beta 0: C isn't read */
+} dml__tensor_product;
+
+static inline int dml__tensor_padded(int size, int to)
+{
+    return size <= to ? to : (int)(((unsigned)size + (unsigned)to - 1) / (unsigned)to * (unsigned)to);
+}
+
+/* A kernel's body is compiled only for cards that have its instructions; elsewhere the kernel is there, and
+   empty. The registers tell: no way does with as few as an empty one. */
+static inline bool dml__tensor_has_body(const void *kernel)
+{
+    cudaFuncAttributes attributes;
+    const bool has = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.numRegs > 64;
+    if (!has) (void)cudaGetLastError();
+    return has;
+}
+
+/* Where tile `number` of rows x columns of them is: down `band` rows of tiles, then to the next column, so
+   that what runs at the same time reads few rows of A and of B, and finds them in the L2 cache. */
+typedef struct dml__tensor_place {
+    int row, column;
+} dml__tensor_place;
+
+static __device__ __forceinline__ dml__tensor_place dml__tensor_place_of(int number, int rows, int columns,
+                                                                         int band)
+{
+    const int first = number / (band * columns) * band;
+    const int height = rows - first < band ? rows - first : band;
+    const int within = number - first * columns;
+    dml__tensor_place place;
+    place.row = first + within % height;
+    place.column = within / height;
+    return place;
+}
+
+/* Writes a thread's part of a row of sums, as the tensor cores leave them: of each 8 columns it has two, the
+   first at c; `half` picks the upper or lower of the two rows that it holds in each four. `left` columns of C
+   are there from c on. */
+template <int blocks>
+static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * blocks], int half, float *c,
+                                                       int left, const dml__tensor_product &p)
+{
+    enum { AHEAD = blocks < 8 ? blocks : 8 }; /* reads of C on their way before the first is used */
+    const float alpha = p.alpha, beta = p.beta;
+    if (p.pairs && left >= 8 * blocks - 6) {
+        if (beta == 0.0f) {
+#pragma unroll
+            for (int j = 0; j < blocks; j++)
+                *(float2 *)(c + 8 * j) =
+                    make_float2(alpha * sum[4 * j + 2 * half], alpha * sum[4 * j + 2 * half + 1]);
+            return;
+        }
+#pragma unroll
+        for (int j0 = 0; j0 < blocks; j0 += AHEAD) {
+            float2 old[AHEAD];
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) old[j] = *(const float2 *)(c + 8 * (j0 + j));
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                const int at = 4 * (j0 + j) + 2 * half;
+                *(float2 *)(c + 8 * (j0 + j)) =
+                    make_float2(alpha * sum[at] + beta * old[j].x, alpha * sum[at + 1] + beta * old[j].y);
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 2 * blocks; j++) {
+        const int column = 8 * (j / 2) + j % 2;
+        if (column < left) {
+            const float value = alpha * sum[4 * (j / 2) + 2 * half + j % 2];
+            c[column] = beta == 0.0f ? value : value + beta * c[column];
+        }
+    }
+}
+
+static __device__ __forceinline__ uint32_t dml__tensor_shared(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+#endif
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { /* of cublas_api.h, library_types.h and cublasLt.h */
+       DML__LT_COMPUTE_32F = 68,
+       DML__LT_R_32F = 0,
+       DML__LT_R_16F = 2,
+       DML__LT_R_16BF = 14,
+       DML__LT_OP_T = 1,
+       DML__LT_DESC_TRANSA = 3,
+       DML__LT_PREFERENCE_WORKSPACE = 1,   /* uint64_t */
+       DML__LT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t, bytes */
+       DML__LT_PREFERENCE_ALIGNMENT_B = 6,
+       DML__LT_PREFERENCE_ALIGNMENT_C = 7,
+       DML__LT_PREFERENCE_ALIGNMENT_D = 8
+};
+enum { DML__LT_WORKSPACE = 32 << 20 /* bytes */, DML__LT_PLANS = 64 };
+
+typedef struct dml__lt_algorithm {
+    uint64_t data[8];
+} dml__lt_algorithm;
+
+typedef struct dml__lt_found {
+    dml__lt_algorithm algorithm;
+    size_t workspace;
+    int state; /* 0: it can be used */
+    float waves;
+    int reserved[4];
+} dml__lt_found;
+
+/* The functions: name, arguments; each gives 0 where all is well. */
+#define DML__LT_FUNCTIONS(ROW)                                                                               \
+    ROW(cublasLtCreate, (void **handle))                                                                     \
+    ROW(cublasLtDestroy, (void *handle))                                                                     \
+    ROW(cublasLtMatmulDescCreate, (void **desc, int compute, int scale))                                     \
+    ROW(cublasLtMatmulDescDestroy, (void *desc))                                                             \
+    ROW(cublasLtMatmulDescSetAttribute, (void *desc, int attribute, const void *value, size_t size))         \
+    ROW(cublasLtMatrixLayoutCreate, (void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld))  \
+    ROW(cublasLtMatrixLayoutDestroy, (void *layout))                                                         \
+    ROW(cublasLtMatmulPreferenceCreate, (void **preference))                                                 \
+    ROW(cublasLtMatmulPreferenceDestroy, (void *preference))                                                 \
+    ROW(cublasLtMatmulPreferenceSetAttribute,                                                                \
+        (void *preference, int attribute, const void *value, size_t size))                                   \
+    ROW(cublasLtMatmulAlgoGetHeuristic, (void *handle, void *desc, void *a, void *b, void *c, void *d,       \
+                                         void *preference, int wanted, dml__lt_found *found, int *count))    \
+    ROW(cublasLtMatmul,                                                                                      \
+        (void *handle, void *desc, const void *alpha, const void *a, void *a_layout, const void *b,          \
+         void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,           \
+         const dml__lt_algorithm *algorithm, void *workspace, size_t workspace_size, cudaStream_t stream))
+
+/* What a product's size and C's place lead to. */
+typedef struct dml__lt_plan {
+    int type, m, n, k, ldc, aligned; /* the key; type 0: none is here */
+    void *desc, *a, *b, *c;
+    bool refused; /* there is no algorithm */
+    dml__lt_algorithm algorithm;
+} dml__lt_plan;
+
+typedef struct dml__lt {
+    void *library, *handle; /* handle NULL: there is none */
+#define DML__LT_MEMBER(function, arguments) int(*function) arguments;
+    DML__LT_FUNCTIONS(DML__LT_MEMBER)
+#undef DML__LT_MEMBER
+    int next; /* the plan that gives way */
+    dml__lt_plan plan[DML__LT_PLANS];
+} dml__lt;
+
+static inline void dml__lt_forget(dml__lt *lt, dml__lt_plan *plan)
+{
+    if (plan->desc) (void)lt->cublasLtMatmulDescDestroy(plan->desc);
+    if (plan->a) (void)lt->cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b) (void)lt->cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c) (void)lt->cublasLtMatrixLayoutDestroy(plan->c);
+    memset(plan, 0, sizeof *plan);
+}
+
+/* The library stays open: other devices may use it, and it can't be unloaded under the driver's threads. */
+static inline void dml__lt_close(dml__lt *lt)
+{
+    for (int i = 0; i < DML__LT_PLANS && lt->handle; i++) dml__lt_forget(lt, &lt->plan[i]);
+    if (lt->handle) (void)lt->cublasLtDestroy(lt->handle);
+    lt->handle = NULL;
+}
+
+/* For the current device. Without the library, or with one that is too new for the driver, there is no
+   handle; DML_CUBLAS=0 in the environment leaves it out. */
+static inline void dml__lt_open(dml__lt *lt)
+{
+    static const char *const names[] = {
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+        "libcublasLt.so.11",
+        "libcublasLt.so",
+        "/usr/local/cuda/lib64/libcublasLt.so",
+    };
+    const char *asked = getenv("DML_CUBLAS");
+    memset(lt, 0, sizeof *lt);
+    if (asked && strcmp(asked, "0") == 0) return;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !lt->handle; i++) {
+        void *address;
+        lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!lt->library) continue;
+        bool all = true;
+#define DML__LT_FIND(function, arguments)                                                                    \
+    address = dlsym(lt->library, #function);                                                                 \
+    all = all && address != NULL;                                                                            \
+    memcpy(&lt->function, &address, sizeof address);
+        DML__LT_FUNCTIONS(DML__LT_FIND)
+#undef DML__LT_FIND
+        if (!all || lt->cublasLtCreate(&lt->handle) != 0) lt->handle = NULL;
+    }
+    (void)cudaGetLastError();
+}
+
+/* Row-major C = A B^T is, by columns, C^T = B A^T: its first factor is B's copy, whose columns are its rows
+   here, transposed, its second A's. */
+static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
+{
+    const int type = plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const int32_t transposed = DML__LT_OP_T;
+    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
+    const uint64_t workspace = DML__LT_WORKSPACE;
+    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n, k = (uint64_t)plan->k;
+    void *preference = NULL;
+    dml__lt_found found;
+    int count = 0;
+    memset(&found, 0, sizeof found);
+    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, DML__LT_COMPUTE_32F, DML__LT_R_32F) == 0 &&
+              lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
+                                                 sizeof transposed) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->a, type, k, n, plan->k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->b, type, k, m, plan->k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
+              lt->cublasLtMatmulPreferenceCreate(&preference) == 0;
+#define DML__LT_PREFER(attribute, value)                                                                     \
+    ok = ok && lt->cublasLtMatmulPreferenceSetAttribute(preference, attribute, &(value), sizeof(value)) == 0
+    DML__LT_PREFER(DML__LT_PREFERENCE_WORKSPACE, workspace);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_A, packed);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_B, packed);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_C, aligned);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_D, aligned);
+#undef DML__LT_PREFER
+    ok = ok &&
+         lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, plan->desc, plan->a, plan->b, plan->c, plan->c,
+                                            preference, 1, &found, &count) == 0 &&
+         count == 1 && found.state == 0;
+    if (preference) (void)lt->cublasLtMatmulPreferenceDestroy(preference);
+    plan->algorithm = found.algorithm;
+    plan->refused = !ok;
+    return ok;
+}
+
+static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_product *p)
+{
+    int aligned = 256; /* the largest power of two up to 256 that C's address is a multiple of */
+    while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
+    for (int i = 0; i < DML__LT_PLANS; i++) {
+        dml__lt_plan *plan = &lt->plan[i];
+        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->k == p->k &&
+            plan->ldc == p->ldc && plan->aligned == aligned)
+            return plan;
+    }
+    dml__lt_plan *plan = &lt->plan[lt->next];
+    lt->next = (lt->next + 1) % DML__LT_PLANS;
+    dml__lt_forget(lt, plan);
+    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->k = p->k;
+    plan->ldc = p->ldc, plan->aligned = aligned;
+    (void)dml__lt_make(lt, plan);
+    return plan;
+}
+
+/* `workspace`: DML__LT_WORKSPACE bytes of the device, for this stream. cudaErrorNotSupported: it has no way
+   for this product, and nothing was queued. */
+static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *workspace,
+                                      const dml__tensor_product *p)
+{
+    if (!lt->handle) return cudaErrorNotSupported;
+    dml__lt_plan *plan = dml__lt_plan_of(lt, p);
+    if (plan->refused) return cudaErrorNotSupported;
+    const int status =
+        lt->cublasLtMatmul(lt->handle, plan->desc, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
+                           plan->c, p->c, plan->c, &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
+    if (status == 0) return cudaSuccess;
+    const cudaError_t error = cudaGetLastError(); /* of a device that is lost, perhaps */
+    plan->refused = error == cudaSuccess;
+    return error == cudaSuccess ? cudaErrorNotSupported : error;
+}
+
+#endif
+
+/* ---- gpu/tensor_mma.cuh ---- */
+
+/* tensor_mma.cuh: products of 16-bit factors by the instructions of a warp (mma.sync), for sm_80 and later.
+
+   A group of four warps makes a tile of C (128, 128), each warp (64, 64) of it in registers. Tiles of 32 ks
+   of A and B are copied into a ring of three stages by cp.async, two ahead of the one that is multiplied; a
+   row of 64 bytes is four chunks of 16, and two rows make a line of all banks, in which a chunk lies at its
+   number xor half the row's: so eight rows of the same chunk, which ldmatrix reads, are in different banks.
+ */
+#ifndef DML_GPU_TENSOR_MMA_CUH
+#define DML_GPU_TENSOR_MMA_CUH
+
+enum {
+    DML__MMA_ITEMS = 128,
+    DML__MMA_SIZE = 128, /* rows and columns of a tile */
+    DML__MMA_K = 32,
+    DML__MMA_STAGES = 3,
+    DML__MMA_BYTES = DML__MMA_SIZE * DML__MMA_K * 2, /* of a factor's tile */
+    DML__MMA_BAND = 16
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+/* Where chunk `chunk` of a row lies in a tile, in bytes. */
+static __device__ __forceinline__ uint32_t dml__mma_at(int row, int chunk)
+{
+    return (uint32_t)(row * 64 + (chunk ^ row / 2 % 4) * 16);
+}
+
+static __device__ __forceinline__ void dml__mma_copy(uint32_t to, const uint16_t *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* Four 8 x 8 matrices, of which each thread names a row. */
+static __device__ __forceinline__ void dml__mma_load(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* d (16, 8) += a (16, 16) b (8, 16)^T. */
+template <int type>
+static __device__ __forceinline__ void dml__mma_multiply(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                                         uint32_t b1)
+{
+    if (type == DML__TENSOR_BF16)
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                     "{%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Brings a tile of 128 rows from `from` on, k between them: a thread every 32nd row's same chunk. */
+static __device__ __forceinline__ void dml__mma_fetch(uint32_t to, const uint16_t *from, int k)
+{
+    const int row = (int)threadIdx.x / 4, chunk = (int)threadIdx.x % 4;
+    from += (size_t)row * (size_t)k + 8 * chunk;
+#pragma unroll
+    for (int i = 0; i < DML__MMA_SIZE / 32; i++)
+        dml__mma_copy(to + dml__mma_at(row + 32 * i, chunk), from + (size_t)(32 * i) * (size_t)k);
+}
+
+#endif
+
+template <int type>
+static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
+    dml__tensor_mma_kernel(const dml__tensor_product p)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    __shared__ __align__(128) char memory[DML__MMA_STAGES * 2 * DML__MMA_BYTES];
+    const uint32_t stages = dml__tensor_shared(memory);
+    const int rows = (p.m + DML__MMA_SIZE - 1) / DML__MMA_SIZE,
+              columns = (p.n + DML__MMA_SIZE - 1) / DML__MMA_SIZE;
+    const dml__tensor_place place = dml__tensor_place_of((int)blockIdx.x, rows, columns, DML__MMA_BAND);
+    const int row0 = place.row * DML__MMA_SIZE, column0 = place.column * DML__MMA_SIZE;
+    const int steps = p.k / DML__MMA_K; /* at least two */
+    const uint16_t *a = p.a + (size_t)row0 * (size_t)p.k, *b = p.b + (size_t)column0 * (size_t)p.k;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int top = warp / 2 * 64, left = warp % 2 * 64;
+    float sum[4][32]; /* of 16 rows each, 8 columns four by four */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 32; j++) sum[i][j] = 0.0f;
+    }
+#pragma unroll
+    for (int stage = 0; stage < DML__MMA_STAGES - 1; stage++) {
+        const uint32_t to = stages + (uint32_t)(stage * 2 * DML__MMA_BYTES);
+        dml__mma_fetch(to, a + stage * DML__MMA_K, p.k);
+        dml__mma_fetch(to + DML__MMA_BYTES, b + stage * DML__MMA_K, p.k);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    int stage = 0, ahead = DML__MMA_STAGES - 1;
+    for (int step = 0; step < steps; step++) {
+        const uint32_t at = stages + (uint32_t)(stage * 2 * DML__MMA_BYTES);
+        asm volatile("cp.async.wait_group %0;" ::"n"(DML__MMA_STAGES - 2) : "memory");
+        __syncthreads(); /* all have this stage's copies, and have read the one that is filled next */
+        if (step + DML__MMA_STAGES - 1 < steps) {
+            const uint32_t to = stages + (uint32_t)(ahead * 2 * DML__MMA_BYTES);
+            dml__mma_fetch(to, a + (step + DML__MMA_STAGES - 1) * DML__MMA_K, p.k);
+            dml__mma_fetch(to + DML__MMA_BYTES, b + (step + DML__MMA_STAGES - 1) * DML__MMA_K, p.k);
+        }
+        asm volatile("cp.async.commit_group;" ::
+                         : "memory"); /* an empty one too, so that the count stays right */
+#pragma unroll
+        for (int kk = 0; kk < DML__MMA_K / 16; kk++) {
+            uint32_t own_a[4][4], own_b[4][4];
+#pragma unroll
+            for (int i = 0; i < 4;
+                 i++) /* 16 rows: its upper and lower 8 of the first 8 ks, then of the others */
+                dml__mma_load(own_a[i], at + dml__mma_at(top + 16 * i + lane % 16, 2 * kk + lane / 16));
+#pragma unroll
+            for (int j = 0; j < 4; j++) /* 16 columns: both 8 ks of the first 8, then of the others */
+                dml__mma_load(own_b[j], at + DML__MMA_BYTES +
+                                            dml__mma_at(left + 16 * j + lane / 16 * 8 + lane % 8,
+                                                        2 * kk + lane / 8 % 2));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    dml__mma_multiply<type>(&sum[i][4 * j], own_a[i], own_b[j / 2][j % 2 * 2],
+                                            own_b[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+        if (++stage == DML__MMA_STAGES) stage = 0;
+        if (++ahead == DML__MMA_STAGES) ahead = 0;
+    }
+    const int column = column0 + left + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = row0 + top + 16 * i + lane / 4;
+        float *c = p.c + (size_t)row * (size_t)p.ldc + column;
+        if (row < p.m) dml__tensor_put<8>(sum[i], 0, c, p.n - column, p);
+        if (row + 8 < p.m) dml__tensor_put<8>(sum[i], 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+    }
+#else
+    (void)p;
+#endif
+}
+
+static inline const void *dml__mma_kernel_of(int type)
+{
+    return type == DML__TENSOR_F16 ? (const void *)dml__tensor_mma_kernel<DML__TENSOR_F16>
+                                   : (const void *)dml__tensor_mma_kernel<DML__TENSOR_BF16>;
+}
+
+/* Whether the current device can. */
+static inline bool dml__mma_has(int major)
+{
+    return major >= 8 && dml__tensor_has_body(dml__mma_kernel_of(DML__TENSOR_BF16)) &&
+           dml__tensor_has_body(dml__mma_kernel_of(DML__TENSOR_F16));
+}
+
+static inline cudaError_t dml__mma_run(cudaStream_t stream, const dml__tensor_product *product)
+{
+    dml__tensor_product p = *product;
+    const int64_t tiles = (((int64_t)p.m + DML__MMA_SIZE - 1) / DML__MMA_SIZE) *
+                          (((int64_t)p.n + DML__MMA_SIZE - 1) / DML__MMA_SIZE);
+    if (tiles > INT32_MAX) return cudaErrorInvalidValue;
+    void *arguments[] = { &p };
+    return cudaLaunchKernel(dml__mma_kernel_of(p.type), dim3((unsigned)tiles), dim3(DML__MMA_ITEMS),
+                            arguments, 0, stream);
+}
+
+#endif
+
+/* ---- gpu/tensor_pack.cuh ---- */
+
+/* tensor_pack.cuh: copies of f32 matrices in 16 bits, laid out for tensor cores (gpu/tensor_common.cuh). */
+#ifndef DML_GPU_TENSOR_PACK_CUH
+#define DML_GPU_TENSOR_PACK_CUH
+
+enum { DML__TENSOR_PACK_ITEMS = 256 };
+
+/* Two floats rounded to nearest, ties to even; `first` is the one at the lower address. */
+template <int type> static __device__ __forceinline__ uint32_t dml__tensor_narrow(float first, float second)
+{
+    uint32_t both = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if (type == DML__TENSOR_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+#else
+    (void)first, (void)second;
+#endif
+    return both;
+}
+
+/* Four floats from p on, of which `left` are there; zeros for the others. Four: p is a multiple of 16 bytes.
+ */
+static __device__ __forceinline__ float4 dml__tensor_read(const float *p, int left, bool four)
+{
+    if (four && left >= 4) return *(const float4 *)p;
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (left > 0) x.x = p[0];
+    if (left > 1) x.y = p[1];
+    if (left > 2) x.z = p[2];
+    if (left > 3) x.w = p[3];
+    return x;
+}
+
+/* y (rows padded, k padded) = x (rows, k) with steps ldx between rows. A group copies 128 rows of 64: 8
+   threads read the 256 bytes of a row and write 128. */
+template <int type>
+static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
+    dml__tensor_pack_rows(const float *__restrict__ x, int rows, int k, int ldx, int four,
+                          uint16_t *__restrict__ y, int ldy)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    enum { STEPS = 4, STEP = DML__TENSOR_PACK_ITEMS / 8 }; /* rows a thread copies, and between them */
+    const int across = ldy / DML__TENSOR_K;
+    const int column = (int)(blockIdx.x % (unsigned)across) * DML__TENSOR_K + (int)threadIdx.x % 8 * 8;
+    const int row = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS + (int)threadIdx.x / 8;
+    float4 low[STEPS], high[STEPS];
+    const float *from = x + (size_t)row * (size_t)ldx + column;
+    if (four && row - (int)threadIdx.x / 8 + DML__TENSOR_ROWS <= rows &&
+        column - (int)threadIdx.x % 8 * 8 + DML__TENSOR_K <= k) { /* all of it: no branch between the loads */
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            low[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx);
+            high[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx + 4);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int left = row + i * STEP < rows ? k - column : 0;
+            low[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx, left, four);
+            high[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx + 4, left - 4, four);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        uint4 out;
+        out.x = dml__tensor_narrow<type>(low[i].x, low[i].y);
+        out.y = dml__tensor_narrow<type>(low[i].z, low[i].w);
+        out.z = dml__tensor_narrow<type>(high[i].x, high[i].y);
+        out.w = dml__tensor_narrow<type>(high[i].z, high[i].w);
+        *(uint4 *)(y + (size_t)(row + i * STEP) * (size_t)ldy + column) = out;
+    }
+#else
+    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)ldy;
+#endif
+}
+
+/* y (rows padded, k padded) = x^T of x (k, rows) with steps ldx between ks. A group transposes 64 ks of 128
+   rows through shared memory, as 128 rows of 32 words, each two neighbours in k. A warp reads four pairs of
+   ks of 32 rows, a thread four rows of one pair; the eight chunks of four words of a row lie in an order of
+   its own, so that neither the stores of a warp, a word for each of 8 rows apart and 4 pairs, nor its loads,
+   a chunk each, meet in a bank. */
+template <int type>
+static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
+    dml__tensor_pack_columns(const float *__restrict__ x, int rows, int k, int ldx, int four,
+                             uint16_t *__restrict__ y, int ldy)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    __shared__ uint4 chunks[DML__TENSOR_ROWS * 8];
+    uint32_t *words = (uint32_t *)chunks;
+    const int across = ldy / DML__TENSOR_K, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int column0 = (int)(blockIdx.x % (unsigned)across) * DML__TENSOR_K;
+    const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
+    const int pair = 4 * warp + lane / 8, at = column0 + 2 * pair;
+    float4 even[4], odd[4];
+    const float *from = x + (size_t)at * (size_t)ldx + row0 + lane % 8 * 4;
+    if (four && row0 + DML__TENSOR_ROWS <= rows && column0 + DML__TENSOR_K <= k) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            even[i] = *(const float4 *)(from + 32 * i);
+            odd[i] = *(const float4 *)(from + 32 * i + ldx);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int left = rows - (row0 + 32 * i + lane % 8 * 4);
+            even[i] = dml__tensor_read(from + 32 * i, at < k ? left : 0, four);
+            odd[i] = dml__tensor_read(from + 32 * i + ldx, at + 1 < k ? left : 0, four);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = 32 * i + lane % 8 * 4; /* row / 4 % 8 is lane % 8 for all four */
+        uint32_t *to = words + row * 32 + (warp ^ lane % 8) * 4 + lane / 8;
+        to[0] = dml__tensor_narrow<type>(even[i].x, odd[i].x);
+        to[32] = dml__tensor_narrow<type>(even[i].y, odd[i].y);
+        to[64] = dml__tensor_narrow<type>(even[i].z, odd[i].z);
+        to[96] = dml__tensor_narrow<type>(even[i].w, odd[i].w);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = (int)threadIdx.x / 8 + 32 * i, chunk = (int)threadIdx.x % 8;
+        *(uint4 *)(y + (size_t)(row0 + row) * (size_t)ldy + column0 + 8 * chunk) =
+            chunks[row * 8 + (chunk ^ row / 4 % 8)];
+    }
+#else
+    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)ldy;
+#endif
+}
+
+/* y (rows padded, k padded) = op(x): x (rows, k), or (k, rows) where it is transposed, ldx between its rows.
+ */
+static inline cudaError_t dml__tensor_pack(cudaStream_t stream, int type, const float *x, int rows, int k,
+                                           int ldx, bool transposed, uint16_t *y)
+{
+    const int ldy = dml__tensor_padded(k, DML__TENSOR_K);
+    const int four = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
+    const size_t groups = (size_t)(dml__tensor_padded(rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
+                          (size_t)(ldy / DML__TENSOR_K);
+    if (groups > INT32_MAX) return cudaErrorInvalidValue;
+    const unsigned grid = (unsigned)groups;
+    if (type == DML__TENSOR_BF16 && transposed)
+        dml__tensor_pack_columns<DML__TENSOR_BF16>
+            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
+    else if (type == DML__TENSOR_BF16)
+        dml__tensor_pack_rows<DML__TENSOR_BF16>
+            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
+    else if (transposed)
+        dml__tensor_pack_columns<DML__TENSOR_F16>
+            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
+    else
+        dml__tensor_pack_rows<DML__TENSOR_F16>
+            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
+    return cudaGetLastError();
+}
+
+#endif
+
+/* ---- gpu/tensor_wgmma.cuh ---- */
+
+/* tensor_wgmma.cuh: products of 16-bit factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
+   Warpgroup Level Matrix Instructions"), for sm_90a alone.
+
+   A group is a producer and two consumers, of four warps each. One thread of the producer has the copy engine
+   bring tiles of A (128 rows, 64 ks) and of B (`columns` rows, 64 ks) into a ring of stages; a consumer
+   multiplies 64 of the rows of A by all of B's and keeps the (64, columns) sums in its registers, of which
+   the producer gives it its own. Each stage has two barriers: `full`, which the engine completes when all
+   bytes are there, and `empty`, where each consumer warp says that it has read them. Groups stay and take one
+   tile of C after the other, so that the next tile's first stages are on their way while C is written.
+
+   Where `cluster` is 2, two groups on neighbouring processors take tiles below each other: each loads its own
+   A and half of their B, which the engine writes into the shared memory of both. A stage is empty then when
+   the consumers of both groups have read it. */
+#ifndef DML_GPU_TENSOR_WGMMA_CUH
+#define DML_GPU_TENSOR_WGMMA_CUH
+
+#if CUDART_VERSION >= 12000
+#include <cuda.h> /* types alone: nothing of the driver is linked */
+
+enum {
+    DML__WGMMA_ITEMS = 384,                      /* the producer and two consumers */
+    DML__WGMMA_ROWS = 128,                       /* of a tile */
+    DML__WGMMA_K = 64,                           /* 128 bytes, the widest swizzle */
+    DML__WGMMA_MEMORY = 196608,                  /* bytes of all stages together */
+    DML__WGMMA_SHARED = DML__WGMMA_MEMORY + 1024 /* what a swizzle is aligned to */
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* Waits until the barrier's phase of this parity has ended. A fresh barrier's phase "before" has. Where
+   DML__TENSOR_SPIN is defined, waiting for more clocks than that is an error of the kernel. */
+static __device__ __forceinline__ uint32_t dml__wgmma_try(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred done;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n}\n"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+static __device__ __forceinline__ void dml__wgmma_wait(uint32_t barrier, uint32_t parity)
+{
+#ifdef DML__TENSOR_SPIN
+    if (dml__wgmma_try(barrier, parity)) return;
+    const long long begin = clock64();
+    while (!dml__wgmma_try(barrier, parity))
+        if (clock64() - begin > (long long)(DML__TENSOR_SPIN)) __trap();
+#else
+    while (!dml__wgmma_try(barrier, parity)) {
+    }
+#endif
+}
+
+static __device__ __forceinline__ void dml__wgmma_barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/* The producer's arrival, and how many bytes are to come in this phase. */
+static __device__ __forceinline__ void dml__wgmma_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Arrives at the barrier at this place in a group of the cluster. What is read was read by the tensor cores,
+   for which has been waited, so nothing has to be fenced for the cluster: that would take long. */
+static __device__ __forceinline__ void dml__wgmma_arrive(uint32_t barrier, int group)
+{
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
+                 "r"(group)
+                 : "memory");
+}
+
+/* A box of the map, from element `k` of row `row` on, into shared memory of this group, or of both. */
+static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int k, int row,
+                                                       uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(k), "r"(row), "r"(barrier)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int k,
+                                                            int row, uint32_t barrier)
+{
+    const uint16_t groups = 3;
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(k), "r"(row), "r"(barrier), "h"(groups)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void dml__wgmma_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* A tile in shared memory, rows of 128 swizzled bytes: its address in units of 16 bytes, 1024 bytes from each
+   8 rows to the next, the 128-byte swizzle; 16 ks further are 2 units on. */
+static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
+{
+    return (uint64_t)((address & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+#define DML__WGMMA_8(d, i)                                                                                   \
+    "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),  \
+        "+f"((d)[i + 6]), "+f"((d)[i + 7])
+#define DML__WGMMA_32(d, i)                                                                                  \
+    DML__WGMMA_8(d, i), DML__WGMMA_8(d, i + 8), DML__WGMMA_8(d, i + 16), DML__WGMMA_8(d, i + 24)
+
+#define DML__WGMMA_128_COLUMNS(types)                                                                        \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                          \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                   \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "          \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "          \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"            \
+                 "}, %64, %65, adds, 1, 1, 0, 0;\n}\n"                                                       \
+                 : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32)                                                 \
+                 : "l"(a), "l"(b), "r"(adds))
+#define DML__WGMMA_256_COLUMNS(types)                                                                        \
+    asm volatile(                                                                                            \
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                                  \
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                            \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                             \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                   \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                   \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                   \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "       \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"     \
+        "}, %128, %129, adds, 1, 1, 0, 0;\n}\n"                                                              \
+        : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32), DML__WGMMA_32(d, 64), DML__WGMMA_32(d, 96)              \
+        : "l"(a), "l"(b), "r"(adds))
+
+/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 ks. */
+template <int type>
+static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds)
+{
+    if (type == DML__TENSOR_BF16)
+        DML__WGMMA_128_COLUMNS("bf16.bf16");
+    else
+        DML__WGMMA_128_COLUMNS("f16.f16");
+}
+
+template <int type>
+static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[128], uint64_t a, uint64_t b, int adds)
+{
+    if (type == DML__TENSOR_BF16)
+        DML__WGMMA_256_COLUMNS("bf16.bf16");
+    else
+        DML__WGMMA_256_COLUMNS("f16.f16");
+}
+
+template <int count> static __device__ __forceinline__ void dml__wgmma_keep(float (&d)[count])
+{
+#pragma unroll
+    for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#endif
+
+/* Tiles of C in the order that the groups of a cluster take them: `cluster` below each other each time. */
+template <int type, int columns, int cluster>
+static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
+    dml__tensor_wgmma_kernel(const __grid_constant__ CUtensorMap a_map,
+                             const __grid_constant__ CUtensorMap b_map, const dml__tensor_product p)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    enum {
+        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_K * 2,
+        B_BYTES = columns * DML__WGMMA_K * 2,
+        BYTES = A_BYTES + B_BYTES,
+        STAGES = DML__WGMMA_MEMORY / BYTES,
+        BAND = 16 / cluster
+    };
+    extern __shared__ char dml__wgmma_memory[];
+    __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
+    const uint32_t stages = (dml__tensor_shared(dml__wgmma_memory) + 1023u) & ~1023u;
+    const uint32_t full = dml__tensor_shared(full_barriers), empty = dml__tensor_shared(empty_barriers);
+    const int team = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = (int)threadIdx.x % 32;
+    const int rank = cluster > 1 ? (int)blockIdx.x % cluster : 0;
+    const int rows = (p.m + DML__WGMMA_ROWS * cluster - 1) / (DML__WGMMA_ROWS * cluster);
+    const int across = (p.n + columns - 1) / columns, steps = p.k / DML__WGMMA_K;
+    const int tiles = rows * across, clusters = (int)gridDim.x / cluster;
+    int stage = 0;
+    uint32_t phase = 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            dml__wgmma_barrier_init(full + 8 * i, 1);
+            dml__wgmma_barrier_init(empty + 8 * i, 8 * cluster);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+    }
+    __syncthreads();
+    if (cluster > 1) dml__wgmma_cluster_sync();
+    if (team == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) {
+            for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
+                const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
+                const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS;
+                const int column = place.column * columns + rank * (columns / cluster);
+                for (int step = 0; step < steps; step++) {
+                    const uint32_t to = stages + (uint32_t)(stage * BYTES),
+                                   ready = full + 8u * (uint32_t)stage;
+                    dml__wgmma_wait(empty + 8u * (uint32_t)stage, phase ^ 1u);
+                    dml__wgmma_expect(ready, BYTES);
+                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_K, row, ready);
+                    if (cluster > 1)
+                        dml__wgmma_load_both(to + A_BYTES + (uint32_t)(rank * (B_BYTES / cluster)), &b_map,
+                                             step * DML__WGMMA_K, column, ready);
+                    else
+                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_K, column, ready);
+                    if (++stage == STAGES) stage = 0, phase ^= 1u;
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const int top = (team - 1) * 64; /* this consumer's first row of the tile */
+        float sum[columns / 2];
+#pragma unroll
+        for (int i = 0; i < columns / 2; i++) sum[i] = 0.0f;
+        for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
+            const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
+            int before = 0; /* the stage that the products under way still read */
+            for (int step = 0; step < steps; step++) {
+                const uint32_t at = stages + (uint32_t)(stage * BYTES);
+                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_K * 2));
+                const uint64_t b = dml__wgmma_tile(at + A_BYTES);
+                dml__wgmma_wait(full + 8u * (uint32_t)stage, phase);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                dml__wgmma_multiply<type>(sum, a, b, step);
+                dml__wgmma_multiply<type>(sum, a + 2, b + 2, 1);
+                dml__wgmma_multiply<type>(sum, a + 4, b + 4, 1);
+                dml__wgmma_multiply<type>(sum, a + 6, b + 6, 1);
+                asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::
+                                 : "memory");
+                if (step > 0 && lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
+                before = stage;
+                if (++stage == STAGES) stage = 0, phase ^= 1u;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
+            dml__wgmma_keep(sum);
+            const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS + top +
+                            (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
+            const int column = place.column * columns + 2 * (lane % 4);
+            float *c = p.c + (size_t)row * (size_t)p.ldc + column;
+            if (row < p.m) dml__tensor_put<columns / 8>(sum, 0, c, p.n - column, p);
+            if (row + 8 < p.m)
+                dml__tensor_put<columns / 8>(sum, 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+        }
+    }
+    if (cluster > 1) dml__wgmma_cluster_sync(); /* the other may still write here, or arrive */
+#else
+    (void)a_map, (void)b_map, (void)p;
+#endif
+}
+
+/* ---- on the host ---- */
+
+/* The tiles there are: columns, and groups in a cluster. */
+enum { DML__WGMMA_SHAPES = 4 };
+typedef struct dml__wgmma_shape {
+    int columns, cluster;
+} dml__wgmma_shape;
+
+static inline dml__wgmma_shape dml__wgmma_shape_of(int shape)
+{
+    static const dml__wgmma_shape shapes[DML__WGMMA_SHAPES] = {
+        { 256, 2 }, { 256, 1 }, { 128, 2 }, { 128, 1 }
+    };
+    return shapes[shape];
+}
+
+static inline const void *dml__wgmma_kernel_of(int type, int shape)
+{
+#define DML__WGMMA_KERNELS(type)                                                                             \
+    {                                                                                                        \
+        (const void *)dml__tensor_wgmma_kernel<type, 256, 2>,                                                \
+            (const void *)dml__tensor_wgmma_kernel<type, 256, 1>,                                            \
+            (const void *)dml__tensor_wgmma_kernel<type, 128, 2>,                                            \
+            (const void *)dml__tensor_wgmma_kernel<type, 128, 1>                                             \
+    }
+    static const void *const kernels[2][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
+                                                               DML__WGMMA_KERNELS(DML__TENSOR_F16) };
+#undef DML__WGMMA_KERNELS
+    return kernels[type == DML__TENSOR_F16][shape];
+}
+
+typedef CUresult(CUDAAPI *dml__wgmma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                             const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                             const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+typedef struct dml__wgmma {
+    dml__wgmma_encode encode; /* NULL: there is no such way here */
+    int units;                /* processors of the card */
+} dml__wgmma;
+
+/* For the current device. */
+static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int units)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    wgmma->encode = NULL, wgmma->units = units;
+    if (major != 9 || minor != 0) return;
+    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_F16; type++)
+        for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
+            const void *kernel = dml__wgmma_kernel_of(type, shape);
+            if (!dml__tensor_has_body(kernel)) return;
+            if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     DML__WGMMA_SHARED) != cudaSuccess) {
+                (void)cudaGetLastError();
+                return;
+            }
+        }
+#if CUDART_VERSION >= 12050
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    if (error == cudaSuccess && found == cudaDriverEntryPointSuccess)
+        wgmma->encode = (dml__wgmma_encode)entry;
+}
+
+/* Of a packed factor (rows padded, k), in boxes of `box` rows of 64 ks. */
+static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, int type,
+                                         const uint16_t *factor, int rows, int k, int box)
+{
+    const cuuint64_t sizes[2] = { (cuuint64_t)k, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
+    const cuuint64_t strides[1] = { (cuuint64_t)k * 2 };
+    const cuuint32_t boxes[2] = { DML__WGMMA_K, (cuuint32_t)box }, ones[2] = { 1, 1 };
+    const CUresult result = wgmma->encode(
+        map, type == DML__TENSOR_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+        (void *)factor, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* The shape that is thought to take the least time: rounds of tiles, each as long as it has columns, of which
+   narrow ones take more for each, and tiles of a cluster that have no rows are paid for too. */
+static inline int dml__wgmma_choose(const dml__wgmma *wgmma, int m, int n)
+{
+    int best = 0;
+    double least = 0;
+    for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
+        const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
+        const double rows = (double)(((int64_t)m + 128 * s.cluster - 1) / (128 * s.cluster));
+        const double tiles = rows * (double)(((int64_t)n + s.columns - 1) / s.columns);
+        const double at_once = (double)(wgmma->units / s.cluster);
+        const double rounds = (double)(int64_t)((tiles + at_once - 1) / at_once);
+        const double took = rounds * (s.columns == 256 ? 1.0 : 0.6) * (s.cluster == 2 ? 1.0 : 1.05);
+        if (shape == 0 || took < least) best = shape, least = took;
+    }
+    return best;
+}
+
+static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t stream, int shape,
+                                         const dml__tensor_product *product)
+{
+    const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
+    CUtensorMap a_map, b_map;
+    dml__tensor_product p = *product;
+    if (!wgmma->encode) return cudaErrorNotSupported;
+    const int64_t tiles = (((int64_t)p.m + DML__WGMMA_ROWS * s.cluster - 1) / (DML__WGMMA_ROWS * s.cluster)) *
+                          (((int64_t)p.n + s.columns - 1) / s.columns);
+    if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.type, p.a, p.m, p.k, DML__WGMMA_ROWS);
+    if (error == cudaSuccess)
+        error = dml__wgmma_map(wgmma, &b_map, p.type, p.b, p.n, p.k, s.columns / s.cluster);
+    if (error != cudaSuccess) return error;
+    const int64_t at_once = wgmma->units / s.cluster > 0 ? wgmma->units / s.cluster : 1;
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)((tiles < at_once ? tiles : at_once) * s.cluster));
+    config.blockDim = dim3(DML__WGMMA_ITEMS);
+    config.dynamicSmemBytes = DML__WGMMA_SHARED;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)s.cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.attrs = &attribute, config.numAttrs = s.cluster > 1 ? 1 : 0;
+    void *arguments[] = { &a_map, &b_map, &p };
+    return cudaLaunchKernelExC(&config, dml__wgmma_kernel_of(p.type, shape), arguments);
+}
+
+#endif
+#endif
+
+typedef enum dml__tensor_way {
+    DML__TENSOR_ANY, /* the first of these that there is */
+    DML__TENSOR_LT,
+    DML__TENSOR_WGMMA, /* of the shape that dml__wgmma_choose chooses */
+    DML__TENSOR_MMA,
+    DML__TENSOR_WGMMA_SHAPE /* and on: shape 0, 1, ... of dml__wgmma_shape_of */
+} dml__tensor_way;
+
+typedef struct dml__tensor {
+    int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
+    bool has_mma; /* the least there is: without it there is no packing either */
+#if CUDART_VERSION >= 12000
+    dml__wgmma wgmma;
+#endif
+    dml__lt lt;
+    void *workspace; /* of `bytes`: the copies of A and B */
+    size_t bytes;
+    void *lt_workspace; /* DML__LT_WORKSPACE bytes, from the first use on */
+} dml__tensor;
+
+/* Finds out what the current device can do; it doesn't fail, but there may be nothing. All zero is a closed
+   one. */
+static inline void dml__tensor_open(dml__tensor *tensor)
+{
+    int device = 0, major = 0, minor = 0, units = 0;
+    memset(tensor, 0, sizeof *tensor);
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    if (!known) {
+        (void)cudaGetLastError();
+        return;
+    }
+    tensor->has_mma = dml__mma_has(major);
+    if (!tensor->has_mma) return;
+#if CUDART_VERSION >= 12000
+    dml__wgmma_open(&tensor->wgmma, major, minor, units);
+#else
+    (void)minor;
+#endif
+    dml__lt_open(&tensor->lt);
+}
+
+/* After the stream has finished, the device being current. */
+static inline void dml__tensor_close(dml__tensor *tensor)
+{
+    dml__lt_close(&tensor->lt);
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    if (tensor->lt_workspace) (void)cudaFree(tensor->lt_workspace);
+    (void)cudaGetLastError();
+    memset(tensor, 0, sizeof *tensor);
+}
+
+/* Bytes of a factor's copy. */
+static inline size_t dml__tensor_copy_bytes(int rows, int k)
+{
+    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_padded(k, DML__TENSOR_K) *
+           2;
+}
+
+/* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
+   waited for when it grows, so this is called ahead of a graph's capture. */
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int m, int n, int k)
+{
+    const size_t piece = (size_t)1 << 21;
+    const size_t bytes = dml__tensor_copy_bytes(m, k) + dml__tensor_copy_bytes(n, k);
+    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (tensor->lt.handle && !tensor->lt_workspace) {
+        const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
+        if (error != cudaSuccess) {
+            tensor->lt_workspace = NULL;
+            return error;
+        }
+    }
+    if (bytes <= tensor->bytes) return cudaSuccess;
+    cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) return error;
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    tensor->workspace = NULL, tensor->bytes = 0;
+    const size_t whole = (bytes + piece - 1) / piece * piece;
+    error = cudaMalloc(&tensor->workspace, whole);
+    if (error == cudaSuccess)
+        tensor->bytes = whole;
+    else
+        tensor->workspace = NULL;
+    return error;
+}
+
+/* C = alpha A B^T + beta C of copies that are made. */
+static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
+                                               const dml__tensor_product *p)
+{
+    const int way = tensor->way;
+    cudaError_t error = cudaErrorNotSupported;
+    if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
+        error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
+#if CUDART_VERSION >= 12000
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
+        error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
+    if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
+        error = dml__wgmma_run(&tensor->wgmma, stream, way - DML__TENSOR_WGMMA_SHAPE, p);
+#endif
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_MMA)
+        error = dml__mma_run(stream, p);
+    return error;
+}
+
+/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
+   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16 or
+   DML__TENSOR_F16. cudaErrorNotSupported: there is no way here, and nothing was queued that matters. */
+static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
+                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
+                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    dml__tensor_product p;
+    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (m <= 0 || n <= 0) return cudaSuccess;
+    cudaError_t error = dml__tensor_reserve(tensor, stream, m, n, k);
+    if (error != cudaSuccess) return error;
+    uint16_t *a_copy = (uint16_t *)tensor->workspace;
+    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(m, k) / 2;
+    error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
+    if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
+    if (error != cudaSuccess) return error;
+    p.type = type, p.m = m, p.n = n, p.k = dml__tensor_padded(k, DML__TENSOR_K);
+    p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
+    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
+    p.alpha = alpha, p.beta = beta;
+    return dml__tensor_multiply(tensor, stream, &p);
+}
+
+#endif
+#endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
     cudaEvent_t begin, end;
     int number;
 } dml__cuda_mark;
-
-/* Memory that the card reads while the host goes on: what is written goes through a piece of it, and each
-   piece is filled again when the copy that was made of it has ended. */
-enum { DML__CUDA_PIECES = 8, DML__CUDA_PIECE = 1 << 20 /* bytes */ };
-typedef struct dml__cuda_staging {
-    char *memory; /* (DML__CUDA_PIECES, DML__CUDA_PIECE), pinned; NULL: there is none, and writes wait */
-    bool refused;
-    int made, next;                       /* events that there are; the piece to fill next */
-    cudaEvent_t copied[DML__CUDA_PIECES]; /* after the last copy of each */
-} dml__cuda_staging;
 
 /* An open device. Every call makes it the calling thread's current device, and it stays so. */
 enum { DML__CUDA_MARKS = 256 };
@@ -4479,11 +6088,18 @@ typedef struct dml__cuda {
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
     dml__choice choice;
+    dml__kernel_index index;
+    dml__cuda_queue queue;
+    dml__cuda_record alone; /* what isn't held back, on its way to the stream */
     bool timed;
     int made, marks; /* marks whose events there are, and that are on their way */
     dml__cuda_mark mark[DML__CUDA_MARKS];
     double since; /* when the first of them was made, in seconds of the host's clock */
     dml__cuda_staging staging;
+#ifdef __CUDACC__
+    bool tensor_open; /* from the first product of 16-bit factors on */
+    dml__tensor tensor;
+#endif
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -4630,11 +6246,90 @@ static void dml__cuda_destroy_marks(dml__cuda *state)
     state->made = state->marks = 0;
 }
 
-static void dml__cuda_destroy_staging(dml__cuda_staging *staging)
+/* ---- the queue ---- */
+
+static cudaError_t dml__cuda_send_work(dml__cuda *state, dml__cuda_work *work)
 {
-    for (int i = 0; i < staging->made; i++) (void)cudaEventDestroy(staging->copied[i]);
-    if (staging->memory) (void)cudaFreeHost(staging->memory);
-    staging->memory = NULL, staging->made = 0;
+    char *const *buffer = work->values.buffer;
+    const uint64_t bytes = work->shape.bytes;
+    if (work->shape.kind == DML__CUDA_ZERO) return cudaMemsetAsync(buffer[0], 0, bytes, state->stream);
+    if (work->shape.kind == DML__CUDA_WORD)
+        return dml__cuda_write_pieces(&state->staging, state->stream, buffer[0],
+                                      (const char *)&work->values.arguments.integer[0], bytes);
+    if (work->shape.kind == DML__CUDA_COPY)
+        return cudaMemcpyAsync(buffer[0], buffer[1], bytes, cudaMemcpyDeviceToDevice, state->stream);
+    void *arguments[DML_LAUNCH_BUFFERS + 1];
+    const cudaKernelNodeParams node = dml__cuda_kernel_node(work, arguments);
+    return cudaLaunchKernel(work->shape.kernel, node.gridDim, node.blockDim, arguments, 0, state->stream);
+}
+
+/* By itself. A failure is told of the layer that it was for. */
+static dml_status dml__cuda_send(dml_device *device, dml__cuda_record *record)
+{
+    static const char *const calls[] = { "cudaLaunchKernel", "cudaMemsetAsync", "cudaMemcpyAsync",
+                                         "cudaMemcpyAsync" }; /* in the order of dml__cuda_kind */
+    dml__cuda *state = dml__cuda_of(device);
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, record->what);
+    const cudaError_t error = dml__cuda_mark_ends(device, mark, dml__cuda_send_work(state, &record->work));
+    if (error == cudaSuccess) return DML_OK;
+    const char *node = device->node, *pass = device->pass;
+    device->node = record->node[0] ? record->node : NULL;
+    device->pass = record->pass;
+    const dml_status status = dml__cuda_check(device, error, calls[record->work.shape.kind], record->what);
+    device->node = node;
+    device->pass = pass;
+    return status;
+}
+
+/* Sends what was held back. */
+static dml_status dml__cuda_flush(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const int count = state->queue.count;
+    if (count == 0) return DML_OK;
+    dml_status status = dml__cuda_enter(device);
+    if (status == DML_OK && !dml__cuda_replay(device, &state->queue, state->stream))
+        for (int i = 0; i < count && status == DML_OK; i++)
+            status = dml__cuda_send(device, &state->queue.record[i]);
+    state->queue.count = 0;
+    return status;
+}
+
+/* Before whatever isn't held back. */
+static dml_status dml__cuda_enter_in_order(dml_device *device)
+{
+    const dml_status status = dml__cuda_flush(device);
+    return status == DML_OK ? dml__cuda_enter(device) : status;
+}
+
+static bool dml__cuda_holds_back(const dml__cuda *state)
+{
+    return state->queue.record && !state->timed; /* times are those of single launches */
+}
+
+/* Where to say what comes next, all of it zero but what is given here. */
+static dml__cuda_record *dml__cuda_begin_record(dml_device *device, dml__cuda_kind kind, const char *what)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    dml__cuda_record *record =
+        dml__cuda_holds_back(state) ? &state->queue.record[state->queue.count] : &state->alone;
+    memset(&record->work, 0, sizeof record->work);
+    record->work.shape.kind = (uint32_t)kind;
+    record->what = what;
+    record->pass = device->pass;
+    const size_t length = device->node ? strlen(device->node) : 0, most = sizeof record->node - 1;
+    if (length) memcpy(record->node, device->node, length < most ? length : most);
+    record->node[length < most ? length : most] = '\0';
+    return record;
+}
+
+static dml_status dml__cuda_end_record(dml_device *device, dml__cuda_record *record)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (record != &state->alone)
+        return ++state->queue.count == DML__CUDA_RECORDS ? dml__cuda_flush(device) : DML_OK;
+    const dml_status status = dml__cuda_enter(device);
+    return status == DML_OK ? dml__cuda_send(device, record) : status;
 }
 
 static void dml__cuda_close(dml_device *device)
@@ -4642,11 +6337,16 @@ static void dml__cuda_close(dml_device *device)
     dml__cuda *state = dml__cuda_of(device);
     if (!state) return;
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
+        (void)dml__cuda_flush(device);
         (void)cudaStreamSynchronize(state->stream);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
+#ifdef __CUDACC__
+        if (state->tensor_open) dml__tensor_close(&state->tensor);
+#endif
         (void)cudaStreamDestroy(state->stream);
     }
+    dml__cuda_queue_close(device, &state->queue);
     (void)cudaGetLastError();
     dml_device_release(device, state);
     device->state = NULL;
@@ -4706,7 +6406,10 @@ static dml_status dml__cuda_prepare(dml_device *device)
     if (status != DML_OK) return status;
     status = dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
                              "cudaStreamCreateWithFlags", "");
-    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
+    if (status != DML_OK) return status;
+    dml__fill_kernel_index(&state->index);
+    dml__cuda_queue_open(device, &state->queue);
+    return dml__tune(device, &state->choice, state->name);
 }
 
 static dml_status dml__cuda_open(dml_device *device)
@@ -4741,6 +6444,7 @@ static dml_status dml__cuda_buffer_create(dml_device *device, dml_buffer *buffer
 
 static void dml__cuda_buffer_destroy(dml_device *device, dml_buffer *buffer)
 {
+    if (buffer->handle) (void)dml__cuda_flush(device); /* which may be about it */
     if (buffer->handle && cudaSetDevice(device->index) == cudaSuccess)
         (void)cudaFree(buffer->handle); /* waits for what uses it */
     (void)cudaGetLastError();
@@ -4759,49 +6463,15 @@ static dml_status dml__cuda_wait(dml_device *device, const char *what)
                            "cudaStreamSynchronize", what);
 }
 
-/* Whether there is pinned memory, which the first write asks for. */
-static bool dml__cuda_has_staging(dml__cuda_staging *staging)
+/* A number, such as the scale of the loss, is kept in a record: a step stays one sequence. */
+static dml_status dml__cuda_write_word(dml_device *device, dml_ref to, const void *from)
 {
-    if (staging->memory || staging->refused) return staging->memory != NULL;
-    void *memory = NULL;
-    bool ok = cudaHostAlloc(&memory, (size_t)DML__CUDA_PIECES * DML__CUDA_PIECE, cudaHostAllocDefault) ==
-              cudaSuccess;
-    staging->memory = ok ? (char *)memory : NULL;
-    while (ok && staging->made < DML__CUDA_PIECES) {
-        ok = cudaEventCreateWithFlags(&staging->copied[staging->made], cudaEventDisableTiming) == cudaSuccess;
-        if (ok) staging->made++;
-    }
-    staging->refused = !ok;
-    if (ok) return true;
-    dml__cuda_destroy_staging(staging);
-    (void)cudaGetLastError();
-    return false;
-}
-
-/* Of at most a piece: waits only for the copy that was made of its place before. */
-static cudaError_t dml__cuda_write_piece(dml__cuda *state, char *to, const char *from, size_t bytes)
-{
-    dml__cuda_staging *staging = &state->staging;
-    const cudaEvent_t copied = staging->copied[staging->next];
-    char *piece = staging->memory + (size_t)staging->next * DML__CUDA_PIECE;
-    cudaError_t error = cudaEventSynchronize(copied);
-    if (error != cudaSuccess) return error;
-    memcpy(piece, from, bytes);
-    error = cudaMemcpyAsync(to, piece, bytes, cudaMemcpyHostToDevice, state->stream);
-    if (error == cudaSuccess) error = cudaEventRecord(copied, state->stream);
-    staging->next = (staging->next + 1) % DML__CUDA_PIECES;
-    return error;
-}
-
-static cudaError_t dml__cuda_write_pieces(dml__cuda *state, char *to, const char *from, size_t bytes)
-{
-    cudaError_t error = cudaSuccess;
-    for (size_t done = 0; done < bytes && error == cudaSuccess; done += DML__CUDA_PIECE) {
-        const size_t left = bytes - done;
-        error = dml__cuda_write_piece(state, to + done, from + done,
-                                      left < DML__CUDA_PIECE ? left : (size_t)DML__CUDA_PIECE);
-    }
-    return error;
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_WORD, "write");
+    dml__cuda_work *work = &record->work;
+    work->shape.bytes = work->shape.grid[0] = sizeof work->values.arguments.integer[0];
+    work->values.buffer[0] = dml__cuda_address(to);
+    memcpy(&work->values.arguments.integer[0], from, sizeof work->values.arguments.integer[0]);
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
@@ -4809,12 +6479,16 @@ static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *fr
     dml__cuda *state = dml__cuda_of(device);
     dml_status status = dml__check_ref(device, to, bytes, "write");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
+    if (bytes == sizeof(int32_t) && to.offset % bytes == 0 && state->staging.memory &&
+        dml__cuda_holds_back(state))
+        return dml__cuda_write_word(device, to, from);
+    status = dml__cuda_enter_in_order(device);
     if (status != DML_OK) return status;
     const bool staged = dml__cuda_has_staging(&state->staging);
     dml__cuda_mark *mark = dml__cuda_mark_begins(device, "write");
     const cudaError_t error =
-        staged ? dml__cuda_write_pieces(state, dml__cuda_address(to), (const char *)from, bytes)
+        staged ? dml__cuda_write_pieces(&state->staging, state->stream, dml__cuda_address(to),
+                                        (const char *)from, bytes)
                : cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice, state->stream);
     status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "write");
     return status == DML_OK && !staged ? dml__cuda_wait(device, "write") : status;
@@ -4824,7 +6498,7 @@ static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, siz
 {
     dml_status status = dml__check_ref(device, from, bytes, "read");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
+    status = dml__cuda_enter_in_order(device);
     if (status != DML_OK) return status;
     dml__cuda_mark *mark = dml__cuda_mark_begins(device, "read");
     const cudaError_t error = cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
@@ -4838,23 +6512,22 @@ static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, s
     dml_status status = dml__check_ref(device, from, bytes, "copy from");
     if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "copy");
-    const cudaError_t error = cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
-                                              cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "copy");
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_COPY, "copy");
+    record->work.shape.bytes = bytes;
+    record->work.values.buffer[0] = dml__cuda_address(to);
+    record->work.values.buffer[1] = dml__cuda_address(from);
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
 {
-    dml_status status = dml__check_ref(device, to, bytes, "zero");
+    const dml_status status = dml__check_ref(device, to, bytes, "zero");
     if (status != DML_OK || bytes == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, "zero");
-    const cudaError_t error = cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemsetAsync", "zero");
+    dml__cuda_record *record = dml__cuda_begin_record(device, DML__CUDA_ZERO, "zero");
+    record->work.shape.bytes = bytes;
+    record->work.shape.grid[0] = (to.offset | bytes) % 4 ? 1 : 4;
+    record->work.values.buffer[0] = dml__cuda_address(to);
+    return dml__cuda_end_record(device, record);
 }
 
 /* The grid for groups along x and y: a grid's y is short (65535), so it is cut into z layers of equal height,
@@ -4866,32 +6539,74 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
+#ifdef __CUDACC__
+/* Of fewer multiply-adds a product isn't worth the copies of its factors. */
+enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
+
+/* A launch of gemm with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
+   factors of 32. */
+static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch, dml_status *status)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+    const bool bf16 = device->factors == (int)DML_BF16;
+    if (device->factors == (int)DML_F32 || strcmp(launch->kernel, "gemm") != 0 || of[8] || of[13] > 1 ||
+        (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)
+        return false;
+    *status = dml__cuda_enter_in_order(device);
+    if (*status != DML_OK) return true;
+    if (!state->tensor_open) dml__tensor_open(&state->tensor);
+    state->tensor_open = true;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, bf16 ? "gemm_bf16" : "gemm_f16");
+    const cudaError_t error = dml__cuda_mark_ends(
+        device, mark,
+        dml__tensor_gemm(&state->tensor, state->stream, bf16 ? DML__TENSOR_BF16 : DML__TENSOR_F16, of[0],
+                         of[1], of[2], of[3] != 0, of[4] != 0, launch->real[0],
+                         (const float *)dml__cuda_address(launch->buffer[0]), of[5],
+                         (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
+                         (float *)dml__cuda_address(launch->buffer[2]), of[7]));
+    if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    *status = dml__cuda_check(device, error, "cudaLaunchKernel", "gemm of 16-bit factors");
+    if (*status != DML_OK || (!launch->buffer[3].buffer && launch->real[2] == 0.0f)) return true;
+    dml_launch bias; /* which the other kernels don't add */
+    memset(&bias, 0, sizeof bias);
+    bias.kernel = "bias_add";
+    bias.size[0] = (size_t)of[0] * (size_t)of[1], bias.size[1] = 1;
+    bias.buffer[0] = launch->buffer[3];
+    bias.buffer[1] = launch->buffer[2];
+    bias.integer[0] = of[0], bias.integer[1] = of[1], bias.integer[2] = launch->real[2] != 0.0f;
+    *status = device->backend->launch(device, &bias);
+    return true;
+}
+#endif
+
 static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
-    status = dml__cuda_enter(device);
-    if (status != DML_OK) return status;
-    char *buffers[DML_LAUNCH_BUFFERS];
-    void *arguments[DML_LAUNCH_BUFFERS + 1]; /* the address of each argument */
-    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
-        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
-        arguments[i] = &buffers[i];
-    }
-    arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__kernel_row_at(ready.kernel)->name);
-    const cudaError_t error =
-        cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
-                         dim3((unsigned)ready.items, 1, 1), arguments, 0, state->stream);
-    return dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaLaunchKernel",
-                           launch->kernel);
+#ifdef __CUDACC__
+    if (dml__cuda_launch_tensor(device, launch, &status)) return status;
+#endif
+    dml__cuda_record *record =
+        dml__cuda_begin_record(device, DML__CUDA_RUN, dml__kernel_row_at(ready.kernel)->name);
+    dml__cuda_work *work = &record->work;
+    const dim3 grid = dml__cuda_grid(ready.groups, state->most);
+    work->shape.kernel = dml__cuda_kernel(ready.kernel);
+    work->shape.grid[0] = grid.x, work->shape.grid[1] = grid.y, work->shape.grid[2] = grid.z;
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
+        if (launch->buffer[i].buffer) work->values.buffer[i] = (char *)launch->buffer[i].buffer->handle;
+    work->values.arguments = ready.arguments;
+    return dml__cuda_end_record(device, record);
 }
 
 static dml_status dml__cuda_finish(dml_device *device)
 {
-    dml_status status = dml__cuda_enter(device);
+    dml_status status = dml__cuda_enter_in_order(device);
     if (status == DML_OK) status = dml__cuda_wait(device, "finish");
     if (status == DML_OK) dml__cuda_settle(device);
     return status;
@@ -4912,7 +6627,7 @@ DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
         "cuda",           dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
         dml__cuda_close,  dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
         dml__cuda_read,   dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
-        dml__cuda_finish, dml__cuda_profile
+        dml__cuda_finish, dml__cuda_flush,         dml__cuda_profile
     };
     return &backend;
 }

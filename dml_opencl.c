@@ -56,6 +56,7 @@ typedef struct dml__kernel_arguments {
 /* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
 #define DML__TILE_KERNELS(X, family)                                                                         \
     X(family##_128x128, 128, 128)                                                                            \
+    X(family##_128x64, 64, 128)                                                                              \
     X(family##_64x64, 64, 64)                                                                                \
     X(family##_64x16, 16, 64)                                                                                \
     X(family##_16x64, 64, 16)                                                                                \
@@ -149,13 +150,12 @@ typedef struct dml__kernel_arguments {
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
-/* The others: each has DML__TILE_KERNELS, and one NAME_solo. Behind the name: whether a launch is one
-   product, of whatever its matrices, groups and shares are; only those tiles may be larger than 64. */
+/* The others: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
-    X(gemm, launch->integer[8] == 0)                                                                         \
-    X(conv2d_forward, launch->integer[15] <= 1)                                                              \
-    X(conv2d_backward_input, launch->integer[15] <= 1)                                                       \
-    X(conv2d_backward_weights, launch->integer[15] <= 1 && launch->real[1] <= 1.0f)
+    X(gemm)                                                                                                  \
+    X(conv2d_forward)                                                                                        \
+    X(conv2d_backward_input)                                                                                 \
+    X(conv2d_backward_weights)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -187,6 +187,7 @@ enum {
 /* The shapes of tiles, in the order of DML__TILE_KERNELS. */
 typedef enum dml__tile_shape {
     DML__TILE_128x128,
+    DML__TILE_128x64,
     DML__TILE_64x64,
     DML__TILE_64x16,
     DML__TILE_16x64,
@@ -221,7 +222,8 @@ static inline double dml__tile_cost(const dml__choice *choice, const size_t size
     static const struct {
         size_t rows, columns;
         double cost;
-    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 64, 64, 6 }, { 64, 16, 3 }, { 16, 64, 3 }, { 16, 16, 2 } };
+    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 128, 64, 9 }, { 64, 64, 6 },
+                               { 64, 16, 3 },    { 16, 64, 3 },  { 16, 16, 2 } };
     const size_t groups = ((size[0] + of[shape].columns - 1) / of[shape].columns) *
                           ((size[1] + of[shape].rows - 1) / of[shape].rows);
     const size_t units = choice->units > 0 ? (size_t)choice->units : 1;
@@ -292,31 +294,88 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
+/* What a launch may name: a kernel, or a family, whose first kernel and whose solo one these are; of a kernel
+   that has no family, both are itself. */
+typedef struct dml__kernel_name {
+    const char *name;
+    int kernel, solo;
+    bool tiles; /* then those of the other shapes are behind the first */
+} dml__kernel_name;
+
+#define DML__ONE_MORE(name) +1
+enum { DML__KERNEL_NAMES = DML__KERNEL_COUNT DML__FAMILY_LIST(DML__ONE_MORE) DML__PAIR_LIST(DML__ONE_MORE) };
+#undef DML__ONE_MORE
+
+static inline const dml__kernel_name *dml__kernel_name_at(int i)
+{
+    static const dml__kernel_name names[] = {
+#define DML__KERNEL_NAME(name, covers_x, covers_y) { #name, DML__KERNEL_##name, DML__KERNEL_##name, false },
+        DML__KERNEL_LIST(DML__KERNEL_NAME) DML__SOLO_LIST(DML__KERNEL_NAME)
+#undef DML__KERNEL_NAME
+#define DML__FAMILY_NAME(family)                                                                             \
+    { #family, DML__KERNEL_##family##_128x128, DML__KERNEL_##family##_solo, true },
+            DML__FAMILY_LIST(DML__FAMILY_NAME)
+#undef DML__FAMILY_NAME
+#define DML__PAIR_NAME(pair) { #pair, DML__KERNEL_##pair##_team, DML__KERNEL_##pair##_solo, false },
+                DML__PAIR_LIST(DML__PAIR_NAME)
+#undef DML__PAIR_NAME
+    };
+    return &names[i];
+}
+
+/* The names by their hashes, which a device fills when it opens: hundreds of launches a millisecond can't
+   compare each with a hundred names. */
+enum { DML__KERNEL_PLACES = 512 };
+typedef struct dml__kernel_index {
+    uint16_t place[DML__KERNEL_PLACES]; /* a name's number, from 1 on, at its hash or the next free place */
+} dml__kernel_index;
+
+static inline unsigned dml__kernel_hash(const char *name)
+{
+    unsigned hash = 2166136261u; /* FNV-1a */
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return (hash ^ hash >> 16) % DML__KERNEL_PLACES;
+}
+
+static inline void dml__fill_kernel_index(dml__kernel_index *index)
+{
+    memset(index, 0, sizeof *index);
+    for (int i = 0; i < DML__KERNEL_NAMES; i++) {
+        unsigned at = dml__kernel_hash(dml__kernel_name_at(i)->name);
+        while (index->place[at]) at = (at + 1) % DML__KERNEL_PLACES;
+        index->place[at] = (uint16_t)(i + 1);
+    }
+}
+
+/* Whether a launch of a family of tiles is one product, and not of several matrices or groups: only its tiles
+   may be larger than 64. */
+static inline bool dml__is_one_product(const dml_launch *launch, int family)
+{
+    return family == DML__KERNEL_gemm_128x128 ? launch->integer[8] == 0 : launch->integer[15] <= 1;
+}
+
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const dml_launch *launch, const dml__choice *choice)
+static inline int dml__find_kernel(const dml__kernel_index *index, const dml_launch *launch,
+                                   const dml__choice *choice)
 {
     const char *name = launch->kernel;
-#define DML__FAMILY_KERNEL(family, is_one)                                                                   \
-    if (strcmp(#family, name) == 0)                                                                          \
-        return choice->solo == DML__SOLO_BEST                                                                \
-                   ? DML__KERNEL_##family##_solo                                                             \
-                   : DML__KERNEL_##family##_128x128 + (int)dml__choose_tile(choice, launch->size, is_one);
-    DML__FAMILY_LIST(DML__FAMILY_KERNEL)
-#undef DML__FAMILY_KERNEL
-#define DML__PAIR_KERNEL(pair)                                                                               \
-    if (strcmp(#pair, name) == 0)                                                                            \
-        return choice->solo == DML__SOLO_BEST ? DML__KERNEL_##pair##_solo : DML__KERNEL_##pair##_team;
-    DML__PAIR_LIST(DML__PAIR_KERNEL)
-#undef DML__PAIR_KERNEL
-    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
-        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    unsigned at = dml__kernel_hash(name);
+    for (; index->place[at]; at = (at + 1) % DML__KERNEL_PLACES) {
+        const dml__kernel_name *found = dml__kernel_name_at(index->place[at] - 1);
+        if (strcmp(found->name, name) != 0) continue;
+        if (choice->solo == DML__SOLO_BEST) return found->solo;
+        if (!found->tiles) return found->kernel;
+        return found->kernel +
+               (int)dml__choose_tile(choice, launch->size, dml__is_one_product(launch, found->kernel));
+    }
     return -1;
 }
 
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
-                                             const dml__choice *choice, dml__kernel_launch *out)
+                                             const dml__kernel_index *index, const dml__choice *choice,
+                                             dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch, choice);
+    out->kernel = dml__find_kernel(index, launch, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
     if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
@@ -389,7 +448,7 @@ static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
     const size_t length = strlen(line);
-    return strspn(line, "01234") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+    return strspn(line, "012345") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
            line[length - 1] == '\n';
 }
 
@@ -441,8 +500,8 @@ typedef double (*dml__tune_clock)(void *argument, const char *kernel, int column
 /* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
 static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
 {
-    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
-                                           "gemm_16x16" };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
+                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
     static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
     for (int r = 0; r < DML__TUNE_CLASSES; r++) {
         for (int c = 0; c < DML__TUNE_CLASSES; c++) {
@@ -1127,11 +1186,14 @@ static const char *const dml__opencl_source[] = {
 "#define DML_GPU_TILES_CL\n",
 "\n",
 "#define TILE 64 /* what launches of several products pad each to */\n",
-"#define MOST_K 16\n",
-"#define TILE_K (tile_rows > TILE \? 8 : MOST_K) /* the largest tile needs the registers */\n",
+"/* How many products at a time: the largest tile needs the registers; small ones have little to do between two\n",
+"   barriers. */\n",
+"#define TILE_K_OF(rows, columns) ((columns) > TILE \? 8 : (rows) * (columns) < TILE * TILE \? 32 : 16)\n",
+"#define TILE_K TILE_K_OF(tile_rows, tile_columns)\n",
 "#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */\n",
 "#define SPAN (TILE / 16)\n",
-"#define MOST_SPAN 8 /* of the largest tile */\n",
+"#define MOST_TILE 128 /* the largest; what launches of several shares pad each to */\n",
+"#define MOST_SPAN (MOST_TILE / 16)\n",
 "\n",
 "/* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */\n",
 "#define TILE_PARAMETERS                                                                                      \\\n",
@@ -1148,13 +1210,14 @@ static const char *const dml__opencl_source[] = {
 "#define TILE_KERNEL(name, rows, columns, body)                                                               \\\n",
 "    KERNEL(name##_##rows##x##columns)                                                                        \\\n",
 "    {                                                                                                        \\\n",
-"        LOCAL_QUADS float a_tile[MOST_K * (rows + TILE_PAD)];                                                \\\n",
-"        LOCAL_QUADS float b_tile[MOST_K * (columns + TILE_PAD)];                                             \\\n",
+"        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \\\n",
+"        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \\\n",
 "        body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \\\n",
 "    }\n",
 "#define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)\n",
 "#define TILE_SHAPES(name, body)                                                                              \\\n",
 "    TILE_KERNEL(name, 128, 128, body)                                                                        \\\n",
+"    TILE_KERNEL(name, 128, 64, body)                                                                         \\\n",
 "    TILE_KERNEL(name, 64, 64, body)                                                                          \\\n",
 "    TILE_KERNEL(name, 64, 16, body)                                                                          \\\n",
 "    TILE_KERNEL(name, 16, 64, body)                                                                          \\\n",
@@ -1275,20 +1338,46 @@ static const char *const dml__opencl_source[] = {
 "    return of;\n",
 "}\n",
 "\n",
+"/* A long sum's parts may be those of different groups, each with a C of its own, one after the other: which\n",
+"   of these a group's is, its first column (or row), and its ks [from, to). A whole number of pieces each, so\n",
+"   that it is the same sum in every kernel. */\n",
+"#define SHARE_KS 64\n",
+"typedef struct dml__gpu_share {\n",
+"    int number, column, from, to;\n",
+"} dml__gpu_share;\n",
+"\n",
+"HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)\n",
+"{\n",
+"    const int tiles = (columns + MOST_TILE - 1) / MOST_TILE * (MOST_TILE / tile_columns);\n",
+"    const int ks = ((depth - 1) / shares / SHARE_KS + 1) * SHARE_KS;\n",
+"    dml__gpu_share s;\n",
+"    s.number = tile / tiles;\n",
+"    s.column = tile % tiles * tile_columns;\n",
+"    s.from = s.number < shares && depth / ks >= s.number \? s.number * ks : depth;\n",
+"    s.to = depth - s.from > ks \? s.from + ks : depth;\n",
+"    return s;\n",
+"}\n",
+"\n",
 "/* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,\n",
 "   outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B\n",
-"   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes\n",
-"   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of\n",
-"   several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles of TILE at most. */\n",
+"   hasn't repeats it. Buffers a, b, c, bias (of columns, or NULL), which is added; ints m, n, k, trans_a,\n",
+"   trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes (0: no more), 12: for each three bits, whether A, B and C\n",
+"   have it, 13: of one matrix, in how many shares of k (0 is 1), each with a C of its own; floats alpha, beta,\n",
+"   1 with the relu; size{n, m}, of several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles\n",
+"   of TILE at most; of several shares size{n, shares * (m rounded up to MOST_TILE)}. */\n",
 "HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,\n",
-"                           GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)\n",
+"                           GLOBAL float *c, GLOBAL const float *bias, const dml__kernel_arguments arguments)\n",
 "{\n",
-"    const int m = INT(0), n = INT(1), depth = INT(2);\n",
+"    const int m = INT(0), n = INT(1);\n",
 "    const int trans_a = INT(3), trans_b = INT(4);\n",
 "    const WIDE ldc = INT(7);\n",
 "    const float alpha = REAL(0), beta = REAL(1);\n",
-"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);\n",
-"    const int row0 = at.row, column0 = GROUP_X * tile_columns;\n",
+"    const int shares = INT(13) > 1 \? INT(13) : 1;\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 \? 0 : GROUP_Y, tile_rows, arguments);\n",
+"    dml__gpu_share share = { 0, at.row, 0, INT(2) };\n",
+"    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, tile_rows, m, INT(2), shares);\n",
+"    const int row0 = share.column, column0 = GROUP_X * tile_columns, from = share.from, depth = share.to;\n",
+"    const int is_one = at.matrix < at.matrices && share.number < shares && row0 < m;\n",
 "    /* Of what the item fills: its first k and how many rows are left from its first on, then what it has to\n",
 "       step in memory, in rows and in ks from one element to its next, and in memory from one piece to the\n",
 "       next. */\n",
@@ -1304,21 +1393,21 @@ static const char *const dml__opencl_source[] = {
 "    const WIDE b_step = (WIDE)(b_rows + b_ks) * INT(6), b_piece = (WIDE)TILE_K * (trans_b \? 1 : INT(6));\n",
 "    TILES_BEGIN();\n",
 "    TILES_NEXT();\n",
-"    for (int term = 0; term < at.terms && at.matrix < at.matrices && row0 < m; term++) {\n",
+"    for (int term = 0; term < at.terms && is_one; term++) {\n",
 "        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
 "        GLOBAL const float *a =\n",
 "            first_a + of.a +\n",
-"            (trans_a \? (WIDE)a_k * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + a_k);\n",
+"            (trans_a \? (WIDE)(from + a_k) * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + from + a_k);\n",
 "        GLOBAL const float *b =\n",
 "            first_b + of.b +\n",
-"            (trans_b \? (WIDE)(n - b_left) * INT(6) + b_k : (WIDE)b_k * INT(6) + (n - b_left));\n",
-"        for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {\n",
+"            (trans_b \? (WIDE)(n - b_left) * INT(6) + from + b_k : (WIDE)(from + b_k) * INT(6) + (n - b_left));\n",
+"        for (int k0 = from; k0 < depth + TILE_K; k0 += TILE_K) {\n",
 "            UNROLL for (int j = 0; j < TAKES_ROWS; j++) a_next[j] =\n",
 "                j * a_rows < a_left && k0 + a_k + j * a_ks < depth \? a[j * a_step] : 0.0f;\n",
 "            UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] =\n",
 "                j * b_rows < b_left && k0 + b_k + j * b_ks < depth \? b[j * b_step] : 0.0f;\n",
 "            a += a_piece, b += b_piece;\n",
-"            if (k0) TILES_MULTIPLY();\n",
+"            if (k0 > from) TILES_MULTIPLY();\n",
 "            TILES_FILL_A(trans_a);\n",
 "            TILES_FILL_B(!trans_b);\n",
 "        }\n",
@@ -1328,9 +1417,10 @@ static const char *const dml__opencl_source[] = {
 "        UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)\n",
 "        {\n",
 "            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
-"            if (at.matrix < at.matrices && row < m && column < n) {\n",
-"                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;\n",
-"                *to = dml__with_beta(alpha * sum[i][j], beta, to);\n",
+"            if (is_one && row < m && column < n) {\n",
+"                GLOBAL float *to = c + ((WIDE)(at.matrix + share.number) * m + row) * ldc + column;\n",
+"                const float value = bias \? alpha * sum[i][j] + bias[column] : alpha * sum[i][j];\n",
+"                *to = dml__with_relu(dml__with_beta(value, beta, to), REAL(2) != 0.0f);\n",
 "            }\n",
 "        }\n",
 "    }\n",
@@ -1575,26 +1665,6 @@ static const char *const dml__opencl_source[] = {
 "\n",
 "TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)\n",
 "\n",
-"/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,\n",
-"   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A\n",
-"   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */\n",
-"#define SHARE_PIXELS 64\n",
-"typedef struct dml__gpu_share {\n",
-"    int number, column, from, to; /* column: the first weight */\n",
-"} dml__gpu_share;\n",
-"\n",
-"HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)\n",
-"{\n",
-"    const int tiles = tile_columns > TILE \? tile + 1 : (columns + TILE - 1) / TILE * (TILE / tile_columns);\n",
-"    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;\n",
-"    dml__gpu_share s;\n",
-"    s.number = tile / tiles;\n",
-"    s.column = tile % tiles * tile_columns;\n",
-"    s.from = s.number < shares && depth / pixels >= s.number \? s.number * pixels : depth;\n",
-"    s.to = depth - s.from > pixels \? s.from + pixels : depth;\n",
-"    return s;\n",
-"}\n",
-"\n",
 "/* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,\n",
 "   whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),\n",
 "   beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up\n",
@@ -1786,12 +1856,16 @@ static const char *const dml__opencl_source[] = {
 "{\n",
 "    GLOBAL const float *first_a = BUFFER(0, const float);\n",
 "    GLOBAL const float *first_b = BUFFER(1, const float);\n",
+"    GLOBAL const float *bias = BUFFER(3, const float);\n",
 "    const int m = INT(0), n = INT(1), depth = INT(2);\n",
 "    const int trans_a = INT(3), trans_b = INT(4);\n",
 "    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);\n",
-"    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);\n",
-"    const int row0 = at.row, column0 = GROUP_X * TILE;\n",
-"    if (at.matrix >= at.matrices) return;\n",
+"    const int shares = INT(13) > 1 \? INT(13) : 1;\n",
+"    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 \? 0 : GROUP_Y, TILE, arguments);\n",
+"    dml__gpu_share share = { 0, at.row, 0, depth };\n",
+"    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, TILE, m, depth, shares);\n",
+"    const int row0 = share.column, column0 = GROUP_X * TILE;\n",
+"    if (at.matrix >= at.matrices || share.number >= shares || row0 >= m) return;\n",
 "    SOLO_BEGIN(trans_a, m - row0, n - column0);\n",
 "    for (int term = 0; term < at.terms; term++) {\n",
 "        const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);\n",
@@ -1799,8 +1873,8 @@ static const char *const dml__opencl_source[] = {
 "        GLOBAL const float *b = first_b + of.b;\n",
 "        GLOBAL const float *a_end = a + (trans_a \? (depth - 1) * lda + m : (m - 1) * lda + depth);\n",
 "        GLOBAL const float *b_end = b + (trans_b \? (n - 1) * ldb + depth : (depth - 1) * ldb + n);\n",
-"        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
-"            const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
+"        for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {\n",
+"            const int ks = share.to - k0 < SOLO_K \? share.to - k0 : SOLO_K;\n",
 "            if (trans_a)\n",
 "                for (int k = 0; k < ks; k++)\n",
 "                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);\n",
@@ -1815,8 +1889,8 @@ static const char *const dml__opencl_source[] = {
 "            dml__solo_multiply(piece, ks);\n",
 "        }\n",
 "    }\n",
-"    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),\n",
-"                    REAL(1), 0, 0);\n",
+"    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)(at.matrix + share.number) * m + row0) * ldc + column0,\n",
+"                    ldc, REAL(0), REAL(1), bias \? bias + column0 : 0, REAL(2) != 0.0f);\n",
 "}\n",
 "\n",
 "/* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.\n",
@@ -2008,6 +2082,7 @@ static const char *const dml__opencl_source[] = {
 "    const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;\n",
 "    const dml__solo_start start = dml__solo_patch_start(s, column0);\n",
 "    const WIDE row0 = (WIDE)share.number * s.filters + filter0;\n",
+"    if (column0 >= columns + (db \? 1 : 0)) return; /* of the surplus that shares are padded to */\n",
 "    dml__gpu_place corner =\n",
 "        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(1, s.group_filters - part.first, columns + (db \? 1 : 0) - column0);\n",
@@ -3940,8 +4015,8 @@ static const char *const dml__opencl_source[] = {
 "    LOCAL float largest[TILE];\n",
 "    LOCAL float total[TILE];\n",
 "    LOCAL float factor[TILE];\n",
-"    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];\n",
-"    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
 "    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN];\n",
@@ -4037,8 +4112,8 @@ static const char *const dml__opencl_source[] = {
 "    const int mixed_step = INT(12) == 0 \? INT(7) : INT(12) == 1 \? INT(6) : y_step;\n",
 "    const float scale = REAL(0), beta = REAL(1);\n",
 "    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */\n",
-"    LOCAL_QUADS float a_tile[MOST_K * (TILE + TILE_PAD)];\n",
-"    LOCAL_QUADS float b_tile[MOST_K * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
 "    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN], p[SPAN][SPAN];\n",
@@ -4527,6 +4602,7 @@ typedef struct dml__opencl {
     cl_command_queue queue;
     cl_program program;
     dml__choice choice;
+    dml__kernel_index index;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
     cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
@@ -4919,6 +4995,7 @@ static dml_status dml__opencl_prepare(dml_device *device)
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
     dml__opencl_choose(state);
+    dml__fill_kernel_index(&state->index);
     dml_status status = dml__opencl_build(device);
     if (status == DML_OK) status = dml__opencl_find_kernels(device);
     return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
@@ -5078,7 +5155,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
@@ -5106,13 +5183,20 @@ static dml_status dml__opencl_finish(dml_device *device)
     return dml__opencl_check(device, error, "clFinish", "");
 }
 
+/* What is enqueued may wait in the driver until somebody does. */
+static dml_status dml__opencl_flush(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    return dml__opencl_check(device, state->cl.clFlush_(state->queue), "clFlush", "");
+}
+
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
 {
     static const dml_backend backend = {
         "opencl",           dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
         dml__opencl_close,  dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
         dml__opencl_read,   dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
-        dml__opencl_finish, dml__opencl_profile
+        dml__opencl_finish, dml__opencl_flush,         dml__opencl_profile
     };
     return &backend;
 }

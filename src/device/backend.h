@@ -86,6 +86,7 @@ struct dml_device {
     const dml_backend *backend;
     int index;
     bool host_memory;
+    int factors; /* a dml_dtype: what it may round the factors of products to, for the program that runs */
     void *state; /* the backend's own */
     struct dml_context *context;
     const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */

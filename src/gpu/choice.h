@@ -9,6 +9,7 @@
 /* The shapes of tiles, in the order of DML__TILE_KERNELS. */
 typedef enum dml__tile_shape {
     DML__TILE_128x128,
+    DML__TILE_128x64,
     DML__TILE_64x64,
     DML__TILE_64x16,
     DML__TILE_16x64,
@@ -43,7 +44,8 @@ static inline double dml__tile_cost(const dml__choice *choice, const size_t size
     static const struct {
         size_t rows, columns;
         double cost;
-    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 64, 64, 6 }, { 64, 16, 3 }, { 16, 64, 3 }, { 16, 16, 2 } };
+    } of[DML__TILE_SHAPES] = { { 128, 128, 16 }, { 128, 64, 9 }, { 64, 64, 6 },
+                               { 64, 16, 3 },    { 16, 64, 3 },  { 16, 16, 2 } };
     const size_t groups = ((size[0] + of[shape].columns - 1) / of[shape].columns) *
                           ((size[1] + of[shape].rows - 1) / of[shape].rows);
     const size_t units = choice->units > 0 ? (size_t)choice->units : 1;

@@ -233,26 +233,6 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
 
 TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
 
-/* A weights' gradient is a sum over all pixels of all images, whose parts may be those of different groups,
-   each with a dw of its own, one after the other; which of them a group's is, and its pixels [from, to). A
-   whole number of TILE_Ks and SOLO_Ks each, so that it is the same sum in every kernel. */
-#define SHARE_PIXELS 64
-typedef struct dml__gpu_share {
-    int number, column, from, to; /* column: the first weight */
-} dml__gpu_share;
-
-HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
-{
-    const int tiles = tile_columns > TILE ? tile + 1 : (columns + TILE - 1) / TILE * (TILE / tile_columns);
-    const int pixels = ((depth - 1) / shares / SHARE_PIXELS + 1) * SHARE_PIXELS;
-    dml__gpu_share s;
-    s.number = tile / tiles;
-    s.column = tile % tiles * tile_columns;
-    s.from = s.number < shares && depth / pixels >= s.number ? s.number * pixels : depth;
-    s.to = depth - s.from > pixels ? s.from + pixels : depth;
-    return s;
-}
-
 /* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,
    whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),
    beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up

@@ -3,6 +3,7 @@
 #define DML_GPU_CUDA_HOST_CU
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "device/backend.h"
 #include "gpu/arguments.h"
 #include "gpu/cuda_queue.cuh"
@@ -16,6 +17,9 @@
 #include <string.h>
 
 #include "gpu/kernels.cl"
+#ifdef __CUDACC__
+#include "gpu/tensor.h"
+#endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
@@ -38,6 +42,10 @@ typedef struct dml__cuda {
     dml__cuda_mark mark[DML__CUDA_MARKS];
     double since; /* when the first of them was made, in seconds of the host's clock */
     dml__cuda_staging staging;
+#ifdef __CUDACC__
+    bool tensor_open; /* from the first product of 16-bit factors on */
+    dml__tensor tensor;
+#endif
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -279,6 +287,9 @@ static void dml__cuda_close(dml_device *device)
         (void)cudaStreamSynchronize(state->stream);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
+#ifdef __CUDACC__
+        if (state->tensor_open) dml__tensor_close(&state->tensor);
+#endif
         (void)cudaStreamDestroy(state->stream);
     }
     dml__cuda_queue_close(device, &state->queue);
@@ -474,12 +485,59 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
+#ifdef __CUDACC__
+/* Of fewer multiply-adds a product isn't worth the copies of its factors. */
+enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
+
+/* A launch of gemm with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
+   factors of 32. */
+static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch, dml_status *status)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+    const bool bf16 = device->factors == (int)DML_BF16;
+    if (device->factors == (int)DML_F32 || strcmp(launch->kernel, "gemm") != 0 || of[8] || of[13] > 1 ||
+        (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)
+        return false;
+    *status = dml__cuda_enter_in_order(device);
+    if (*status != DML_OK) return true;
+    if (!state->tensor_open) dml__tensor_open(&state->tensor);
+    state->tensor_open = true;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, bf16 ? "gemm_bf16" : "gemm_f16");
+    const cudaError_t error = dml__cuda_mark_ends(
+        device, mark,
+        dml__tensor_gemm(&state->tensor, state->stream, bf16 ? DML__TENSOR_BF16 : DML__TENSOR_F16, of[0],
+                         of[1], of[2], of[3] != 0, of[4] != 0, launch->real[0],
+                         (const float *)dml__cuda_address(launch->buffer[0]), of[5],
+                         (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
+                         (float *)dml__cuda_address(launch->buffer[2]), of[7]));
+    if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    *status = dml__cuda_check(device, error, "cudaLaunchKernel", "gemm of 16-bit factors");
+    if (*status != DML_OK || (!launch->buffer[3].buffer && launch->real[2] == 0.0f)) return true;
+    dml_launch bias; /* which the other kernels don't add */
+    memset(&bias, 0, sizeof bias);
+    bias.kernel = "bias_add";
+    bias.size[0] = (size_t)of[0] * (size_t)of[1], bias.size[1] = 1;
+    bias.buffer[0] = launch->buffer[3];
+    bias.buffer[1] = launch->buffer[2];
+    bias.integer[0] = of[0], bias.integer[1] = of[1], bias.integer[2] = launch->real[2] != 0.0f;
+    *status = device->backend->launch(device, &bias);
+    return true;
+}
+#endif
+
 static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+#ifdef __CUDACC__
+    if (dml__cuda_launch_tensor(device, launch, &status)) return status;
+#endif
     dml__cuda_record *record =
         dml__cuda_begin_record(device, DML__CUDA_RUN, dml__kernel_row_at(ready.kernel)->name);
     dml__cuda_work *work = &record->work;

@@ -9,6 +9,7 @@
 /* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
 #define DML__TILE_KERNELS(X, family)                                                                         \
     X(family##_128x128, 128, 128)                                                                            \
+    X(family##_128x64, 64, 128)                                                                              \
     X(family##_64x64, 64, 64)                                                                                \
     X(family##_64x16, 16, 64)                                                                                \
     X(family##_16x64, 64, 16)                                                                                \

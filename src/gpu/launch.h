@@ -72,7 +72,8 @@ static inline const dml__kernel_name *dml__kernel_name_at(int i)
 #define DML__KERNEL_NAME(name, covers_x, covers_y) { #name, DML__KERNEL_##name, DML__KERNEL_##name, false },
         DML__KERNEL_LIST(DML__KERNEL_NAME) DML__SOLO_LIST(DML__KERNEL_NAME)
 #undef DML__KERNEL_NAME
-#define DML__FAMILY_NAME(family) { #family, DML__KERNEL_##family##_128x128, DML__KERNEL_##family##_solo, true },
+#define DML__FAMILY_NAME(family)                                                                             \
+    { #family, DML__KERNEL_##family##_128x128, DML__KERNEL_##family##_solo, true },
             DML__FAMILY_LIST(DML__FAMILY_NAME)
 #undef DML__FAMILY_NAME
 #define DML__PAIR_NAME(pair) { #pair, DML__KERNEL_##pair##_team, DML__KERNEL_##pair##_solo, false },
@@ -106,13 +107,11 @@ static inline void dml__fill_kernel_index(dml__kernel_index *index)
     }
 }
 
-/* Whether a launch of a family of tiles is one product, of whatever its matrices, groups and shares are: only
-   those tiles may be larger than 64. */
+/* Whether a launch of a family of tiles is one product, and not of several matrices or groups: only its tiles
+   may be larger than 64. */
 static inline bool dml__is_one_product(const dml_launch *launch, int family)
 {
-    if (family == DML__KERNEL_gemm_128x128) return launch->integer[8] == 0;
-    return launch->integer[15] <= 1 &&
-           (family != DML__KERNEL_conv2d_backward_weights_128x128 || launch->real[1] <= 1.0f);
+    return family == DML__KERNEL_gemm_128x128 ? launch->integer[8] == 0 : launch->integer[15] <= 1;
 }
 
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */

@@ -124,12 +124,16 @@ SOLO_KERNEL(gemm_solo)
 {
     GLOBAL const float *first_a = BUFFER(0, const float);
     GLOBAL const float *first_b = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(3, const float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);
-    const int row0 = at.row, column0 = GROUP_X * TILE;
-    if (at.matrix >= at.matrices) return;
+    const int shares = INT(13) > 1 ? INT(13) : 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 ? 0 : GROUP_Y, TILE, arguments);
+    dml__gpu_share share = { 0, at.row, 0, depth };
+    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, TILE, m, depth, shares);
+    const int row0 = share.column, column0 = GROUP_X * TILE;
+    if (at.matrix >= at.matrices || share.number >= shares || row0 >= m) return;
     SOLO_BEGIN(trans_a, m - row0, n - column0);
     for (int term = 0; term < at.terms; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
@@ -137,8 +141,8 @@ SOLO_KERNEL(gemm_solo)
         GLOBAL const float *b = first_b + of.b;
         GLOBAL const float *a_end = a + (trans_a ? (depth - 1) * lda + m : (m - 1) * lda + depth);
         GLOBAL const float *b_end = b + (trans_b ? (n - 1) * ldb + depth : (depth - 1) * ldb + n);
-        for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
-            const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        for (int k0 = share.from; k0 < share.to; k0 += SOLO_K) {
+            const int ks = share.to - k0 < SOLO_K ? share.to - k0 : SOLO_K;
             if (trans_a)
                 for (int k = 0; k < ks; k++)
                     dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);
@@ -153,8 +157,8 @@ SOLO_KERNEL(gemm_solo)
             dml__solo_multiply(piece, ks);
         }
     }
-    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)at.matrix * m + row0) * ldc + column0, ldc, REAL(0),
-                    REAL(1), 0, 0);
+    dml__solo_write(piece, BUFFER(2, float) + ((WIDE)(at.matrix + share.number) * m + row0) * ldc + column0,
+                    ldc, REAL(0), REAL(1), bias ? bias + column0 : 0, REAL(2) != 0.0f);
 }
 
 /* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
@@ -346,6 +350,7 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     const int column0 = share.column, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     const WIDE row0 = (WIDE)share.number * s.filters + filter0;
+    if (column0 >= columns + (db ? 1 : 0)) return; /* of the surplus that shares are padded to */
     dml__gpu_place corner =
         dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);

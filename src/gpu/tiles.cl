@@ -16,11 +16,14 @@
 #define DML_GPU_TILES_CL
 
 #define TILE 64 /* what launches of several products pad each to */
-#define MOST_K 16
-#define TILE_K (tile_rows > TILE ? 8 : MOST_K) /* the largest tile needs the registers */
+/* How many products at a time: the largest tile needs the registers; small ones have little to do between two
+   barriers. */
+#define TILE_K_OF(rows, columns) ((columns) > TILE ? 8 : (rows) * (columns) < TILE * TILE ? 32 : 16)
+#define TILE_K TILE_K_OF(tile_rows, tile_columns)
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
-#define MOST_SPAN 8 /* of the largest tile */
+#define MOST_TILE 128 /* the largest; what launches of several shares pad each to */
+#define MOST_SPAN (MOST_TILE / 16)
 
 /* Rows and columns of a kernel's tile, constants wherever they are used, and its local memory. */
 #define TILE_PARAMETERS                                                                                      \
@@ -37,13 +40,14 @@
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL_QUADS float a_tile[MOST_K * (rows + TILE_PAD)];                                                \
-        LOCAL_QUADS float b_tile[MOST_K * (columns + TILE_PAD)];                                             \
+        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \
+        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
 #define TILE_SHAPES(name, body)                                                                              \
     TILE_KERNEL(name, 128, 128, body)                                                                        \
+    TILE_KERNEL(name, 128, 64, body)                                                                         \
     TILE_KERNEL(name, 64, 64, body)                                                                          \
     TILE_KERNEL(name, 64, 16, body)                                                                          \
     TILE_KERNEL(name, 16, 64, body)                                                                          \
@@ -164,20 +168,46 @@ HELPER dml__gpu_factors dml__gpu_factors_of(int matrix, int term, const dml__ker
     return of;
 }
 
+/* A long sum's parts may be those of different groups, each with a C of its own, one after the other: which
+   of these a group's is, its first column (or row), and its ks [from, to). A whole number of pieces each, so
+   that it is the same sum in every kernel. */
+#define SHARE_KS 64
+typedef struct dml__gpu_share {
+    int number, column, from, to;
+} dml__gpu_share;
+
+HELPER dml__gpu_share dml__gpu_share_at(int tile, int tile_columns, int columns, int depth, int shares)
+{
+    const int tiles = (columns + MOST_TILE - 1) / MOST_TILE * (MOST_TILE / tile_columns);
+    const int ks = ((depth - 1) / shares / SHARE_KS + 1) * SHARE_KS;
+    dml__gpu_share s;
+    s.number = tile / tiles;
+    s.column = tile % tiles * tile_columns;
+    s.from = s.number < shares && depth / ks >= s.number ? s.number * ks : depth;
+    s.to = depth - s.from > ks ? s.from + ks : depth;
+    return s;
+}
+
 /* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
    outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
-   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
-   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
-   several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles of TILE at most. */
+   hasn't repeats it. Buffers a, b, c, bias (of columns, or NULL), which is added; ints m, n, k, trans_a,
+   trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes (0: no more), 12: for each three bits, whether A, B and C
+   have it, 13: of one matrix, in how many shares of k (0 is 1), each with a C of its own; floats alpha, beta,
+   1 with the relu; size{n, m}, of several matrices of C size{n, matrices * (m rounded up to TILE)}, in tiles
+   of TILE at most; of several shares size{n, shares * (m rounded up to MOST_TILE)}. */
 HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL const float *first_b,
-                           GLOBAL float *c, GLOBAL float *unused, const dml__kernel_arguments arguments)
+                           GLOBAL float *c, GLOBAL const float *bias, const dml__kernel_arguments arguments)
 {
-    const int m = INT(0), n = INT(1), depth = INT(2);
+    const int m = INT(0), n = INT(1);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, tile_rows, arguments);
-    const int row0 = at.row, column0 = GROUP_X * tile_columns;
+    const int shares = INT(13) > 1 ? INT(13) : 1;
+    const dml__gpu_matrix at = dml__gpu_matrix_at(shares > 1 ? 0 : GROUP_Y, tile_rows, arguments);
+    dml__gpu_share share = { 0, at.row, 0, INT(2) };
+    if (shares > 1) share = dml__gpu_share_at(GROUP_Y, tile_rows, m, INT(2), shares);
+    const int row0 = share.column, column0 = GROUP_X * tile_columns, from = share.from, depth = share.to;
+    const int is_one = at.matrix < at.matrices && share.number < shares && row0 < m;
     /* Of what the item fills: its first k and how many rows are left from its first on, then what it has to
        step in memory, in rows and in ks from one element to its next, and in memory from one piece to the
        next. */
@@ -193,21 +223,21 @@ HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL 
     const WIDE b_step = (WIDE)(b_rows + b_ks) * INT(6), b_piece = (WIDE)TILE_K * (trans_b ? 1 : INT(6));
     TILES_BEGIN();
     TILES_NEXT();
-    for (int term = 0; term < at.terms && at.matrix < at.matrices && row0 < m; term++) {
+    for (int term = 0; term < at.terms && is_one; term++) {
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
         GLOBAL const float *a =
             first_a + of.a +
-            (trans_a ? (WIDE)a_k * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + a_k);
+            (trans_a ? (WIDE)(from + a_k) * INT(5) + (m - a_left) : (WIDE)(m - a_left) * INT(5) + from + a_k);
         GLOBAL const float *b =
             first_b + of.b +
-            (trans_b ? (WIDE)(n - b_left) * INT(6) + b_k : (WIDE)b_k * INT(6) + (n - b_left));
-        for (int k0 = 0; k0 < depth + TILE_K; k0 += TILE_K) {
+            (trans_b ? (WIDE)(n - b_left) * INT(6) + from + b_k : (WIDE)(from + b_k) * INT(6) + (n - b_left));
+        for (int k0 = from; k0 < depth + TILE_K; k0 += TILE_K) {
             UNROLL for (int j = 0; j < TAKES_ROWS; j++) a_next[j] =
                 j * a_rows < a_left && k0 + a_k + j * a_ks < depth ? a[j * a_step] : 0.0f;
             UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] =
                 j * b_rows < b_left && k0 + b_k + j * b_ks < depth ? b[j * b_step] : 0.0f;
             a += a_piece, b += b_piece;
-            if (k0) TILES_MULTIPLY();
+            if (k0 > from) TILES_MULTIPLY();
             TILES_FILL_A(trans_a);
             TILES_FILL_B(!trans_b);
         }
@@ -217,9 +247,10 @@ HELPER void dml__gemm_tile(TILE_PARAMETERS, GLOBAL const float *first_a, GLOBAL 
         UNROLL for (int j = 0; j < SPAN_COLUMNS; j++)
         {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (at.matrix < at.matrices && row < m && column < n) {
-                GLOBAL float *to = c + ((WIDE)at.matrix * m + row) * ldc + column;
-                *to = dml__with_beta(alpha * sum[i][j], beta, to);
+            if (is_one && row < m && column < n) {
+                GLOBAL float *to = c + ((WIDE)(at.matrix + share.number) * m + row) * ldc + column;
+                const float value = bias ? alpha * sum[i][j] + bias[column] : alpha * sum[i][j];
+                *to = dml__with_relu(dml__with_beta(value, beta, to), REAL(2) != 0.0f);
             }
         }
     }

@@ -43,7 +43,7 @@ static inline bool dml__tune_is_line(const char *line)
 {
     enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
     const size_t length = strlen(line);
-    return strspn(line, "01234") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+    return strspn(line, "012345") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
            line[length - 1] == '\n';
 }
 
@@ -95,8 +95,8 @@ typedef double (*dml__tune_clock)(void *argument, const char *kernel, int column
 /* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
 static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
 {
-    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
-                                           "gemm_16x16" };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
+                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
     static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
     for (int r = 0; r < DML__TUNE_CLASSES; r++) {
         for (int c = 0; c < DML__TUNE_CLASSES; c++) {

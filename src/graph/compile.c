@@ -249,13 +249,15 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         dml__block_life *value = &blocks[3 * s], *gradient = &blocks[3 * s + 1], *saved = &blocks[3 * s + 2];
         value->first = value->last = node->op == dml__input_op() ? 0 : s;
         gradient->first = gradient->last = end - s;
-        saved->first = s;
-        saved->last = slot->has_gradient ? end - s : s;
+        const bool works_backward = (node->op->needs & DML__WORKS_IN_BACKWARD) != 0;
+        saved->first = works_backward ? end - s : s;
+        saved->last = slot->has_gradient || works_backward ? end - s : s;
         if (node->op == dml__parameter_op()) continue;
         if (node->op == dml__input_op() && program->given) continue;
         if (slot->root == s) value->bytes = dml__value_bytes(program, node);
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
-        if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
+        if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
+            saved->bytes = node->op->saved_bytes(node, program->batch);
 
         const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
         if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;

@@ -144,6 +144,25 @@ DML__LOCAL dml_status dml__submit(dml_device *device, const dml_launch *launch)
     return device->backend->launch(device, launch);
 }
 
+DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
+{
+    const bool leaves = node->op->saved_bytes && !(node->op->needs & DML__WORKS_IN_BACKWARD);
+    return leaves ? node->op->saved_bytes(node, rows) : 0;
+}
+
+DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
+                                      dml_ref to)
+{
+    dml_launch launch = dml__launch("sum_rows", count, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = shares;
+    launch.integer[1] = (int32_t)count;
+    launch.integer[2] = 1;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
                                                   size_t rows, size_t columns)
 {
@@ -153,14 +172,12 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
                      dml__host_gradient(run, node->input[i]));
         return DML_OK;
     }
-    dml_launch launch = dml__launch("sum_rows", columns, 1);
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__gradient(run, node->input[i]);
-    launch.integer[0] = (int32_t)rows;
-    launch.integer[1] = (int32_t)columns;
-    launch.integer[2] = 1;
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    if (rows > INT32_MAX)
+        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
+                               "sum_rows over %zu rows: the kernels count to %d; use smaller batches", rows,
+                               INT32_MAX);
+    return dml__sum_shares(run, dml__gradient(run, node), (int)rows, columns, beta,
+                           dml__gradient(run, node->input[i]));
 }
 
 #endif

@@ -63,6 +63,8 @@ typedef struct dml__run {
 /* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
    host_memory device the op's work goes to dml__chain_of where that gives a chain. */
 #define DML__IS_ELEMENTWISE 0x80000u
+/* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
+#define DML__WORKS_IN_BACKWARD 0x200000u
 
 typedef struct dml__op {
     const char *name;
@@ -73,7 +75,8 @@ typedef struct dml__op {
        there. NULL for an op through which no gradient flows. */
     dml_status (*backward)(const dml__run *run, const dml_node *node);
     unsigned needs;
-    /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. */
+    /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. With
+       DML__WORKS_IN_BACKWARD: that backward works in. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
     bool view;     /* the output is input 0's memory under another shape: nothing runs */
     bool in_place; /* forward may write its output over input 0, backward its gradient over the output's */
@@ -116,6 +119,14 @@ DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
 /* The chain of calls (kernels/formula.h) that the work of the node's op is part of in this half of the run,
    so that it is left there to be done; NULL: it is to be done now. */
 DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node);
+
+/* Bytes that the op's forward leaves for backward, besides its value. */
+DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows);
+
+/* to (count) = the sum of the `shares` arrays that lie from `from` on, one after the other, + beta what is
+   there: on a device with memory of its own. */
+DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
+                                      dml_ref to);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -69,7 +69,7 @@ static dml__cost dml__cost_of(const dml_program *program, int s)
                                          (node->batched ? (size_t)program->batch : 1);
     if (slot->value_at == 3 * s) cost.value = bytes;
     if (bytes && dml__kept_for_backward(program, s)) cost.kept = slot->narrowed ? bytes / 2 : bytes;
-    if (slot->has_gradient && node->op->saved_bytes) cost.kept += node->op->saved_bytes(node, program->batch);
+    if (slot->has_gradient) cost.kept += dml__left_bytes(node, program->batch);
     return cost;
 }
 
@@ -190,7 +190,7 @@ DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
         size_t own, trained;
         if (dml__is_parameter(node)) continue;
         const size_t bytes = node->op->view ? 0 : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype);
-        const size_t saved = node->op->saved_bytes ? node->op->saved_bytes(node, 1) : 0;
+        const size_t saved = dml__left_bytes(node, 1);
         dml__count_own(NULL, node, &own, &trained);
         dml__print_node(&w, node, own, file);
         fprintf(file, "  %14.0f  %12llu  %12llu\n", dml_node_flops(node), (unsigned long long)bytes,

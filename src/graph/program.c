@@ -271,6 +271,13 @@ static dml_status dml__explain_run(const dml__run *run, dml_status status)
                             : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
+/* What products round their factors to from now on. */
+static void dml__round_factors(const dml__run *run, dml_dtype dtype)
+{
+    dml__pool_round_to(run->pool, dtype);
+    run->device->factors = (int)dtype;
+}
+
 static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,
                                void *output)
 {
@@ -278,9 +285,9 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     if (status == DML_OK) status = dml__check_gathered(program->graph, dml__program_error_of(program));
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
-    dml__pool_round_to(run.pool, program->dtype);
+    dml__round_factors(&run, program->dtype);
     status = dml__forward(&run, inputs);
-    dml__pool_round_to(run.pool, DML_F32);
+    dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, dml__flush(run.context, status));
 }
@@ -326,12 +333,12 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
                                          const dml__training *training, float *loss)
 {
     dml__run run = dml__begin_run(program, rows, training);
-    dml__pool_round_to(run.pool, program->dtype);
+    dml__round_factors(&run, program->dtype);
     dml_status status = dml__forward(&run, inputs);
     run.backward = true;
     if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
-    dml__pool_round_to(run.pool, DML_F32);
+    dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }

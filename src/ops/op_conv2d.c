@@ -271,21 +271,6 @@ static size_t dml__conv2d_saved_bytes(const dml_node *node, int rows)
     return (size_t)shares * (dml_shape_count(&node->input[1]->shape) + (size_t)s.filters) * sizeof(float);
 }
 
-/* An input's gradient = what the shares add up to, which lie at `from`, + beta what is there. */
-static dml_status dml__sum_conv_shares(const dml__run *run, const dml_node *node, int input, int shares,
-                                       dml_ref from)
-{
-    const size_t count = dml__count(run, node->input[input]);
-    dml_launch launch = dml__launch("sum_rows", count, 1);
-    launch.buffer[0] = from;
-    launch.buffer[1] = dml__gradient(run, node->input[input]);
-    launch.integer[0] = shares;
-    launch.integer[1] = (int32_t)count;
-    launch.integer[2] = 1;
-    launch.real[0] = dml__beta(run, node, input);
-    return dml__submit(run->device, &launch);
-}
-
 /* On a device with memory of its own, and with the bias' gradient, if that is wanted. */
 static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_node *node,
                                               const dml_conv2d_shape *s, dml_ref x, dml_ref dy, bool bias)
@@ -293,9 +278,9 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     const int shares = node->op->saved_bytes ? dml__conv_shares(s) : 1;
     const size_t count = dml__count(run, node->input[1]);
     const size_t columns = count / (size_t)s->filters + (bias ? 1 : 0);
-    dml_launch launch = dml__conv_launch(s, "conv2d_backward_weights",
-                                         shares == 1 ? columns : (size_t)shares * ((columns + 63) / 64 * 64),
-                                         dml__conv_tiled(s->filters, s->groups));
+    dml_launch launch = dml__conv_launch(
+        s, "conv2d_backward_weights", shares == 1 ? columns : (size_t)shares * ((columns + 127) / 128 * 128),
+        dml__conv_tiled(s->filters, s->groups));
     const dml_ref none = { NULL, 0 };
     dml_ref weights = shares == 1 ? dml__gradient(run, node->input[1]) : dml__saved(run, node), sums = none;
     if (bias && shares == 1) sums = dml__gradient(run, node->input[2]);
@@ -308,8 +293,12 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     launch.real[1] = (float)shares;
     launch.real[2] = bias && shares == 1 ? dml__beta(run, node, 2) : 0.0f;
     dml_status status = dml__submit(run->device, &launch);
-    if (status == DML_OK && shares > 1) status = dml__sum_conv_shares(run, node, 1, shares, weights);
-    if (status == DML_OK && shares > 1 && bias) status = dml__sum_conv_shares(run, node, 2, shares, sums);
+    if (status == DML_OK && shares > 1)
+        status = dml__sum_shares(run, weights, shares, count, dml__beta(run, node, 1),
+                                 dml__gradient(run, node->input[1]));
+    if (status == DML_OK && shares > 1 && bias)
+        status = dml__sum_shares(run, sums, shares, (size_t)s->filters, dml__beta(run, node, 2),
+                                 dml__gradient(run, node->input[2]));
     return status;
 }
 
@@ -389,7 +378,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
                                 dml__conv2d_saved_bytes,
                                 false,
                                 false,
@@ -405,7 +395,8 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
                                 dml__conv2d_saved_bytes,
                                 false,
                                 false,

@@ -76,6 +76,67 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
+/* y (rows, units) = x w^T + bias, and its relu, where the device has memory of its own. */
+static dml_status dml__dense_forward_launch(const dml__run *run, const dml_node *node, int rows)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const int32_t integers[] = { rows, units, in, 0, 1, in, in, units };
+    dml_launch launch = dml__launch("gemm", (size_t)units, (size_t)rows);
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__value(run, node);
+    if (bias) launch.buffer[3] = dml__value(run, bias);
+    launch.real[0] = 1.0f;
+    launch.real[2] = dml__ends_in_relu(run, node) ? 1.0f : 0.0f;
+    return dml__submit(run->device, &launch);
+}
+
+/* Into how many shares of its rows a weights' gradient is cut, so that few weights are enough groups: by its
+   size alone. None has less than 512 of them. */
+static int dml__dense_shares(int rows, int units, int in)
+{
+    const double tiles = (double)(((size_t)units + 127) / 128) * (double)(((size_t)in + 127) / 128);
+    const double most = 512 / tiles < rows / 512.0 ? 512 / tiles : rows / 512.0;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Of a device with memory of its own: the weights' gradient for each share. */
+static size_t dml__dense_saved_bytes(const dml_node *node, int samples)
+{
+    const size_t rows = dml__dense_rows_of(node, samples), weights = dml_shape_count(&node->input[1]->shape);
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    if (dml__node_context(node)->device.host_memory || rows > INT32_MAX) return 0;
+    const int shares = dml__dense_shares((int)rows, units, in);
+    return shares == 1 ? 0 : (size_t)shares * weights * sizeof(float);
+}
+
+/* dw (units, in) = dy^T x + beta dw, where the device has memory of its own. Factors of 16 bits are
+   multiplied whole. */
+static dml_status dml__dense_weights_launch(const dml__run *run, const dml_node *node, int rows)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const int shares = run->device->factors == (int)DML_F32 ? dml__dense_shares(rows, units, in) : 1;
+    const float beta = dml__beta(run, node, 1);
+    const int32_t integers[] = { units, in, rows, 1, 0, units, in, in };
+    dml_launch launch =
+        dml__launch("gemm", (size_t)in,
+                    shares == 1 ? (size_t)units : (size_t)shares * (((size_t)units + 127) / 128 * 128));
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.integer[13] = shares;
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, x);
+    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
+    launch.real[0] = 1.0f;
+    launch.real[1] = shares == 1 ? beta : 0.0f;
+    const dml_status status = dml__submit(run->device, &launch);
+    return status == DML_OK && shares > 1 ? dml__sum_shares(run, dml__saved(run, node), shares,
+                                                            dml__count(run, w), beta, dml__gradient(run, w))
+                                          : status;
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -91,16 +152,7 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
                                dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
                                dml__host_value(run, node), units, &epilogue);
     }
-    status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
-                             dml__value(run, node));
-    if (status != DML_OK || (!bias && !dml__ends_in_relu(run, node))) return status;
-    dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
-    if (bias) launch.buffer[0] = dml__value(run, bias);
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = rows;
-    launch.integer[1] = units;
-    launch.integer[2] = dml__ends_in_relu(run, node);
-    return dml__submit(run->device, &launch);
+    return dml__dense_forward_launch(run, node, rows);
 }
 
 static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *node)
@@ -112,7 +164,9 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
     if (status == DML_OK && dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
         status = dml__dense_gemm(run, false, false, rows, in, units, dml__gradient(run, node),
                                  dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
-    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
+    if (status == DML_OK && dml__wants_gradient(run, node, 1) && !run->device->host_memory)
+        status = dml__dense_weights_launch(run, node, rows);
+    else if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
         status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
@@ -145,8 +199,9 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
+                                dml__dense_saved_bytes,
                                 false,
                                 false,
                                 NULL,

@@ -34,6 +34,36 @@ static void gemm_case(const char *kernel, int m, int n, int k, bool ta, bool tb,
     free(a), free(b), free(c), free(between), free(want);
 }
 
+/* A bias and the relu ride along; and in shares of k, each of which has a C of its own. */
+static void gemm_rides_case(const char *kernel, int m, int n, int k, bool ta, bool tb, int shares)
+{
+    const size_t na = (size_t)(m * k), nb = (size_t)(k * n), nc = (size_t)(m * n);
+    const bool rides = shares == 0;
+    const size_t all = rides ? nc : (size_t)shares * nc;
+    float *a = numbers(na), *b = numbers(nb), *bias = numbers((size_t)n), *c = output(all, 0);
+    double *want = malloc(nc * sizeof *want);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            double sum = rides ? (double)bias[j] : 0;
+            for (int p = 0; p < k; p++)
+                sum += (double)a[ta ? p * m + i : i * k + p] * (double)b[tb ? j * k + p : p * n + j];
+            want[i * n + j] = rides && sum <= 0 ? 0 : sum;
+        }
+    array da = upload(a, na), db = upload(b, nb), dbias = upload(bias, (size_t)n), dc = upload(c, all);
+    dml_launch launch = { .kernel = kernel,
+                          .size = { (size_t)n, (size_t)m },
+                          .buffer = { at(da), at(db), at(dc) },
+                          .integer = { m, n, k, ta, tb, ta ? m : k, tb ? k : n, n },
+                          .real = { 1, 0, rides } };
+    if (rides) launch.buffer[3] = at(dbias);
+    if (!rides) launch.integer[13] = shares, launch.size[1] = (size_t)(shares * ((m + 127) / 128 * 128));
+    launch_ok(launch);
+    download(da, NULL), download(db, NULL), download(dbias, NULL), download(dc, c);
+    for (size_t i = nc; i < all; i++) c[i % nc] += c[i];
+    check(kernel, c, want, nc, 1 + sqrt((double)k));
+    free(a), free(b), free(bias), free(c), free(want);
+}
+
 /* Matrices along four axes: of all, of A and C (B is repeated), of A and B (summed over), and of B and C. */
 static void gemm_of_many(const char *kernel, int m, int n, int k, bool ta, bool tb, float beta)
 {
@@ -77,6 +107,8 @@ static void gemm_cases(const char *kernel)
         gemm_of_many(kernel, 2, 65, 3, false, true, 0.5f);
         gemm_of_many(kernel, 65, 1, 1, true, true, 1);
     }
+    for (int s = 0; s < upto(5); s++)
+        gemm_rides_case(kernel, 1 + 65 * (s % 3), 67 - s, 5 + 70 * s, s & 1, s & 2, s);
     static const int shapes[][3] = { { 1, 1, 1 },   { 65, 67, 17 }, { 65, 70, 67 }, { 3, 130, 16 },
                                      { 64, 64, 0 }, { 33, 5, 47 },  { 129, 2, 20 } };
     for (int s = quick; s < upto(7); s++)

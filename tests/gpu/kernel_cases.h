@@ -54,7 +54,7 @@ static void check(const char *kernel, const float *got, const double *want, size
 /* Whether it has tiles that are only for launches of one product. */
 static bool is_large(const char *kernel)
 {
-    return strstr(kernel, "_128x128") != NULL;
+    return strstr(kernel, "_128x") != NULL;
 }
 
 /* Only devices that are CPUs have the solo kernels. */
@@ -67,6 +67,7 @@ static bool device_has(const char *kernel)
 /* The tests of a family's kernels: in each shape of tiles, and of one item a group. */
 #define TEST_FAMILY(family, cases)                                                                           \
     TEST_OF_FAMILY(family##_128x128, cases)                                                                  \
+    TEST_OF_FAMILY(family##_128x64, cases)                                                                   \
     TEST_OF_FAMILY(family##_64x64, cases)                                                                    \
     TEST_OF_FAMILY(family##_64x16, cases)                                                                    \
     TEST_OF_FAMILY(family##_16x64, cases)                                                                    \

@@ -58,8 +58,8 @@ static void families(void)
 static void tiles_give_the_same_bits(void)
 {
     enum { M = 70, N = 37, K = 45 };
-    static const char *const kernels[] = { "gemm_128x128", "gemm_64x64", "gemm_64x16", "gemm_16x64",
-                                           "gemm_16x16" };
+    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
+                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
     float *a = numbers(M * K), *b = numbers(K * N), *c[DML__TILE_SHAPES];
     for (int i = 0; i < (int)DML__TILE_SHAPES; i++) {
         c[i] = output(M * N, 0);

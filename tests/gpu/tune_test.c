@@ -71,7 +71,7 @@ static void measured_once_and_kept(void)
     CHECK(memcmp(first.tile, second.tile, sizeof first.tile) == 0);
     CHECK_INT(chosen(&second, 200, 4000), DML__TILE_16x64);
     CHECK_INT(chosen(&second, 65, 1), DML__TILE_16x64);
-    CHECK_INT(chosen(&second, 64, 1000), DML__TILE_64x64); /* as the rule says */
+    CHECK_INT(chosen(&second, 64, 1000), DML__TILE_128x64); /* as the rule says */
     CHECK_INT(chosen(&second, 5, 1000), DML__TILE_64x16);
     CHECK(tune(&other, "Card 11")); /* another device */
     CHECK(asked > MEASURED);
@@ -277,11 +277,11 @@ static void what_a_device_is_asked_to_do(void)
     put("");
     CHECK_INT(dml__tune(&device, &choice, "Card 4"), DML_OK);
     CHECK(choice.measured && buffers == 0);
-    CHECK_INT(launches, MEASURED * 6 * 4);
+    CHECK_INT(launches, MEASURED * 7 * 4);
     CHECK_INT(dml__tune(&device, &again, "Card 4"), DML_OK);
-    CHECK(again.measured && launches == MEASURED * 6 * 4);
+    CHECK(again.measured && launches == MEASURED * 7 * 4);
     CHECK_INT(dml__tune(&device, &cpu, "Card 5"), DML_OK);
-    CHECK(!cpu.measured && launches == MEASURED * 6 * 4);
+    CHECK(!cpu.measured && launches == MEASURED * 7 * 4);
     dml__choice lost = { .units = 1 }, small = { .units = 1 };
     launch_result = DML_ERROR_MEMORY; /* for one thing it can do without */
     CHECK_INT(dml__tune(&device, &small, "Card 6"), DML_OK);
