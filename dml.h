@@ -27915,11 +27915,12 @@ DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
 DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
                                       dml_ref to)
 {
-    dml_launch launch = dml__launch("sum_rows", count, 1);
+    const bool many = count >= 4096; /* enough that an item can have one alone */
+    dml_launch launch = dml__launch(many ? "sum_shares" : "sum_rows", count, 1);
     launch.buffer[0] = from;
     launch.buffer[1] = to;
-    launch.integer[0] = shares;
-    launch.integer[1] = (int32_t)count;
+    launch.integer[many ? 1 : 0] = shares;
+    launch.integer[many ? 0 : 1] = (int32_t)count;
     launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
@@ -30723,50 +30724,6 @@ static dml_status dml__dense_forward_launch(const dml__run *run, const dml_node 
     return dml__submit(run->device, &launch);
 }
 
-/* Into how many shares of its rows a weights' gradient is cut, so that few weights are enough groups: by its
-   size alone. None has less than 512 of them. */
-static int dml__dense_shares(int rows, int units, int in)
-{
-    const double tiles = (double)(((size_t)units + 127) / 128) * (double)(((size_t)in + 127) / 128);
-    const double most = 512 / tiles < rows / 512.0 ? 512 / tiles : rows / 512.0;
-    return most > 1 ? (int)most : 1;
-}
-
-/* Of a device with memory of its own: the weights' gradient for each share. */
-static size_t dml__dense_saved_bytes(const dml_node *node, int samples)
-{
-    const size_t rows = dml__dense_rows_of(node, samples), weights = dml_shape_count(&node->input[1]->shape);
-    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    if (dml__node_context(node)->device.host_memory || rows > INT32_MAX) return 0;
-    const int shares = dml__dense_shares((int)rows, units, in);
-    return shares == 1 ? 0 : (size_t)shares * weights * sizeof(float);
-}
-
-/* dw (units, in) = dy^T x + beta dw, where the device has memory of its own. Factors of 16 bits are
-   multiplied whole. */
-static dml_status dml__dense_weights_launch(const dml__run *run, const dml_node *node, int rows)
-{
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const int units = w->shape.dims[0], in = w->shape.dims[1];
-    const int shares = run->device->factors == (int)DML_F32 ? dml__dense_shares(rows, units, in) : 1;
-    const float beta = dml__beta(run, node, 1);
-    const int32_t integers[] = { units, in, rows, 1, 0, units, in, in };
-    dml_launch launch =
-        dml__launch("gemm", (size_t)in,
-                    shares == 1 ? (size_t)units : (size_t)shares * (((size_t)units + 127) / 128 * 128));
-    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
-    launch.integer[13] = shares;
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__value(run, x);
-    launch.buffer[2] = shares == 1 ? dml__gradient(run, w) : dml__saved(run, node);
-    launch.real[0] = 1.0f;
-    launch.real[1] = shares == 1 ? beta : 0.0f;
-    const dml_status status = dml__submit(run->device, &launch);
-    return status == DML_OK && shares > 1 ? dml__sum_shares(run, dml__saved(run, node), shares,
-                                                            dml__count(run, w), beta, dml__gradient(run, w))
-                                          : status;
-}
-
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -30794,9 +30751,7 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
     if (status == DML_OK && dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
         status = dml__dense_gemm(run, false, false, rows, in, units, dml__gradient(run, node),
                                  dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
-    if (status == DML_OK && dml__wants_gradient(run, node, 1) && !run->device->host_memory)
-        status = dml__dense_weights_launch(run, node, rows);
-    else if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
+    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
         status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
@@ -30829,9 +30784,8 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
-                                    DML__WORKS_IN_BACKWARD,
-                                dml__dense_saved_bytes,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
+                                NULL,
                                 false,
                                 false,
                                 NULL,

@@ -416,6 +416,7 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
+    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -719,6 +720,59 @@ static inline int dml__find_kernel(const dml__kernel_index *index, const dml_lau
     return -1;
 }
 
+/* ---- products in shares of k ---- */
+
+/* Into how many shares a launch of gemm is cut, where its result is few tiles and k is long: by its size
+   alone, 1 for none. A share has 256 products or more, and all shares together are not more than 512 tiles
+   (32 MiB). */
+static inline int dml__gemm_shares(const dml_launch *launch)
+{
+    const int32_t *of = launch->integer; /* m, n, k, ... ldc, axes */
+    if (strcmp(launch->kernel, "gemm") != 0 || of[2] < 512 || of[7] != of[1] || of[8] || of[13] > 1 ||
+        launch->buffer[3].buffer || launch->real[2] != 0.0f)
+        return 1;
+    const double tiles = ((double)of[0] + 127) / 128 * (((double)of[1] + 127) / 128);
+    const double most = 512 / tiles < of[2] / 256.0 ? 512 / tiles : of[2] / 256.0;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Launches the shares into a workspace of the device, which grows, and then their sum. False: there is no
+   memory for it. */
+static inline bool dml__launch_in_shares(dml_device *device, const dml_launch *launch, int shares,
+                                         dml_buffer *workspace, dml_status *status)
+{
+    const size_t rows = ((size_t)launch->integer[0] + 127) / 128 * 128;
+    const size_t count = (size_t)launch->integer[0] * (size_t)launch->integer[1];
+    const size_t bytes = (size_t)shares * count * sizeof(float);
+    dml_launch share = *launch, sum;
+    if (workspace->bytes < bytes) {
+        if (workspace->bytes) device->backend->buffer_destroy(device, workspace);
+        workspace->bytes = bytes;
+        *status = device->backend->buffer_create(device, workspace);
+        if (*status != DML_OK) {
+            workspace->bytes = 0;
+            if (*status == DML_ERROR_MEMORY) dml_device_forgive(device);
+            return *status != DML_ERROR_MEMORY;
+        }
+    }
+    share.size[1] = (size_t)shares * rows;
+    share.integer[13] = shares;
+    share.buffer[2].buffer = workspace;
+    share.buffer[2].offset = 0;
+    share.real[1] = 0.0f;
+    *status = device->backend->launch(device, &share);
+    if (*status != DML_OK) return true;
+    memset(&sum, 0, sizeof sum);
+    sum.kernel = "sum_shares";
+    sum.size[0] = count, sum.size[1] = 1;
+    sum.buffer[0] = share.buffer[2];
+    sum.buffer[1] = launch->buffer[2];
+    sum.integer[0] = (int32_t)count, sum.integer[1] = shares;
+    sum.real[0] = launch->real[1];
+    *status = device->backend->launch(device, &sum);
+    return true;
+}
+
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
                                              const dml__kernel_index *index, const dml__choice *choice,
                                              dml__kernel_launch *out)
@@ -772,7 +826,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
 /* The products that are timed: how deep, and of how many elements at most. */
-enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+enum { DML__TUNE_LAUNCHES = 4, DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
 #define DML__TUNE_TITLE "dml's tiles, by device: "
 static const char dml__tune_title[] = DML__TUNE_TITLE
     "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
@@ -941,8 +995,9 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
     launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
     for (int run = 0; run < 4; run++) { /* the first may compile */
         const double start = dml_seconds();
-        if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
-            return -1;
+        for (int i = 0; i < DML__TUNE_LAUNCHES; i++) /* or waiting is most of it */
+            if (backend->launch(job->device, &launch) != DML_OK) return -1;
+        if (backend->finish(job->device) != DML_OK) return -1;
         const double seconds = dml_seconds() - start;
         if (run && seconds < least) least = seconds;
     }
@@ -991,34 +1046,36 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 
 /* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.
 
-   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items
-   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
-   INT(i), REAL(i)        its integers and floats
-   ITEM                   this item's number in its group
-   GROUP_X, GROUP_Y       the group's number along x and y
-   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
-   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
-   LOCAL_QUADS float name[n];   the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
-   where p is a multiple of four from its beginning UNROLL                 before a loop over an array that
-   lies in registers BARRIER();             all items of a group, or none, come here; never after a return
-   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
-   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
-   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
-   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor
-   may hold more than 2^31 bytes
+   - KERNEL(name) { ... }: a kernel of six buffers and a block of arguments, in groups of DML__GROUP_ITEMS
+   items
+   - BUFFER(i, type): buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
+   - INT(i), REAL(i): its integers and floats
+   - ITEM: this item's number in its group
+   - GROUP_X, GROUP_Y: the group's number along x and y
+   - ELEMENT: GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
+   - LOCAL type name[n]; memory of the group; only at a kernel's outermost scope
+   - LOCAL_QUADS float name[n]; the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
+   where p is a multiple of four from its beginning
+   - BARRIER(); all items of a group, or none, come here; never after a return
+   - UNROLL: before a loop over an array that lies in registers; UNROLL_BY(n): before one whose loads are to
+   be on their way n at a time
+   - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
+     HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
+   - SHARED type *: a pointer to LOCAL memory
+   - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
+   - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back
+   - WIDE: a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:
 
-   SOLO_KERNEL(name)      a kernel in groups of one item
-   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
-   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
-   VECTOR_OF(x)           x in each lane
-   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
-   VECTOR_READ(p)         those at p in GLOBAL memory
-   VECTOR_WRITE(p, v)     to GLOBAL memory
-   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
-   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
-   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
+   - SOLO_KERNEL(name): a kernel in groups of one item
+   - SOLO_LOCAL type x[n]; memory of its own, since such a device may have little of LOCAL
+   - VECTOR, VECTOR_LANES: as many floats as it adds at once, and how many these are
+   - VECTOR_OF(x): x in each lane
+   - VECTOR_LOAD(p): those at p, in memory of its own; VECTOR_STORE(p, v)
+   - VECTOR_READ(p): those at p in GLOBAL memory; VECTOR_WRITE(p, v)
+   - VECTOR_ADD_PRODUCT(v, x, w): v + x w of a float x; VECTOR_ADD_PRODUCTS(v, u, w): v + u w lane by lane
+   - VECTOR_MOST(v, w): the larger of two lanes, not the NaN; VECTOR_EXP(v): of each lane
 
    Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 
@@ -1245,6 +1302,22 @@ KERNEL(axpby)
     const float alpha = REAL(0), beta = REAL(1);
     const unsigned i = ELEMENT;
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
+}
+
+/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
+   beta. */
+KERNEL(sum_shares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const int shares = INT(1);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        float sum = 0.0f;
+        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
+        y[i] = dml__with_beta(sum, REAL(0), y + i);
+    }
 }
 
 /* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;
@@ -1510,10 +1583,9 @@ KERNEL(broadcast)
 #define DML_GPU_TILES_CL
 
 #define TILE 64 /* what launches of several products pad each to */
-/* How many products at a time: the largest tile needs the registers; small ones have little to do between two
-   barriers. */
-#define TILE_K_OF(rows, columns) ((columns) > TILE ? 8 : (rows) * (columns) < TILE * TILE ? 32 : 16)
-#define TILE_K TILE_K_OF(tile_rows, tile_columns)
+/* How many products at a time: the largest tile needs the registers. */
+#define TILE_K_OF(columns) ((columns) > TILE ? 8 : 16)
+#define TILE_K TILE_K_OF(tile_columns)
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
 #define MOST_TILE 128 /* the largest; what launches of several shares pad each to */
@@ -1534,8 +1606,8 @@ KERNEL(broadcast)
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \
-        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \
+        LOCAL_QUADS float a_tile[TILE_K_OF(columns) * (rows + TILE_PAD)];                                    \
+        LOCAL_QUADS float b_tile[TILE_K_OF(columns) * (columns + TILE_PAD)];                                 \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)
@@ -1803,18 +1875,29 @@ typedef struct dml__gpu_place {
     int image, h, w;
 } dml__gpu_place;
 
-/* Pixel number `pixel` of a batch of height x width images, scaled by a stride and moved by a pad. */
-HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int width, int stride_h, int stride_w,
-                                     int move_h, int move_w)
+/* Images of height x width, by whose sizes the number of a pixel in their batch is divided. */
+typedef struct dml__gpu_images {
+    dml__gpu_divisor height, width;
+} dml__gpu_images;
+
+HELPER dml__gpu_images dml__gpu_images_of(int height, int width)
 {
+    dml__gpu_images images;
+    images.height = dml__gpu_divisor_of(height);
+    images.width = dml__gpu_divisor_of(width);
+    return images;
+}
+
+/* Pixel number `pixel` of `pixels` of them, scaled by a stride and moved by a pad. */
+HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, const dml__gpu_images images, int stride_h,
+                                     int stride_w, int move_h, int move_w)
+{
+    const int row = (int)dml__gpu_divide((unsigned)pixel, images.width);
+    const int image = (int)dml__gpu_divide((unsigned)row, images.height);
     dml__gpu_place p;
-    p.image = -1, p.h = 0, p.w = 0;
-    if (pixel < pixels) {
-        const int row = pixel / width;
-        p.image = row / height;
-        p.h = row % height * stride_h + move_h;
-        p.w = pixel % width * stride_w + move_w;
-    }
+    p.image = pixel < pixels ? image : -1;
+    p.h = (row - image * (int)images.height.number) * stride_h + move_h;
+    p.w = (pixel - row * (int)images.width.number) * stride_w + move_w;
     return p;
 }
 
@@ -1877,12 +1960,13 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
     const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
     const int depth = taps.depth, left = s.group_filters - column0 - ALONG_K_ROW(0);
     GLOBAL const float *own = weights + (WIDE)(filter0 + s.group_filters - left) * depth;
+    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);
     dml__gpu_corner corner[MOST_SPAN];
     TILES_BEGIN();
     TILES_NEXT();
     UNROLL for (int j = 0; j < TAKES_ROWS; j++)
     {
-        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h,
+        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, outputs, s.stride_h,
                                                 s.stride_w, -s.pad_h, -s.pad_w);
         corner[j].h = p.image < 0 ? NOWHERE : p.h, corner[j].w = p.w;
         corner[j].at = (((WIDE)p.image * s.height + p.h) * s.width + p.w) * s.channels;
@@ -1940,13 +2024,15 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
     const dml__gpu_divisor stride_w = dml__gpu_divisor_of(s.stride_w);
     const unsigned end_h = (unsigned)(s.out_h * s.stride_h), end_w = (unsigned)(s.out_w * s.stride_w);
     const int channel = column0 + ACROSS_K_ROW(tile_columns), filter0 = part.group * s.group_filters;
+    const dml__gpu_images inputs = dml__gpu_images_of(s.height, s.width);
+    const int strides = s.stride_h > 1 || s.stride_w > 1;
     dml__gpu_corner place[MOST_SPAN];
     TILES_BEGIN();
     TILES_NEXT();
     UNROLL for (int j = 0; j < TAKES_ROWS; j++)
     {
         const dml__gpu_place p =
-            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, inputs, 1, 1, s.pad_h, s.pad_w);
         place[j].h = p.image < 0 ? NOWHERE : p.h, place[j].w = p.w;
         place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;
     }
@@ -1956,11 +2042,15 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
         UNROLL for (int j = 0; j < TAKES_ROWS; j++)
         {
             const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
-            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
-            const int meets =
-                h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
-            a_next[j] =
-                meets ? dy[place[j].at + ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last] : 0.0f;
+            unsigned out_h = h, out_w = w;
+            int meets = h < end_h && w < end_w;
+            if (strides) {
+                out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+                meets = meets && out_h * stride_h.number == h && out_w * stride_w.number == w;
+            }
+            const unsigned from =
+                (out_h * (unsigned)s.out_w + out_w) * (unsigned)s.filters + (unsigned)tap.last;
+            a_next[j] = meets ? dy[place[j].at + from] : 0.0f;
         }
         UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
         {
@@ -2011,7 +2101,7 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, taps);
     const float outside = weight == columns && db ? 1.0f : 0.0f; /* of the images */
-    const dml__gpu_divisor out_w = dml__gpu_divisor_of(s.out_w), out_h = dml__gpu_divisor_of(s.out_h);
+    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);
     TILES_BEGIN();
     TILES_NEXT();
     x += part.group * s.group_channels + tap.last;
@@ -2024,14 +2114,15 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
         }
         UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
         {
+            b_next[j] = 0.0f;
+            if (weight >= all) continue; /* many, where weights are few */
             const int pixel = k0 + ACROSS_K_K(j, tile_columns);
-            const int row = (int)dml__gpu_divide((unsigned)pixel, out_w);
-            const int image = (int)dml__gpu_divide((unsigned)row, out_h);
-            const int h = (row - image * s.out_h) * s.stride_h - s.pad_h + tap.h;
-            const int w = (pixel - row * s.out_w) * s.stride_w - s.pad_w + tap.w;
+            const dml__gpu_place p =
+                dml__gpu_pixel(pixel, end, outputs, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+            const int h = p.h + tap.h, w = p.w + tap.w;
             const int inside =
-                pixel < end && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
-            b_next[j] = inside ? x[((WIDE)(image * s.height + h) * s.width + w) * s.channels] : outside;
+                p.image >= 0 && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+            b_next[j] = inside ? x[((WIDE)(p.image * s.height + h) * s.width + w) * s.channels] : outside;
         }
         if (k0 > share.from) TILES_MULTIPLY();
         TILES_FILL_A(1);
@@ -2317,8 +2408,8 @@ SOLO_KERNEL(conv2d_forward_solo)
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);
     const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
-    const dml__gpu_place first =
-        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.out_h, s.out_w),
+                                                s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
@@ -2368,7 +2459,8 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);
     const int row0 = GROUP_Y * TILE;
-    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+    const dml__gpu_place first =
+        dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.height, s.width), 1, 1, s.pad_h, s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
@@ -2409,8 +2501,8 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     const WIDE row0 = (WIDE)share.number * s.filters + filter0;
     if (column0 >= columns + (db ? 1 : 0)) return; /* of the surplus that shares are padded to */
-    dml__gpu_place corner =
-        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+    dml__gpu_place corner = dml__gpu_pixel(share.from, depth, dml__gpu_images_of(s.out_h, s.out_w),
+                                           s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);
     const int weights = columns - column0 < TILE ? columns - column0 : TILE; /* of the piece's columns */
     const int sums = weights < piece.columns;                                /* the last is dy's sums */
@@ -4357,8 +4449,8 @@ KERNEL(attention_forward_team)
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
-    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
@@ -4454,8 +4546,8 @@ KERNEL(attention_backward_team)
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
-    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];
@@ -6096,6 +6188,7 @@ typedef struct dml__cuda {
     dml__cuda_mark mark[DML__CUDA_MARKS];
     double since; /* when the first of them was made, in seconds of the host's clock */
     dml__cuda_staging staging;
+    dml_buffer shares; /* of products in shares of k */
 #ifdef __CUDACC__
     bool tensor_open; /* from the first product of 16-bit factors on */
     dml__tensor tensor;
@@ -6339,6 +6432,7 @@ static void dml__cuda_close(dml_device *device)
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
         (void)dml__cuda_flush(device);
         (void)cudaStreamSynchronize(state->stream);
+        if (state->shares.handle) (void)cudaFree(state->shares.handle);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
 #ifdef __CUDACC__
@@ -6592,6 +6686,8 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 #ifdef __CUDACC__
     if (dml__cuda_launch_tensor(device, launch, &status)) return status;
 #endif
+    const int shares = dml__gemm_shares(launch);
+    if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     dml__cuda_record *record =
         dml__cuda_begin_record(device, DML__CUDA_RUN, dml__kernel_row_at(ready.kernel)->name);
     dml__cuda_work *work = &record->work;

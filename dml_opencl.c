@@ -68,6 +68,7 @@ typedef struct dml__kernel_arguments {
     X(formula_forward, 256, 1)                                                                               \
     X(formula_backward, 256, 1)                                                                              \
     X(broadcast, 256, 1)                                                                                     \
+    X(sum_shares, 256, 1)                                                                                    \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -371,6 +372,59 @@ static inline int dml__find_kernel(const dml__kernel_index *index, const dml_lau
     return -1;
 }
 
+/* ---- products in shares of k ---- */
+
+/* Into how many shares a launch of gemm is cut, where its result is few tiles and k is long: by its size
+   alone, 1 for none. A share has 256 products or more, and all shares together are not more than 512 tiles
+   (32 MiB). */
+static inline int dml__gemm_shares(const dml_launch *launch)
+{
+    const int32_t *of = launch->integer; /* m, n, k, ... ldc, axes */
+    if (strcmp(launch->kernel, "gemm") != 0 || of[2] < 512 || of[7] != of[1] || of[8] || of[13] > 1 ||
+        launch->buffer[3].buffer || launch->real[2] != 0.0f)
+        return 1;
+    const double tiles = ((double)of[0] + 127) / 128 * (((double)of[1] + 127) / 128);
+    const double most = 512 / tiles < of[2] / 256.0 ? 512 / tiles : of[2] / 256.0;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Launches the shares into a workspace of the device, which grows, and then their sum. False: there is no
+   memory for it. */
+static inline bool dml__launch_in_shares(dml_device *device, const dml_launch *launch, int shares,
+                                         dml_buffer *workspace, dml_status *status)
+{
+    const size_t rows = ((size_t)launch->integer[0] + 127) / 128 * 128;
+    const size_t count = (size_t)launch->integer[0] * (size_t)launch->integer[1];
+    const size_t bytes = (size_t)shares * count * sizeof(float);
+    dml_launch share = *launch, sum;
+    if (workspace->bytes < bytes) {
+        if (workspace->bytes) device->backend->buffer_destroy(device, workspace);
+        workspace->bytes = bytes;
+        *status = device->backend->buffer_create(device, workspace);
+        if (*status != DML_OK) {
+            workspace->bytes = 0;
+            if (*status == DML_ERROR_MEMORY) dml_device_forgive(device);
+            return *status != DML_ERROR_MEMORY;
+        }
+    }
+    share.size[1] = (size_t)shares * rows;
+    share.integer[13] = shares;
+    share.buffer[2].buffer = workspace;
+    share.buffer[2].offset = 0;
+    share.real[1] = 0.0f;
+    *status = device->backend->launch(device, &share);
+    if (*status != DML_OK) return true;
+    memset(&sum, 0, sizeof sum);
+    sum.kernel = "sum_shares";
+    sum.size[0] = count, sum.size[1] = 1;
+    sum.buffer[0] = share.buffer[2];
+    sum.buffer[1] = launch->buffer[2];
+    sum.integer[0] = (int32_t)count, sum.integer[1] = shares;
+    sum.real[0] = launch->real[1];
+    *status = device->backend->launch(device, &sum);
+    return true;
+}
+
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
                                              const dml__kernel_index *index, const dml__choice *choice,
                                              dml__kernel_launch *out)
@@ -424,7 +478,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
 /* The products that are timed: how deep, and of how many elements at most. */
-enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+enum { DML__TUNE_LAUNCHES = 4, DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
 #define DML__TUNE_TITLE "dml's tiles, by device: "
 static const char dml__tune_title[] = DML__TUNE_TITLE
     "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
@@ -593,8 +647,9 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
     launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
     for (int run = 0; run < 4; run++) { /* the first may compile */
         const double start = dml_seconds();
-        if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
-            return -1;
+        for (int i = 0; i < DML__TUNE_LAUNCHES; i++) /* or waiting is most of it */
+            if (backend->launch(job->device, &launch) != DML_OK) return -1;
+        if (backend->finish(job->device) != DML_OK) return -1;
         const double seconds = dml_seconds() - start;
         if (run && seconds < least) least = seconds;
     }
@@ -670,34 +725,36 @@ static const char *const dml__opencl_source[] = {
 "#line 1 \"gpu/dialect.h\"\n",
 "/* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.\n",
 "\n",
-"   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items\n",
-"   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none\n",
-"   INT(i), REAL(i)        its integers and floats\n",
-"   ITEM                   this item's number in its group\n",
-"   GROUP_X, GROUP_Y       the group's number along x and y\n",
-"   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element\n",
-"   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope\n",
-"   LOCAL_QUADS float name[n];   the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,\n",
-"   where p is a multiple of four from its beginning UNROLL                 before a loop over an array that\n",
-"   lies in registers BARRIER();             all items of a group, or none, come here; never after a return\n",
-"   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters\n",
-"   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a\n",
-"   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),\n",
-"   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor\n",
-"   may hold more than 2^31 bytes\n",
+"   - KERNEL(name) { ... }: a kernel of six buffers and a block of arguments, in groups of DML__GROUP_ITEMS\n",
+"   items\n",
+"   - BUFFER(i, type): buffer i at its offset, as GLOBAL type *; NULL when the launch gave none\n",
+"   - INT(i), REAL(i): its integers and floats\n",
+"   - ITEM: this item's number in its group\n",
+"   - GROUP_X, GROUP_Y: the group's number along x and y\n",
+"   - ELEMENT: GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element\n",
+"   - LOCAL type name[n]; memory of the group; only at a kernel's outermost scope\n",
+"   - LOCAL_QUADS float name[n]; the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,\n",
+"   where p is a multiple of four from its beginning\n",
+"   - BARRIER(); all items of a group, or none, come here; never after a return\n",
+"   - UNROLL: before a loop over an array that lies in registers; UNROLL_BY(n): before one whose loads are to\n",
+"   be on their way n at a time\n",
+"   - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with\n",
+"     HERE_PARAMETER, and its arguments with HERE, both of which bring their comma\n",
+"   - SHARED type *: a pointer to LOCAL memory\n",
+"   - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned\n",
+"   - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back\n",
+"   - WIDE: a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes\n",
 "\n",
 "   Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:\n",
 "\n",
-"   SOLO_KERNEL(name)      a kernel in groups of one item\n",
-"   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL\n",
-"   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are\n",
-"   VECTOR_OF(x)           x in each lane\n",
-"   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)\n",
-"   VECTOR_READ(p)         those at p in GLOBAL memory\n",
-"   VECTOR_WRITE(p, v)     to GLOBAL memory\n",
-"   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x\n",
-"   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane\n",
-"   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane\n",
+"   - SOLO_KERNEL(name): a kernel in groups of one item\n",
+"   - SOLO_LOCAL type x[n]; memory of its own, since such a device may have little of LOCAL\n",
+"   - VECTOR, VECTOR_LANES: as many floats as it adds at once, and how many these are\n",
+"   - VECTOR_OF(x): x in each lane\n",
+"   - VECTOR_LOAD(p): those at p, in memory of its own; VECTOR_STORE(p, v)\n",
+"   - VECTOR_READ(p): those at p in GLOBAL memory; VECTOR_WRITE(p, v)\n",
+"   - VECTOR_ADD_PRODUCT(v, x, w): v + x w of a float x; VECTOR_ADD_PRODUCTS(v, u, w): v + u w lane by lane\n",
+"   - VECTOR_MOST(v, w): the larger of two lanes, not the NaN; VECTOR_EXP(v): of each lane\n",
 "\n",
 "   Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).\n",
 "\n",
@@ -923,6 +980,22 @@ static const char *const dml__opencl_source[] = {
 "    const float alpha = REAL(0), beta = REAL(1);\n",
 "    const unsigned i = ELEMENT;\n",
 "    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);\n",
+"}\n",
+"\n",
+"/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats\n",
+"   beta. */\n",
+"KERNEL(sum_shares)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const int shares = INT(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        float sum = 0.0f;\n",
+"        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];\n",
+"        y[i] = dml__with_beta(sum, REAL(0), y + i);\n",
+"    }\n",
 "}\n",
 "\n",
 "/* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;\n",
@@ -1186,10 +1259,9 @@ static const char *const dml__opencl_source[] = {
 "#define DML_GPU_TILES_CL\n",
 "\n",
 "#define TILE 64 /* what launches of several products pad each to */\n",
-"/* How many products at a time: the largest tile needs the registers; small ones have little to do between two\n",
-"   barriers. */\n",
-"#define TILE_K_OF(rows, columns) ((columns) > TILE \? 8 : (rows) * (columns) < TILE * TILE \? 32 : 16)\n",
-"#define TILE_K TILE_K_OF(tile_rows, tile_columns)\n",
+"/* How many products at a time: the largest tile needs the registers. */\n",
+"#define TILE_K_OF(columns) ((columns) > TILE \? 8 : 16)\n",
+"#define TILE_K TILE_K_OF(tile_columns)\n",
 "#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */\n",
 "#define SPAN (TILE / 16)\n",
 "#define MOST_TILE 128 /* the largest; what launches of several shares pad each to */\n",
@@ -1210,8 +1282,8 @@ static const char *const dml__opencl_source[] = {
 "#define TILE_KERNEL(name, rows, columns, body)                                                               \\\n",
 "    KERNEL(name##_##rows##x##columns)                                                                        \\\n",
 "    {                                                                                                        \\\n",
-"        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \\\n",
-"        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \\\n",
+"        LOCAL_QUADS float a_tile[TILE_K_OF(columns) * (rows + TILE_PAD)];                                    \\\n",
+"        LOCAL_QUADS float b_tile[TILE_K_OF(columns) * (columns + TILE_PAD)];                                 \\\n",
 "        body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \\\n",
 "    }\n",
 "#define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)\n",
@@ -1478,18 +1550,29 @@ static const char *const dml__opencl_source[] = {
 "    int image, h, w;\n",
 "} dml__gpu_place;\n",
 "\n",
-"/* Pixel number `pixel` of a batch of height x width images, scaled by a stride and moved by a pad. */\n",
-"HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int width, int stride_h, int stride_w,\n",
-"                                     int move_h, int move_w)\n",
+"/* Images of height x width, by whose sizes the number of a pixel in their batch is divided. */\n",
+"typedef struct dml__gpu_images {\n",
+"    dml__gpu_divisor height, width;\n",
+"} dml__gpu_images;\n",
+"\n",
+"HELPER dml__gpu_images dml__gpu_images_of(int height, int width)\n",
 "{\n",
+"    dml__gpu_images images;\n",
+"    images.height = dml__gpu_divisor_of(height);\n",
+"    images.width = dml__gpu_divisor_of(width);\n",
+"    return images;\n",
+"}\n",
+"\n",
+"/* Pixel number `pixel` of `pixels` of them, scaled by a stride and moved by a pad. */\n",
+"HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, const dml__gpu_images images, int stride_h,\n",
+"                                     int stride_w, int move_h, int move_w)\n",
+"{\n",
+"    const int row = (int)dml__gpu_divide((unsigned)pixel, images.width);\n",
+"    const int image = (int)dml__gpu_divide((unsigned)row, images.height);\n",
 "    dml__gpu_place p;\n",
-"    p.image = -1, p.h = 0, p.w = 0;\n",
-"    if (pixel < pixels) {\n",
-"        const int row = pixel / width;\n",
-"        p.image = row / height;\n",
-"        p.h = row % height * stride_h + move_h;\n",
-"        p.w = pixel % width * stride_w + move_w;\n",
-"    }\n",
+"    p.image = pixel < pixels \? image : -1;\n",
+"    p.h = (row - image * (int)images.height.number) * stride_h + move_h;\n",
+"    p.w = (pixel - row * (int)images.width.number) * stride_w + move_w;\n",
 "    return p;\n",
 "}\n",
 "\n",
@@ -1552,12 +1635,13 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);\n",
 "    const int depth = taps.depth, left = s.group_filters - column0 - ALONG_K_ROW(0);\n",
 "    GLOBAL const float *own = weights + (WIDE)(filter0 + s.group_filters - left) * depth;\n",
+"    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);\n",
 "    dml__gpu_corner corner[MOST_SPAN];\n",
 "    TILES_BEGIN();\n",
 "    TILES_NEXT();\n",
 "    UNROLL for (int j = 0; j < TAKES_ROWS; j++)\n",
 "    {\n",
-"        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h,\n",
+"        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, outputs, s.stride_h,\n",
 "                                                s.stride_w, -s.pad_h, -s.pad_w);\n",
 "        corner[j].h = p.image < 0 \? NOWHERE : p.h, corner[j].w = p.w;\n",
 "        corner[j].at = (((WIDE)p.image * s.height + p.h) * s.width + p.w) * s.channels;\n",
@@ -1615,13 +1699,15 @@ static const char *const dml__opencl_source[] = {
 "    const dml__gpu_divisor stride_w = dml__gpu_divisor_of(s.stride_w);\n",
 "    const unsigned end_h = (unsigned)(s.out_h * s.stride_h), end_w = (unsigned)(s.out_w * s.stride_w);\n",
 "    const int channel = column0 + ACROSS_K_ROW(tile_columns), filter0 = part.group * s.group_filters;\n",
+"    const dml__gpu_images inputs = dml__gpu_images_of(s.height, s.width);\n",
+"    const int strides = s.stride_h > 1 || s.stride_w > 1;\n",
 "    dml__gpu_corner place[MOST_SPAN];\n",
 "    TILES_BEGIN();\n",
 "    TILES_NEXT();\n",
 "    UNROLL for (int j = 0; j < TAKES_ROWS; j++)\n",
 "    {\n",
 "        const dml__gpu_place p =\n",
-"            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
+"            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, inputs, 1, 1, s.pad_h, s.pad_w);\n",
 "        place[j].h = p.image < 0 \? NOWHERE : p.h, place[j].w = p.w;\n",
 "        place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;\n",
 "    }\n",
@@ -1631,11 +1717,15 @@ static const char *const dml__opencl_source[] = {
 "        UNROLL for (int j = 0; j < TAKES_ROWS; j++)\n",
 "        {\n",
 "            const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);\n",
-"            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);\n",
-"            const int meets =\n",
-"                h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;\n",
-"            a_next[j] =\n",
-"                meets \? dy[place[j].at + ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last] : 0.0f;\n",
+"            unsigned out_h = h, out_w = w;\n",
+"            int meets = h < end_h && w < end_w;\n",
+"            if (strides) {\n",
+"                out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);\n",
+"                meets = meets && out_h * stride_h.number == h && out_w * stride_w.number == w;\n",
+"            }\n",
+"            const unsigned from =\n",
+"                (out_h * (unsigned)s.out_w + out_w) * (unsigned)s.filters + (unsigned)tap.last;\n",
+"            a_next[j] = meets \? dy[place[j].at + from] : 0.0f;\n",
 "        }\n",
 "        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)\n",
 "        {\n",
@@ -1686,7 +1776,7 @@ static const char *const dml__opencl_source[] = {
 "    const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);\n",
 "    const dml__gpu_tap tap = dml__gpu_tap_at(weight, taps);\n",
 "    const float outside = weight == columns && db \? 1.0f : 0.0f; /* of the images */\n",
-"    const dml__gpu_divisor out_w = dml__gpu_divisor_of(s.out_w), out_h = dml__gpu_divisor_of(s.out_h);\n",
+"    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);\n",
 "    TILES_BEGIN();\n",
 "    TILES_NEXT();\n",
 "    x += part.group * s.group_channels + tap.last;\n",
@@ -1699,14 +1789,15 @@ static const char *const dml__opencl_source[] = {
 "        }\n",
 "        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)\n",
 "        {\n",
+"            b_next[j] = 0.0f;\n",
+"            if (weight >= all) continue; /* many, where weights are few */\n",
 "            const int pixel = k0 + ACROSS_K_K(j, tile_columns);\n",
-"            const int row = (int)dml__gpu_divide((unsigned)pixel, out_w);\n",
-"            const int image = (int)dml__gpu_divide((unsigned)row, out_h);\n",
-"            const int h = (row - image * s.out_h) * s.stride_h - s.pad_h + tap.h;\n",
-"            const int w = (pixel - row * s.out_w) * s.stride_w - s.pad_w + tap.w;\n",
+"            const dml__gpu_place p =\n",
+"                dml__gpu_pixel(pixel, end, outputs, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"            const int h = p.h + tap.h, w = p.w + tap.w;\n",
 "            const int inside =\n",
-"                pixel < end && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;\n",
-"            b_next[j] = inside \? x[((WIDE)(image * s.height + h) * s.width + w) * s.channels] : outside;\n",
+"                p.image >= 0 && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;\n",
+"            b_next[j] = inside \? x[((WIDE)(p.image * s.height + h) * s.width + w) * s.channels] : outside;\n",
 "        }\n",
 "        if (k0 > share.from) TILES_MULTIPLY();\n",
 "        TILES_FILL_A(1);\n",
@@ -1991,8 +2082,8 @@ static const char *const dml__opencl_source[] = {
 "    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;\n",
 "    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);\n",
 "    const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;\n",
-"    const dml__gpu_place first =\n",
-"        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.out_h, s.out_w),\n",
+"                                                s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);\n",
 "    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
@@ -2042,7 +2133,8 @@ static const char *const dml__opencl_source[] = {
 "    GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;\n",
 "    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);\n",
 "    const int row0 = GROUP_Y * TILE;\n",
-"    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
+"    const dml__gpu_place first =\n",
+"        dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.height, s.width), 1, 1, s.pad_h, s.pad_w);\n",
 "    SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);\n",
 "    for (int k0 = 0; k0 < depth; k0 += SOLO_K) {\n",
 "        const int ks = depth - k0 < SOLO_K \? depth - k0 : SOLO_K;\n",
@@ -2083,8 +2175,8 @@ static const char *const dml__opencl_source[] = {
 "    const dml__solo_start start = dml__solo_patch_start(s, column0);\n",
 "    const WIDE row0 = (WIDE)share.number * s.filters + filter0;\n",
 "    if (column0 >= columns + (db \? 1 : 0)) return; /* of the surplus that shares are padded to */\n",
-"    dml__gpu_place corner =\n",
-"        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"    dml__gpu_place corner = dml__gpu_pixel(share.from, depth, dml__gpu_images_of(s.out_h, s.out_w),\n",
+"                                           s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
 "    SOLO_BEGIN(1, s.group_filters - part.first, columns + (db \? 1 : 0) - column0);\n",
 "    const int weights = columns - column0 < TILE \? columns - column0 : TILE; /* of the piece's columns */\n",
 "    const int sums = weights < piece.columns;                                /* the last is dy's sums */\n",
@@ -4015,8 +4107,8 @@ static const char *const dml__opencl_source[] = {
 "    LOCAL float largest[TILE];\n",
 "    LOCAL float total[TILE];\n",
 "    LOCAL float factor[TILE];\n",
-"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
-"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];\n",
 "    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN];\n",
@@ -4112,8 +4204,8 @@ static const char *const dml__opencl_source[] = {
 "    const int mixed_step = INT(12) == 0 \? INT(7) : INT(12) == 1 \? INT(6) : y_step;\n",
 "    const float scale = REAL(0), beta = REAL(1);\n",
 "    LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */\n",
-"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
-"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];\n",
+"    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];\n",
 "    const int tile_rows = TILE, tile_columns = TILE;\n",
 "    TILES_BEGIN();\n",
 "    float mixed[SPAN][SPAN], p[SPAN][SPAN];\n",
@@ -4611,6 +4703,7 @@ typedef struct dml__opencl {
     int marks;
     dml__opencl_mark mark[DML__OPENCL_MARKS];
     dml__opencl_staging staging;
+    dml_buffer shares;   /* of products in shares of k */
     double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
 } dml__opencl;
 
@@ -4868,6 +4961,7 @@ static void dml__opencl_close(dml_device *device)
     if (state->queue) state->cl.clFinish_(state->queue);
     for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
     dml__opencl_destroy_staging(state);
+    if (state->shares.handle) state->cl.clReleaseMemObject_((cl_mem)state->shares.handle);
     for (int i = 0; i < DML__KERNEL_COUNT; i++)
         if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
     if (state->program) state->cl.clReleaseProgram_(state->program);
@@ -5022,8 +5116,11 @@ static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buff
     dml__opencl *state = dml__opencl_of(device);
     cl_int error;
     buffer->host = NULL;
-    buffer->handle =
-        state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
+    buffer->handle = NULL;
+    error = CL_INVALID_BUFFER_SIZE; /* some drivers find out later, when it is used */
+    if (buffer->bytes <= state->memory || state->memory == 0)
+        buffer->handle =
+            state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
     if (error == CL_SUCCESS) {
         state->held += buffer->bytes;
         return DML_OK;
@@ -5155,8 +5252,10 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+    const int shares = state->choice.solo == DML__SOLO_BEST ? 1 : dml__gemm_shares(launch);
+    if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
     for (cl_uint i = 0; i < DML_LAUNCH_BUFFERS && error == CL_SUCCESS; i++) {

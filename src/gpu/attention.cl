@@ -100,8 +100,8 @@ KERNEL(attention_forward_team)
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
-    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
@@ -197,8 +197,8 @@ KERNEL(attention_backward_team)
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL_QUADS float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
-    LOCAL_QUADS float a_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
-    LOCAL_QUADS float b_tile[TILE_K_OF(TILE, TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float a_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
+    LOCAL_QUADS float b_tile[TILE_K_OF(TILE) * (TILE + TILE_PAD)];
     const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];

@@ -46,18 +46,29 @@ typedef struct dml__gpu_place {
     int image, h, w;
 } dml__gpu_place;
 
-/* Pixel number `pixel` of a batch of height x width images, scaled by a stride and moved by a pad. */
-HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int width, int stride_h, int stride_w,
-                                     int move_h, int move_w)
+/* Images of height x width, by whose sizes the number of a pixel in their batch is divided. */
+typedef struct dml__gpu_images {
+    dml__gpu_divisor height, width;
+} dml__gpu_images;
+
+HELPER dml__gpu_images dml__gpu_images_of(int height, int width)
 {
+    dml__gpu_images images;
+    images.height = dml__gpu_divisor_of(height);
+    images.width = dml__gpu_divisor_of(width);
+    return images;
+}
+
+/* Pixel number `pixel` of `pixels` of them, scaled by a stride and moved by a pad. */
+HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, const dml__gpu_images images, int stride_h,
+                                     int stride_w, int move_h, int move_w)
+{
+    const int row = (int)dml__gpu_divide((unsigned)pixel, images.width);
+    const int image = (int)dml__gpu_divide((unsigned)row, images.height);
     dml__gpu_place p;
-    p.image = -1, p.h = 0, p.w = 0;
-    if (pixel < pixels) {
-        const int row = pixel / width;
-        p.image = row / height;
-        p.h = row % height * stride_h + move_h;
-        p.w = pixel % width * stride_w + move_w;
-    }
+    p.image = pixel < pixels ? image : -1;
+    p.h = (row - image * (int)images.height.number) * stride_h + move_h;
+    p.w = (pixel - row * (int)images.width.number) * stride_w + move_w;
     return p;
 }
 
@@ -120,12 +131,13 @@ HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLO
     const dml__gpu_taps taps = dml__gpu_taps_of(s, s.group_channels);
     const int depth = taps.depth, left = s.group_filters - column0 - ALONG_K_ROW(0);
     GLOBAL const float *own = weights + (WIDE)(filter0 + s.group_filters - left) * depth;
+    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);
     dml__gpu_corner corner[MOST_SPAN];
     TILES_BEGIN();
     TILES_NEXT();
     UNROLL for (int j = 0; j < TAKES_ROWS; j++)
     {
-        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h,
+        const dml__gpu_place p = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, outputs, s.stride_h,
                                                 s.stride_w, -s.pad_h, -s.pad_w);
         corner[j].h = p.image < 0 ? NOWHERE : p.h, corner[j].w = p.w;
         corner[j].at = (((WIDE)p.image * s.height + p.h) * s.width + p.w) * s.channels;
@@ -183,27 +195,40 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
     const dml__gpu_divisor stride_w = dml__gpu_divisor_of(s.stride_w);
     const unsigned end_h = (unsigned)(s.out_h * s.stride_h), end_w = (unsigned)(s.out_w * s.stride_w);
     const int channel = column0 + ACROSS_K_ROW(tile_columns), filter0 = part.group * s.group_filters;
+    const dml__gpu_images inputs = dml__gpu_images_of(s.height, s.width);
+    const int strides = s.stride_h > 1 || s.stride_w > 1;
     dml__gpu_corner place[MOST_SPAN];
     TILES_BEGIN();
     TILES_NEXT();
     UNROLL for (int j = 0; j < TAKES_ROWS; j++)
     {
         const dml__gpu_place p =
-            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+            dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, inputs, 1, 1, s.pad_h, s.pad_w);
         place[j].h = p.image < 0 ? NOWHERE : p.h, place[j].w = p.w;
-        place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;
+        place[j].at = (WIDE)p.image * s.out_h * s.out_w;
+        if (!strides) place[j].at += (WIDE)p.h * s.out_w + p.w;
+        place[j].at *= s.filters;
     }
     dy += filter0;
     for (int k0 = 0; k0 < taps.depth + TILE_K; k0 += TILE_K) {
         const dml__gpu_tap tap = dml__gpu_tap_at(k0 + ALONG_K_K, taps);
-        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
-        {
-            const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
-            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
-            const int meets =
-                h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
-            a_next[j] =
-                meets ? dy[place[j].at + ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last] : 0.0f;
+        if (strides) {
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+            {
+                const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+                const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+                const int meets =
+                    h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
+                const WIDE from = ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last;
+                a_next[j] = meets ? dy[place[j].at + from] : 0.0f;
+            }
+        } else {
+            const WIDE back = ((WIDE)tap.h * s.out_w + tap.w) * s.filters - tap.last;
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+            {
+                const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+                a_next[j] = h < end_h && w < end_w ? dy[place[j].at - back] : 0.0f;
+            }
         }
         UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
         {
@@ -254,9 +279,10 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
     const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, taps);
     const float outside = weight == columns && db ? 1.0f : 0.0f; /* of the images */
-    const dml__gpu_divisor out_w = dml__gpu_divisor_of(s.out_w), out_h = dml__gpu_divisor_of(s.out_h);
+    const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);
     TILES_BEGIN();
     TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] = 0.0f;
     x += part.group * s.group_channels + tap.last;
     dy += filter0 + filter;
     for (int k0 = share.from; k0 < end + TILE_K; k0 += TILE_K) {
@@ -265,16 +291,16 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
             a_next[j] = pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters] : 0.0f;
         }
-        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
-        {
-            const int pixel = k0 + ACROSS_K_K(j, tile_columns);
-            const int row = (int)dml__gpu_divide((unsigned)pixel, out_w);
-            const int image = (int)dml__gpu_divide((unsigned)row, out_h);
-            const int h = (row - image * s.out_h) * s.stride_h - s.pad_h + tap.h;
-            const int w = (pixel - row * s.out_w) * s.stride_w - s.pad_w + tap.w;
-            const int inside =
-                pixel < end && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
-            b_next[j] = inside ? x[((WIDE)(image * s.height + h) * s.width + w) * s.channels] : outside;
+        if (weight < all) { /* most items have nothing to read where weights are few */
+            UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+            {
+                const dml__gpu_place p = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, outputs,
+                                                        s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+                const int h = p.h + tap.h, w = p.w + tap.w;
+                const int inside =
+                    p.image >= 0 && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+                b_next[j] = inside ? x[((WIDE)(p.image * s.height + h) * s.width + w) * s.channels] : outside;
+            }
         }
         if (k0 > share.from) TILES_MULTIPLY();
         TILES_FILL_A(1);

@@ -42,6 +42,7 @@ typedef struct dml__cuda {
     dml__cuda_mark mark[DML__CUDA_MARKS];
     double since; /* when the first of them was made, in seconds of the host's clock */
     dml__cuda_staging staging;
+    dml_buffer shares; /* of products in shares of k */
 #ifdef __CUDACC__
     bool tensor_open; /* from the first product of 16-bit factors on */
     dml__tensor tensor;
@@ -285,6 +286,7 @@ static void dml__cuda_close(dml_device *device)
     if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
         (void)dml__cuda_flush(device);
         (void)cudaStreamSynchronize(state->stream);
+        if (state->shares.handle) (void)cudaFree(state->shares.handle);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
 #ifdef __CUDACC__
@@ -538,6 +540,8 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 #ifdef __CUDACC__
     if (dml__cuda_launch_tensor(device, launch, &status)) return status;
 #endif
+    const int shares = dml__gemm_shares(launch);
+    if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     dml__cuda_record *record =
         dml__cuda_begin_record(device, DML__CUDA_RUN, dml__kernel_row_at(ready.kernel)->name);
     dml__cuda_work *work = &record->work;

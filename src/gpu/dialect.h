@@ -1,33 +1,35 @@
 /* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.
 
-   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items
-   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
-   INT(i), REAL(i)        its integers and floats
-   ITEM                   this item's number in its group
-   GROUP_X, GROUP_Y       the group's number along x and y
-   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
-   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
-   LOCAL_QUADS float name[n];   the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
-   where p is a multiple of four from its beginning UNROLL                 before a loop over an array that
-   lies in registers BARRIER();             all items of a group, or none, come here; never after a return
-   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
-   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
-   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
-   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor
-   may hold more than 2^31 bytes
+   - KERNEL(name) { ... }: a kernel of six buffers and a block of arguments, in groups of DML__GROUP_ITEMS
+   items
+   - BUFFER(i, type): buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
+   - INT(i), REAL(i): its integers and floats
+   - ITEM: this item's number in its group
+   - GROUP_X, GROUP_Y: the group's number along x and y
+   - ELEMENT: GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
+   - LOCAL type name[n]; memory of the group; only at a kernel's outermost scope
+   - LOCAL_QUADS float name[n]; the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
+   where p is a multiple of four from its beginning
+   - BARRIER(); all items of a group, or none, come here; never after a return
+   - UNROLL: before a loop over an array that lies in registers; UNROLL_BY(n): before one whose loads are to
+   be on their way n at a time
+   - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
+     HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
+   - SHARED type *: a pointer to LOCAL memory
+   - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
+   - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back
+   - WIDE: a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:
 
-   SOLO_KERNEL(name)      a kernel in groups of one item
-   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
-   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
-   VECTOR_OF(x)           x in each lane
-   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
-   VECTOR_READ(p)         those at p in GLOBAL memory
-   VECTOR_WRITE(p, v)     to GLOBAL memory
-   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
-   VECTOR_ADD_PRODUCTS(v, u, w)  v + u w lane by lane
-   VECTOR_MOST(v, w)      the larger of two lanes, not the NaN; VECTOR_EXP(v) of each lane
+   - SOLO_KERNEL(name): a kernel in groups of one item
+   - SOLO_LOCAL type x[n]; memory of its own, since such a device may have little of LOCAL
+   - VECTOR, VECTOR_LANES: as many floats as it adds at once, and how many these are
+   - VECTOR_OF(x): x in each lane
+   - VECTOR_LOAD(p): those at p, in memory of its own; VECTOR_STORE(p, v)
+   - VECTOR_READ(p): those at p in GLOBAL memory; VECTOR_WRITE(p, v)
+   - VECTOR_ADD_PRODUCT(v, x, w): v + x w of a float x; VECTOR_ADD_PRODUCTS(v, u, w): v + u w lane by lane
+   - VECTOR_MOST(v, w): the larger of two lanes, not the NaN; VECTOR_EXP(v): of each lane
 
    Where a kernel NAME_solo does what NAME_team does, ops launch NAME (gpu/kernel_list.h).
 

@@ -62,6 +62,22 @@ KERNEL(axpby)
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
 }
 
+/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
+   beta. */
+KERNEL(sum_shares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const int shares = INT(1);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        float sum = 0.0f;
+        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
+        y[i] = dml__with_beta(sum, REAL(0), y + i);
+    }
+}
+
 /* y[r][c] += bias[c], and its relu. Buffers bias (may be NULL), y; ints rows, columns, whether with the relu;
    size{rows * columns}. */
 KERNEL(bias_add)

@@ -131,6 +131,59 @@ static inline int dml__find_kernel(const dml__kernel_index *index, const dml_lau
     return -1;
 }
 
+/* ---- products in shares of k ---- */
+
+/* Into how many shares a launch of gemm is cut, where its result is few tiles and k is long: by its size
+   alone, 1 for none. A share has 256 products or more, and all shares together are not more than 512 tiles
+   (32 MiB). */
+static inline int dml__gemm_shares(const dml_launch *launch)
+{
+    const int32_t *of = launch->integer; /* m, n, k, ... ldc, axes */
+    if (strcmp(launch->kernel, "gemm") != 0 || of[2] < 512 || of[7] != of[1] || of[8] || of[13] > 1 ||
+        launch->buffer[3].buffer || launch->real[2] != 0.0f)
+        return 1;
+    const double tiles = ((double)of[0] + 127) / 128 * (((double)of[1] + 127) / 128);
+    const double most = 512 / tiles < of[2] / 256.0 ? 512 / tiles : of[2] / 256.0;
+    return most > 1 ? (int)most : 1;
+}
+
+/* Launches the shares into a workspace of the device, which grows, and then their sum. False: there is no
+   memory for it. */
+static inline bool dml__launch_in_shares(dml_device *device, const dml_launch *launch, int shares,
+                                         dml_buffer *workspace, dml_status *status)
+{
+    const size_t rows = ((size_t)launch->integer[0] + 127) / 128 * 128;
+    const size_t count = (size_t)launch->integer[0] * (size_t)launch->integer[1];
+    const size_t bytes = (size_t)shares * count * sizeof(float);
+    dml_launch share = *launch, sum;
+    if (workspace->bytes < bytes) {
+        if (workspace->bytes) device->backend->buffer_destroy(device, workspace);
+        workspace->bytes = bytes;
+        *status = device->backend->buffer_create(device, workspace);
+        if (*status != DML_OK) {
+            workspace->bytes = 0;
+            if (*status == DML_ERROR_MEMORY) dml_device_forgive(device);
+            return *status != DML_ERROR_MEMORY;
+        }
+    }
+    share.size[1] = (size_t)shares * rows;
+    share.integer[13] = shares;
+    share.buffer[2].buffer = workspace;
+    share.buffer[2].offset = 0;
+    share.real[1] = 0.0f;
+    *status = device->backend->launch(device, &share);
+    if (*status != DML_OK) return true;
+    memset(&sum, 0, sizeof sum);
+    sum.kernel = "sum_shares";
+    sum.size[0] = count, sum.size[1] = 1;
+    sum.buffer[0] = share.buffer[2];
+    sum.buffer[1] = launch->buffer[2];
+    sum.integer[0] = (int32_t)count, sum.integer[1] = shares;
+    sum.real[0] = launch->real[1];
+    *status = device->backend->launch(device, &sum);
+    return true;
+}
+
 static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
                                              const dml__kernel_index *index, const dml__choice *choice,
                                              dml__kernel_launch *out)

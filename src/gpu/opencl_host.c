@@ -95,6 +95,7 @@ typedef struct dml__opencl {
     int marks;
     dml__opencl_mark mark[DML__OPENCL_MARKS];
     dml__opencl_staging staging;
+    dml_buffer shares;   /* of products in shares of k */
     double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
 } dml__opencl;
 
@@ -352,6 +353,7 @@ static void dml__opencl_close(dml_device *device)
     if (state->queue) state->cl.clFinish_(state->queue);
     for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
     dml__opencl_destroy_staging(state);
+    if (state->shares.handle) state->cl.clReleaseMemObject_((cl_mem)state->shares.handle);
     for (int i = 0; i < DML__KERNEL_COUNT; i++)
         if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
     if (state->program) state->cl.clReleaseProgram_(state->program);
@@ -506,8 +508,11 @@ static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buff
     dml__opencl *state = dml__opencl_of(device);
     cl_int error;
     buffer->host = NULL;
-    buffer->handle =
-        state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
+    buffer->handle = NULL;
+    error = CL_INVALID_BUFFER_SIZE; /* some drivers find out later, when it is used */
+    if (buffer->bytes <= state->memory || state->memory == 0)
+        buffer->handle =
+            state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
     if (error == CL_SUCCESS) {
         state->held += buffer->bytes;
         return DML_OK;
@@ -639,8 +644,10 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+    const int shares = state->choice.solo == DML__SOLO_BEST ? 1 : dml__gemm_shares(launch);
+    if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;
     for (cl_uint i = 0; i < DML_LAUNCH_BUFFERS && error == CL_SUCCESS; i++) {

@@ -259,8 +259,8 @@ SOLO_KERNEL(conv2d_forward_solo)
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);
     const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
-    const dml__gpu_place first =
-        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.out_h, s.out_w),
+                                                s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
@@ -310,7 +310,8 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);
     const int row0 = GROUP_Y * TILE;
-    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+    const dml__gpu_place first =
+        dml__gpu_pixel(row0, pixels, dml__gpu_images_of(s.height, s.width), 1, 1, s.pad_h, s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
@@ -351,8 +352,8 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     const WIDE row0 = (WIDE)share.number * s.filters + filter0;
     if (column0 >= columns + (db ? 1 : 0)) return; /* of the surplus that shares are padded to */
-    dml__gpu_place corner =
-        dml__gpu_pixel(share.from, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+    dml__gpu_place corner = dml__gpu_pixel(share.from, depth, dml__gpu_images_of(s.out_h, s.out_w),
+                                           s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns + (db ? 1 : 0) - column0);
     const int weights = columns - column0 < TILE ? columns - column0 : TILE; /* of the piece's columns */
     const int sums = weights < piece.columns;                                /* the last is dy's sums */

@@ -16,10 +16,9 @@
 #define DML_GPU_TILES_CL
 
 #define TILE 64 /* what launches of several products pad each to */
-/* How many products at a time: the largest tile needs the registers; small ones have little to do between two
-   barriers. */
-#define TILE_K_OF(rows, columns) ((columns) > TILE ? 8 : (rows) * (columns) < TILE * TILE ? 32 : 16)
-#define TILE_K TILE_K_OF(tile_rows, tile_columns)
+/* How many products at a time: the largest tile needs the registers. */
+#define TILE_K_OF(columns) ((columns) > TILE ? 8 : 16)
+#define TILE_K TILE_K_OF(tile_columns)
 #define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
 #define SPAN (TILE / 16)
 #define MOST_TILE 128 /* the largest; what launches of several shares pad each to */
@@ -40,8 +39,8 @@
 #define TILE_KERNEL(name, rows, columns, body)                                                               \
     KERNEL(name##_##rows##x##columns)                                                                        \
     {                                                                                                        \
-        LOCAL_QUADS float a_tile[TILE_K_OF(rows, columns) * (rows + TILE_PAD)];                              \
-        LOCAL_QUADS float b_tile[TILE_K_OF(rows, columns) * (columns + TILE_PAD)];                           \
+        LOCAL_QUADS float a_tile[TILE_K_OF(columns) * (rows + TILE_PAD)];                                    \
+        LOCAL_QUADS float b_tile[TILE_K_OF(columns) * (columns + TILE_PAD)];                                 \
         body(HERE rows, columns, a_tile, b_tile, TILE_BUFFERS, arguments);                                   \
     }
 #define TILE_BUFFERS BUFFER(0, const float), BUFFER(1, const float), BUFFER(2, float), BUFFER(3, float)

@@ -19,7 +19,7 @@
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
 /* The products that are timed: how deep, and of how many elements at most. */
-enum { DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+enum { DML__TUNE_LAUNCHES = 4, DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
 #define DML__TUNE_TITLE "dml's tiles, by device: "
 static const char dml__tune_title[] = DML__TUNE_TITLE
     "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
@@ -188,8 +188,9 @@ static inline double dml__tune_seconds(void *argument, const char *kernel, int c
     launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
     for (int run = 0; run < 4; run++) { /* the first may compile */
         const double start = dml_seconds();
-        if (backend->launch(job->device, &launch) != DML_OK || backend->finish(job->device) != DML_OK)
-            return -1;
+        for (int i = 0; i < DML__TUNE_LAUNCHES; i++) /* or waiting is most of it */
+            if (backend->launch(job->device, &launch) != DML_OK) return -1;
+        if (backend->finish(job->device) != DML_OK) return -1;
         const double seconds = dml_seconds() - start;
         if (run && seconds < least) least = seconds;
     }

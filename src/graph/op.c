@@ -153,11 +153,12 @@ DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
 DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
                                       dml_ref to)
 {
-    dml_launch launch = dml__launch("sum_rows", count, 1);
+    const bool many = count >= 4096; /* enough that an item can have one alone */
+    dml_launch launch = dml__launch(many ? "sum_shares" : "sum_rows", count, 1);
     launch.buffer[0] = from;
     launch.buffer[1] = to;
-    launch.integer[0] = shares;
-    launch.integer[1] = (int32_t)count;
+    launch.integer[many ? 1 : 0] = shares;
+    launch.integer[many ? 0 : 1] = (int32_t)count;
     launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);

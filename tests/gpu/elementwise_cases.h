@@ -120,6 +120,26 @@ static void test_broadcast(void)
     free(x), free(y);
 }
 
+static void test_sum_shares(void)
+{
+    for (int b = quick; b < upto(BETAS); b++) {
+        enum { N = 300, SHARES = 7 };
+        float *x = numbers(N * SHARES), *y = output(N, betas[b]);
+        double want[N];
+        for (int i = 0; i < N; i++) want[i] = kept(betas[b], y[i]);
+        for (int i = 0; i < N * SHARES; i++) want[i % N] += (double)x[i];
+        array ax = upload(x, N * SHARES), ay = upload(y, N);
+        launch_ok((dml_launch){ .kernel = "sum_shares",
+                                .size = { N, 1 },
+                                .buffer = { at(ax), at(ay) },
+                                .integer = { N, SHARES },
+                                .real = { betas[b] } });
+        download(ax, NULL), download(ay, y);
+        check("sum_shares", y, want, N, SHARES);
+        free(x), free(y);
+    }
+}
+
 static void test_bias_add(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 7, 37 }, { 256, 3 } };

@@ -40,13 +40,15 @@ static void gemm_rides_case(const char *kernel, int m, int n, int k, bool ta, bo
     const size_t na = (size_t)(m * k), nb = (size_t)(k * n), nc = (size_t)(m * n);
     const bool rides = shares == 0;
     const size_t all = rides ? nc : (size_t)shares * nc;
-    float *a = numbers(na), *b = numbers(nb), *bias = numbers((size_t)n), *c = output(all, 0);
+    const float beta = shares == 1 ? 0.5f : 0.0f;
+    float *a = numbers(na), *b = numbers(nb), *bias = numbers((size_t)n), *c = output(all, beta);
     double *want = malloc(nc * sizeof *want);
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             double sum = rides ? (double)bias[j] : 0;
             for (int p = 0; p < k; p++)
                 sum += (double)a[ta ? p * m + i : i * k + p] * (double)b[tb ? j * k + p : p * n + j];
+            sum += kept(beta, c[i * n + j]);
             want[i * n + j] = rides && sum <= 0 ? 0 : sum;
         }
     array da = upload(a, na), db = upload(b, nb), dbias = upload(bias, (size_t)n), dc = upload(c, all);
@@ -54,7 +56,7 @@ static void gemm_rides_case(const char *kernel, int m, int n, int k, bool ta, bo
                           .size = { (size_t)n, (size_t)m },
                           .buffer = { at(da), at(db), at(dc) },
                           .integer = { m, n, k, ta, tb, ta ? m : k, tb ? k : n, n },
-                          .real = { 1, 0, rides } };
+                          .real = { 1, beta, rides } };
     if (rides) launch.buffer[3] = at(dbias);
     if (!rides) launch.integer[13] = shares, launch.size[1] = (size_t)(shares * ((m + 127) / 128 * 128));
     launch_ok(launch);
