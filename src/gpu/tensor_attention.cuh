@@ -4,12 +4,12 @@
    2023, section 3.1.
 
    A warp has 16 or 32 rows of a group's: of queries, or of keys where the gradient is of keys or values. They
-   are its first factor, and the sums that it makes are in its registers. The group goes
-   through the others (keys, or queries) in tiles of 64, which are its second factor: read as f32 while the
-   tile before is multiplied, rounded, and stored in one of two places of shared memory. A row of WIDTH
-   numbers of 16 bits is WIDTH / 8 chunks of 16 bytes, and chunk c of row r lies at c xor r % 8: so eight rows
-   of the same chunk, which ldmatrix reads, are in different banks. Scores become the first factor of the
-   second product where they are, since an accumulator's pairs lie in the threads that a factor's do.
+   are its first factor, and the sums that it makes are in its registers. The group goes through the others
+   (keys, or queries) in tiles of 64, which are its second factor: read as f32 while the tile before is
+   multiplied, rounded, and stored in one of two places of shared memory. A row of WIDTH numbers of 16 bits is
+   WIDTH / 8 chunks of 16 bytes, and chunk c of row r lies at c xor r % 8: so eight rows of the same chunk,
+   which ldmatrix reads, are in different banks. Scores become the first factor of the second product where
+   they are, since an accumulator's pairs lie in the threads that a factor's do.
 
    Narrower heads are padded with zeros, to a WIDTH of 64 or 128. A negative scale turns the first factor's
    sign, so that the largest score is always that with the largest product. */
@@ -17,6 +17,9 @@
 #define DML_GPU_TENSOR_ATTENTION_CUH
 
 #include "gpu/tensor_attention_tiles.cuh"
+
+/* Groups that a multiprocessor is to have at once, each with as many registers as that leaves. */
+#define DML__FLASH_GROUPS(width, blocks, warps) ((width) * (blocks) * (warps) <= 64 * 8 ? 2 : 1)
 
 /* Bytes of shared memory: two stages of a tile of each of two matrices, then of two numbers of each of its
    rows; and the first factor of `rows` rows. */
@@ -28,7 +31,7 @@ static inline unsigned dml__flash_bytes(int width, int rows)
 /* y = softmax(scale q k^T) v, and log_sums. Blocks of 16 BLOCKS WARPS queries along x, the last first since
    it sees most where later keys aren't seen; samples * heads along y and z. Q_KEPT: q in registers. */
 template <int type, int WIDTH, int BLOCKS, int WARPS, bool Q_KEPT>
-static __global__ void __launch_bounds__(32 * WARPS, WARPS <= 4 ? 2 : 1)
+static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BLOCKS, WARPS))
     dml__flash_forward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                        char *buffer5, const dml__kernel_arguments arguments)
 {
@@ -131,7 +134,7 @@ static __global__ void __launch_bounds__(32 * WARPS, WARPS <= 4 ? 2 : 1)
    along x, those that see most first; samples * heads or kv_heads along y and z. Of the first factors that of
    the scores is kept in registers, that of the slopes, dy or v, stays in shared memory. */
 template <int type, int part, int WIDTH, int BLOCKS, int WARPS>
-static __global__ void __launch_bounds__(32 * WARPS, WARPS <= 4 ? 2 : 1)
+static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BLOCKS, WARPS))
     dml__flash_backward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                         char *buffer5, const dml__kernel_arguments arguments)
 {
@@ -349,6 +352,7 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
     const bool wide = width > 64;
     const int64_t layers = (lines + most - 1) / most;
     launch->kernel = dml__flash_kernel_of(type, wide, part + 1);
+    if (!dml__tensor_has_body(launch->kernel)) return cudaErrorNotSupported;
     launch->block = wide ? 256 : 128; /* both of 128 rows */
     launch->grid =
         dim3((unsigned)(rows + 127) / 128, (unsigned)((lines + layers - 1) / layers), (unsigned)layers);

@@ -5,6 +5,8 @@
 #include "gpu/arguments.h"
 #include "gpu/tensor_attention_parts.cuh"
 
+#include <string.h>
+
 enum {
     DML__FLASH_TILE = 64, /* others at a time */
     DML__FLASH_CHUNK = 32 /* scores of a row at a time, in backward */
@@ -134,7 +136,7 @@ static __device__ __forceinline__ void dml__flash_own(uint32_t (&own)[BLOCKS][4]
 }
 
 /* sum (16 BLOCKS, 8 COLUMNS8) = own (16 BLOCKS, WIDTH) times the transpose of a tile's rows at `at`. Own is
-   in registers, or where own_at isn't 0, there. */
+   in registers, or else in shared memory at own_at. */
 template <int type, int WIDTH, int BLOCKS, int COLUMNS8>
 static __device__ __forceinline__ void dml__flash_scores(float (&sum)[BLOCKS][COLUMNS8][4],
                                                          const uint32_t (&own)[WIDTH / 16][BLOCKS][4],
