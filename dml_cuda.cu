@@ -1901,11 +1901,11 @@ HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, const dml__gpu_image
     return p;
 }
 
-/* Far outside of every image; the sum of two such is, too. */
+/* Far outside of every image, as its sum and difference with twice as much is. */
 #define NOWHERE (1 << 28)
 
 /* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. h and w are
-   dilated; h is NOWHERE behind the last. */
+   dilated; h is twice NOWHERE behind the last. */
 typedef struct dml__gpu_tap {
     int h, w, last;
 } dml__gpu_tap;
@@ -1932,7 +1932,7 @@ HELPER dml__gpu_tap dml__gpu_tap_at(int k, const dml__gpu_taps taps)
     const int h = (int)dml__gpu_divide((unsigned)number, taps.kernel_w);
     dml__gpu_tap t;
     t.last = k - number * (int)taps.last.number;
-    t.h = k < taps.depth ? h * taps.dilation_h : NOWHERE;
+    t.h = k < taps.depth ? h * taps.dilation_h : 2 * NOWHERE;
     t.w = (number - h * (int)taps.kernel_w.number) * taps.dilation_w;
     return t;
 }
@@ -2034,23 +2034,30 @@ HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float 
         const dml__gpu_place p =
             dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, inputs, 1, 1, s.pad_h, s.pad_w);
         place[j].h = p.image < 0 ? NOWHERE : p.h, place[j].w = p.w;
-        place[j].at = (WIDE)p.image * s.out_h * s.out_w * s.filters;
+        place[j].at = (WIDE)p.image * s.out_h * s.out_w;
+        if (!strides) place[j].at += (WIDE)p.h * s.out_w + p.w;
+        place[j].at *= s.filters;
     }
     dy += filter0;
     for (int k0 = 0; k0 < taps.depth + TILE_K; k0 += TILE_K) {
         const dml__gpu_tap tap = dml__gpu_tap_at(k0 + ALONG_K_K, taps);
-        UNROLL for (int j = 0; j < TAKES_ROWS; j++)
-        {
-            const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
-            unsigned out_h = h, out_w = w;
-            int meets = h < end_h && w < end_w;
-            if (strides) {
-                out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
-                meets = meets && out_h * stride_h.number == h && out_w * stride_w.number == w;
+        if (strides) {
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+            {
+                const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+                const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+                const int meets =
+                    h < end_h && w < end_w && out_h * stride_h.number == h && out_w * stride_w.number == w;
+                const WIDE from = ((WIDE)out_h * s.out_w + out_w) * s.filters + tap.last;
+                a_next[j] = meets ? dy[place[j].at + from] : 0.0f;
             }
-            const unsigned from =
-                (out_h * (unsigned)s.out_w + out_w) * (unsigned)s.filters + (unsigned)tap.last;
-            a_next[j] = meets ? dy[place[j].at + from] : 0.0f;
+        } else {
+            const WIDE back = ((WIDE)tap.h * s.out_w + tap.w) * s.filters - tap.last;
+            UNROLL for (int j = 0; j < TAKES_ROWS; j++)
+            {
+                const unsigned h = (unsigned)(place[j].h - tap.h), w = (unsigned)(place[j].w - tap.w);
+                a_next[j] = h < end_h && w < end_w ? dy[place[j].at - back] : 0.0f;
+            }
         }
         UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
         {
@@ -2104,6 +2111,7 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
     const dml__gpu_images outputs = dml__gpu_images_of(s.out_h, s.out_w);
     TILES_BEGIN();
     TILES_NEXT();
+    UNROLL for (int j = 0; j < TAKES_COLUMNS; j++) b_next[j] = 0.0f;
     x += part.group * s.group_channels + tap.last;
     dy += filter0 + filter;
     for (int k0 = share.from; k0 < end + TILE_K; k0 += TILE_K) {
@@ -2112,17 +2120,16 @@ HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const floa
             const int pixel = k0 + ACROSS_K_K(j, tile_rows);
             a_next[j] = pixel < end && filter < s.group_filters ? dy[(WIDE)pixel * s.filters] : 0.0f;
         }
-        UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
-        {
-            b_next[j] = 0.0f;
-            if (weight >= all) continue; /* many, where weights are few */
-            const int pixel = k0 + ACROSS_K_K(j, tile_columns);
-            const dml__gpu_place p =
-                dml__gpu_pixel(pixel, end, outputs, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            const int h = p.h + tap.h, w = p.w + tap.w;
-            const int inside =
-                p.image >= 0 && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
-            b_next[j] = inside ? x[((WIDE)(p.image * s.height + h) * s.width + w) * s.channels] : outside;
+        if (weight < all) { /* most items have nothing to read where weights are few */
+            UNROLL for (int j = 0; j < TAKES_COLUMNS; j++)
+            {
+                const dml__gpu_place p = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), end, outputs,
+                                                        s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+                const int h = p.h + tap.h, w = p.w + tap.w;
+                const int inside =
+                    p.image >= 0 && (unsigned)h < (unsigned)s.height && (unsigned)w < (unsigned)s.width;
+                b_next[j] = inside ? x[((WIDE)(p.image * s.height + h) * s.width + w) * s.channels] : outside;
+            }
         }
         if (k0 > share.from) TILES_MULTIPLY();
         TILES_FILL_A(1);
@@ -6165,6 +6172,723 @@ static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t str
 }
 
 #endif
+
+/* ---- gpu/tensor_attention.cuh ---- */
+
+/* tensor_attention.cuh: attention_forward_team and attention_backward_team of gpu/attention.cl on tensor
+   cores, with the same buffers and numbers: factors rounded to bf16 or f16, sums and all else in f32, for
+   sm_80 and later and heads of a width that is a multiple of 8, up to 128. Source: Dao, "FlashAttention-2",
+   2023, section 3.1.
+
+   A warp has 16 or 32 rows of a group's: of queries, or of keys where the gradient is of keys or values. They
+   are its first factor, and the sums that it makes are in its registers. The group goes through the others
+   (keys, or queries) in tiles of 64, which are its second factor: read as f32 while the tile before is
+   multiplied, rounded, and stored in one of two places of shared memory. A row of WIDTH numbers of 16 bits is
+   WIDTH / 8 chunks of 16 bytes, and chunk c of row r lies at c xor r % 8: so eight rows of the same chunk,
+   which ldmatrix reads, are in different banks. Scores become the first factor of the second product where
+   they are, since an accumulator's pairs lie in the threads that a factor's do.
+
+   Narrower heads are padded with zeros, to a WIDTH of 64 or 128. A negative scale turns the first factor's
+   sign, so that the largest score is always that with the largest product. */
+#ifndef DML_GPU_TENSOR_ATTENTION_CUH
+#define DML_GPU_TENSOR_ATTENTION_CUH
+
+/* ---- gpu/tensor_attention_tiles.cuh ---- */
+
+/* tensor_attention_tiles.cuh: what forward and backward of gpu/tensor_attention.cuh are made of. */
+#ifndef DML_GPU_TENSOR_ATTENTION_TILES_CUH
+#define DML_GPU_TENSOR_ATTENTION_TILES_CUH
+
+/* ---- gpu/tensor_attention_parts.cuh ---- */
+
+/* tensor_attention_parts.cuh: the instructions that attention on tensor cores (gpu/tensor_attention.cuh)
+   needs beside those of the products (gpu/tensor_mma.cuh). */
+#ifndef DML_GPU_TENSOR_ATTENTION_PARTS_CUH
+#define DML_GPU_TENSOR_ATTENTION_PARTS_CUH
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+/* Four 8 x 8 matrices, transposed on the way: a thread names a row and gets two neighbours of a column. */
+static __device__ __forceinline__ void dml__mma_load_across(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* Four floats from *p on, a multiple of 16 bytes, or zeros where they aren't there; then *p is `on` bytes
+   further. It stays where it is written, ahead of the products behind which its latency hides, and the
+   compiler doesn't keep a row's distance in registers for each of many reads. */
+static __device__ __forceinline__ float4 dml__flash_read(const float **p, long long on, bool there)
+{
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    asm volatile("{\n\t.reg .pred there;\n\tsetp.ne.b32 there, %6, 0;\n\t"
+                 "@there ld.global.v4.f32 {%0, %1, %2, %3}, [%4];\n\tadd.s64 %4, %4, %5;\n\t}"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w), "+l"(*p)
+                 : "l"(on), "r"((int)there)
+                 : "memory");
+    return x;
+}
+
+/* 2^x, and 0 where that would be less than the least normal number. */
+static __device__ __forceinline__ float dml__flash_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif
+
+#endif
+
+#include <string.h>
+
+enum {
+    DML__FLASH_TILE = 64, /* others at a time */
+    DML__FLASH_CHUNK = 32 /* scores of a row at a time, in backward */
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+
+#define DML__FLASH_LOG2E 1.4426950408889634f
+#define DML__FLASH_INFINITY __int_as_float(0x7f800000)
+#define DML__FLASH_BUFFER(i, type) ((type *)(buffer##i + arguments.offset[i]))
+
+/* What a launch is about, from its numbers. */
+typedef struct dml__flash_sizes {
+    int samples, queries, keys, heads, group, width; /* group: heads that share one of keys and values */
+    int q_step, k_step, v_step, y_step;
+    long long lines;
+} dml__flash_sizes;
+
+static __device__ __forceinline__ dml__flash_sizes dml__flash_sizes_of(const dml__kernel_arguments &arguments)
+{
+    dml__flash_sizes s;
+    s.samples = arguments.integer[0], s.queries = arguments.integer[1], s.keys = arguments.integer[2];
+    s.heads = arguments.integer[3], s.group = s.heads / arguments.integer[4], s.width = arguments.integer[5];
+    s.q_step = arguments.integer[6], s.k_step = arguments.integer[7], s.v_step = arguments.integer[8];
+    s.y_step = s.heads * s.width;
+    s.lines = (long long)s.samples * s.heads * s.queries;
+    return s;
+}
+
+static __device__ __forceinline__ int dml__flash_length(const float *saved, const dml__flash_sizes &s,
+                                                        int sample, int there)
+{
+    const int length = there ? ((const int *)saved)[2 * s.lines + sample] : s.keys;
+    return length < s.keys ? length : s.keys;
+}
+
+/* Of query t of one head: the log_sum to the base of 2, or the level. Those that aren't there have no
+   probabilities: 2^-infinity is 0. */
+static __device__ __forceinline__ float dml__flash_number(const float *sums, long long lines, int which,
+                                                          int t, int queries)
+{
+    if (t >= queries) return which ? 0.0f : DML__FLASH_INFINITY;
+    return which ? sums[t + lines] : sums[t] * DML__FLASH_LOG2E;
+}
+
+/* The others from `first` to before `end` are what row `row` sees of `limit`, some before and some after it.
+ */
+static __device__ __forceinline__ int dml__flash_first(int row, int before)
+{
+    return row > before ? row - before : 0;
+}
+
+static __device__ __forceinline__ int dml__flash_end(int row, int after, int limit)
+{
+    return after < limit - row ? row + after + 1 : limit;
+}
+
+/* What `count` rows from `row` on see of others column .. column + columns - 1: 0 nothing, 1 some, 2 all. */
+static __device__ __forceinline__ int dml__flash_seen(int row, int count, int column, int columns, int before,
+                                                      int after, int rows, int limit)
+{
+    const int last = row + count - 1, end = column + columns - 1;
+    if (row >= rows || column >= limit || column - last > after || row - end > before) return 0;
+    return last < rows && end < limit && last - column <= before && end - row <= after ? 2 : 1;
+}
+
+/* Some of a matrix on its way: the thread's quads, STRIDE rows apart, of rows `row` and on of x (limit,
+   step). WIDTH / 4 threads share a row. */
+template <int WIDTH, int STRIDE, int QUADS>
+static __device__ __forceinline__ void dml__flash_fetch(float4 (&quad)[QUADS], const float *x, int step,
+                                                        int row, int limit, int width)
+{
+    const int own = (int)threadIdx.x / (WIDTH / 4), column = (int)threadIdx.x % (WIDTH / 4) * 4;
+    const int left = column < width ? limit - row - own : 0;
+    const float *from = x + (long long)(row + own) * step + column;
+    const long long on = (long long)STRIDE * step * (long long)sizeof(float);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) quad[i] = dml__flash_read(&from, on, i * STRIDE < left);
+}
+
+/* Stores them rounded, and their signs turned where `signs` are those of a pair. */
+template <int type, int WIDTH, int STRIDE, int QUADS>
+static __device__ __forceinline__ void dml__flash_store(char *tile, const float4 (&quad)[QUADS],
+                                                        uint32_t signs)
+{
+    const int own = (int)threadIdx.x / (WIDTH / 4), column = (int)threadIdx.x % (WIDTH / 4) * 4;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int row = own + i * STRIDE;
+        *(uint2 *)(tile + row * 2 * WIDTH + (column / 8 ^ row % 8) * 16 + column % 8 * 2) =
+            make_uint2(dml__tensor_narrow<type>(quad[i].x, quad[i].y) ^ signs,
+                       dml__tensor_narrow<type>(quad[i].z, quad[i].w) ^ signs);
+    }
+}
+
+/* Where a thread reads 16 rows of a tile for ldmatrix: first both 8 columns of the upper 8 rows, then of the
+   others; or first both 8 rows of 8 columns, as a first factor has them, and a second one transposed. In
+   bytes from the first row on: 16 columns on are 32 bytes, by an xor, and 16 rows on 32 WIDTH, by a sum. */
+template <int WIDTH> static __device__ __forceinline__ uint32_t dml__flash_along(int lane)
+{
+    return (uint32_t)((lane / 16 * 8 + lane % 8) * 2 * WIDTH + (lane / 8 % 2 ^ lane % 8) * 16);
+}
+
+template <int WIDTH> static __device__ __forceinline__ uint32_t dml__flash_across(int lane)
+{
+    return (uint32_t)(lane % 16 * 2 * WIDTH + (lane / 16 ^ lane % 8) * 16);
+}
+
+template <int WIDTH, int BLOCKS>
+static __device__ __forceinline__ void dml__flash_clear(float (&mixed)[BLOCKS][WIDTH / 8][4])
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++)
+            mixed[i][j][0] = 0.0f, mixed[i][j][1] = 0.0f, mixed[i][j][2] = 0.0f, mixed[i][j][3] = 0.0f;
+    }
+}
+
+/* 16 columns of a warp's first factor (16 BLOCKS, WIDTH), of which the thread's place is `at`. */
+template <int WIDTH, int BLOCKS>
+static __device__ __forceinline__ void dml__flash_own(uint32_t (&own)[BLOCKS][4], uint32_t at, int kk)
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+        dml__mma_load(own[i], (at ^ (uint32_t)(32 * kk)) + (uint32_t)(i * 32 * WIDTH));
+}
+
+/* sum (16 BLOCKS, 8 COLUMNS8) = own (16 BLOCKS, WIDTH) times the transpose of a tile's rows at `at`. Own is
+   in registers, or else in shared memory at own_at. */
+template <int type, int WIDTH, int BLOCKS, int COLUMNS8>
+static __device__ __forceinline__ void dml__flash_scores(float (&sum)[BLOCKS][COLUMNS8][4],
+                                                         const uint32_t (&own)[WIDTH / 16][BLOCKS][4],
+                                                         bool in_registers, uint32_t own_at, uint32_t at)
+{
+    dml__flash_clear<8 * COLUMNS8, BLOCKS>(sum);
+#pragma unroll
+    for (int kk = 0; kk < WIDTH / 16; kk++) {
+        uint32_t mine[BLOCKS][4];
+        if (in_registers)
+            memcpy(mine, own[kk], sizeof mine);
+        else
+            dml__flash_own<WIDTH, BLOCKS>(mine, own_at, kk);
+#pragma unroll
+        for (int jj = 0; jj < COLUMNS8 / 2; jj++) {
+            uint32_t other[4];
+            dml__mma_load(other, (at ^ (uint32_t)(32 * kk)) + (uint32_t)(jj * 32 * WIDTH));
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                dml__mma_multiply<type>(sum[i][2 * jj], mine[i], other[0], other[1]);
+                dml__mma_multiply<type>(sum[i][2 * jj + 1], mine[i], other[2], other[3]);
+            }
+        }
+    }
+}
+
+/* mixed (16 BLOCKS, WIDTH) += score (16 BLOCKS, 8 COLUMNS8), rounded, times a tile's rows at `at`. */
+template <int type, int WIDTH, int BLOCKS, int COLUMNS8>
+static __device__ __forceinline__ void dml__flash_mix(float (&mixed)[BLOCKS][WIDTH / 8][4],
+                                                      const float (&score)[BLOCKS][COLUMNS8][4], uint32_t at)
+{
+    uint32_t own[BLOCKS][COLUMNS8 / 2][4];
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS8; j++) {
+            own[i][j / 2][j % 2 * 2] = dml__tensor_narrow<type>(score[i][j][0], score[i][j][1]);
+            own[i][j / 2][j % 2 * 2 + 1] = dml__tensor_narrow<type>(score[i][j][2], score[i][j][3]);
+        }
+    }
+#pragma unroll
+    for (int kk = 0; kk < COLUMNS8 / 2; kk++) {
+#pragma unroll
+        for (int jj = 0; jj < WIDTH / 16; jj++) {
+            uint32_t other[4];
+            dml__mma_load_across(other, (at ^ (uint32_t)(32 * jj)) + (uint32_t)(kk * 32 * WIDTH));
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                dml__mma_multiply<type>(mixed[i][2 * jj], own[i][kk], other[0], other[1]);
+                dml__mma_multiply<type>(mixed[i][2 * jj + 1], own[i][kk], other[2], other[3]);
+            }
+        }
+    }
+}
+
+/* Minus infinity for the scores of what isn't seen: of others `column` and on by rows `row` and on. */
+template <int BLOCKS, int COLUMNS8>
+static __device__ __forceinline__ void dml__flash_hide(float (&sum)[BLOCKS][COLUMNS8][4], int row, int column,
+                                                       int before, int after, int rows, int limit)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = row + 16 * i + 8 * half + lane / 4;
+            const int first = dml__flash_first(at, before);
+            const int end = at < rows ? dml__flash_end(at, after, limit) : 0;
+#pragma unroll
+            for (int j = 0; j < 2 * COLUMNS8; j++) {
+                const int other = column + 8 * (j / 2) + lane % 4 * 2 + j % 2;
+                if (other < first || other >= end) sum[i][j / 2][2 * half + j % 2] = -DML__FLASH_INFINITY;
+            }
+        }
+    }
+}
+
+/* The warp's number, as one that the compiler knows to be the same in all of a warp. */
+static __device__ __forceinline__ int dml__flash_warp(void)
+{
+    return __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+}
+
+/* The largest, or the sum, of a row's four threads. */
+static __device__ __forceinline__ float dml__flash_most(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+static __device__ __forceinline__ float dml__flash_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Scores become e^(scale score - the largest so far), and what was summed of a row fades as that grows. */
+template <int WIDTH, int BLOCKS>
+static __device__ __forceinline__ void
+dml__flash_soften(float (&sum)[BLOCKS][DML__FLASH_TILE / 8][4], float (&mixed)[BLOCKS][WIDTH / 8][4],
+                  float (&largest)[BLOCKS][2], float (&total)[BLOCKS][2], float factor)
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = largest[i][half], added = 0.0f;
+#pragma unroll
+            for (int j = 0; j < DML__FLASH_TILE / 8; j++)
+                most = fmaxf(most, fmaxf(sum[i][j][2 * half], sum[i][j][2 * half + 1]));
+            most = dml__flash_most(most);
+            const float base = most > -DML__FLASH_INFINITY ? most * factor : 0.0f;
+            const float faded = dml__flash_exp2(largest[i][half] * factor - base);
+#pragma unroll
+            for (int j = 0; j < DML__FLASH_TILE / 4; j++) {
+                float *score = &sum[i][j / 2][2 * half + j % 2];
+                *score = dml__flash_exp2(*score * factor - base);
+                added += *score;
+            }
+            largest[i][half] = most;
+            total[i][half] = total[i][half] * faded + added;
+#pragma unroll
+            for (int j = 0; j < WIDTH / 4; j++) mixed[i][j / 2][2 * half + j % 2] *= faded;
+        }
+    }
+}
+
+/* Rows `row` and on of to (rows, step) = factor mixed + beta to. */
+template <int WIDTH, int BLOCKS>
+static __device__ __forceinline__ void dml__flash_put(const float (&mixed)[BLOCKS][WIDTH / 8][4], float *to,
+                                                      int step, int row, int rows, int width,
+                                                      const float (&factor)[BLOCKS][2], float beta)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = row + 16 * i + 8 * half + lane / 4;
+            if (at >= rows) continue;
+            float *line = to + (long long)at * step + lane % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; j++) {
+                float2 value = make_float2(factor[i][half] * mixed[i][j][2 * half],
+                                           factor[i][half] * mixed[i][j][2 * half + 1]);
+                if (8 * j >= width) continue;
+                if (beta != 0.0f) {
+                    const float2 old = *(const float2 *)(line + 8 * j);
+                    value.x += beta * old.x, value.y += beta * old.y;
+                }
+                *(float2 *)(line + 8 * j) = value;
+            }
+        }
+    }
+}
+
+#endif
+
+#endif
+
+/* Groups that a multiprocessor is to have at once, each with as many registers as that leaves. */
+#define DML__FLASH_GROUPS(width, blocks, warps) ((width) * (blocks) * (warps) <= 64 * 8 ? 2 : 1)
+
+/* Bytes of shared memory: two stages of a tile of each of two matrices, then of two numbers of each of its
+   rows; and the first factor of `rows` rows. */
+static inline unsigned dml__flash_bytes(int width, int rows)
+{
+    return (unsigned)(4 * DML__FLASH_TILE * (2 * width + 4) + rows * 2 * width);
+}
+
+/* y = softmax(scale q k^T) v, and log_sums. Blocks of 16 BLOCKS WARPS queries along x, the last first since
+   it sees most where later keys aren't seen; samples * heads along y and z. Q_KEPT: q in registers. */
+template <int type, int WIDTH, int BLOCKS, int WARPS, bool Q_KEPT>
+static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BLOCKS, WARPS))
+    dml__flash_forward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
+                       char *buffer5, const dml__kernel_arguments arguments)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    enum {
+        ROWS = 16 * BLOCKS * WARPS,
+        BYTES = DML__FLASH_TILE * 2 * WIDTH,
+        STRIDE = 128 * WARPS / WIDTH,
+        QUADS = DML__FLASH_TILE / STRIDE
+    };
+    extern __shared__ __align__(1024) char dml__flash_memory[]; /* two of: keys, values; numbers; q */
+    const dml__flash_sizes s = dml__flash_sizes_of(arguments);
+    const int line = (int)(blockIdx.z * gridDim.y + blockIdx.y), sample = line / s.heads;
+    const int head = line % s.heads, kv_head = head / s.group;
+    if (sample >= s.samples) return; /* groups may be more than there is */
+    const int lane = (int)threadIdx.x % 32, warp = dml__flash_warp();
+    const int before = arguments.integer[9], after = arguments.integer[10];
+    const int block = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, row = block + warp * 16 * BLOCKS;
+    const float *q =
+        DML__FLASH_BUFFER(0, const float) + (long long)sample * s.queries * s.q_step + head * s.width;
+    const float *k =
+        DML__FLASH_BUFFER(1, const float) + (long long)sample * s.keys * s.k_step + kv_head * s.width;
+    const float *v =
+        DML__FLASH_BUFFER(2, const float) + (long long)sample * s.keys * s.v_step + kv_head * s.width;
+    float *saved = DML__FLASH_BUFFER(3, float);
+    float *y = DML__FLASH_BUFFER(4, float) + (long long)sample * s.queries * s.y_step + head * s.width;
+    const int length = dml__flash_length(saved, s, sample, arguments.integer[11]);
+    const int end = dml__flash_end(block + ROWS - 1, after, length);
+    const float scale = fmaxf(fabsf(arguments.real[0]), 1e-30f); /* not 0, or what is hidden would be NaN */
+    const float factor = scale * DML__FLASH_LOG2E;
+    char *const q_at = dml__flash_memory + 4 * BYTES + 16 * DML__FLASH_TILE;
+    const uint32_t along = dml__tensor_shared(dml__flash_memory) + dml__flash_along<WIDTH>(lane);
+    const uint32_t across = dml__tensor_shared(dml__flash_memory) + BYTES + dml__flash_across<WIDTH>(lane);
+    const uint32_t own_at =
+        dml__tensor_shared(q_at) + (uint32_t)(warp * 32 * BLOCKS * WIDTH) + dml__flash_across<WIDTH>(lane);
+    uint32_t own[WIDTH / 16][BLOCKS][4];
+    float mixed[BLOCKS][WIDTH / 8][4], largest[BLOCKS][2], total[BLOCKS][2]; /* total: the thread's part */
+    int column = dml__flash_first(block, before) / DML__FLASH_TILE * DML__FLASH_TILE, stage = 0;
+    {
+        float4 queries[ROWS / STRIDE], keys[QUADS], values[QUADS];
+        const int left = column < end ? length : 0;
+        dml__flash_fetch<WIDTH, STRIDE>(queries, q, s.q_step, block, s.queries, s.width);
+        dml__flash_fetch<WIDTH, STRIDE>(keys, k, s.k_step, column, left, s.width);
+        dml__flash_fetch<WIDTH, STRIDE>(values, v, s.v_step, column, left, s.width);
+        dml__flash_store<type, WIDTH, STRIDE>(q_at, queries, arguments.real[0] < 0.0f ? 0x80008000u : 0);
+        dml__flash_store<type, WIDTH, STRIDE>(dml__flash_memory, keys, 0);
+        dml__flash_store<type, WIDTH, STRIDE>(dml__flash_memory + BYTES, values, 0);
+    }
+    dml__flash_clear<WIDTH, BLOCKS>(mixed);
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+        largest[i][0] = largest[i][1] = -DML__FLASH_INFINITY, total[i][0] = total[i][1] = 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int kk = 0; kk < WIDTH / 16 && Q_KEPT; kk++) dml__flash_own<WIDTH, BLOCKS>(own[kk], own_at, kk);
+    for (; column < end; column += DML__FLASH_TILE, stage ^= 1) {
+        const int next = column + DML__FLASH_TILE, left = next < end ? length : 0;
+        const uint32_t at = (uint32_t)(stage * 2 * BYTES);
+        char *to = dml__flash_memory + (stage ^ 1) * 2 * BYTES;
+        const int seen = dml__flash_seen(row, 16 * BLOCKS, column, DML__FLASH_TILE, before, after, s.queries,
+                                         length); /* the same in all of a warp */
+        float4 coming[QUADS];
+        dml__flash_fetch<WIDTH, STRIDE>(coming, k, s.k_step, next, left, s.width);
+        if (seen) {
+            float sum[BLOCKS][DML__FLASH_TILE / 8][4];
+            dml__flash_scores<type, WIDTH, BLOCKS>(sum, own, Q_KEPT, own_at, along + at);
+            dml__flash_store<type, WIDTH, STRIDE>(to, coming, 0);
+            dml__flash_fetch<WIDTH, STRIDE>(coming, v, s.v_step, next, left, s.width);
+            if (seen == 1) dml__flash_hide(sum, row, column, before, after, s.queries, length);
+            dml__flash_soften<WIDTH, BLOCKS>(sum, mixed, largest, total, factor);
+            dml__flash_mix<type, WIDTH, BLOCKS>(mixed, sum, across + at);
+        } else {
+            dml__flash_store<type, WIDTH, STRIDE>(to, coming, 0);
+            dml__flash_fetch<WIDTH, STRIDE>(coming, v, s.v_step, next, left, s.width);
+        }
+        dml__flash_store<type, WIDTH, STRIDE>(to + BYTES, coming, 0);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = row + 16 * i + 8 * half + lane / 4;
+            const float all = dml__flash_sum(total[i][half]);
+            total[i][half] = all == 0.0f ? 0.0f : __fdividef(1.0f, all);
+            if (lane % 4 == 0 && t < s.queries)
+                saved[(long long)line * s.queries + t] =
+                    all == 0.0f ? DML__FLASH_INFINITY : largest[i][half] * scale + logf(all);
+        }
+    }
+    dml__flash_put<WIDTH, BLOCKS>(mixed, y, s.y_step, row, s.queries, s.width, total, 0.0f);
+    (void)buffer5;
+#else
+    (void)buffer0, (void)buffer1, (void)buffer2, (void)buffer3, (void)buffer4, (void)buffer5, (void)arguments;
+#endif
+}
+
+/* The gradient of q, k or v, as `part` is 0, 1 or 2: += beta x what is there. Rows are queries, or keys, and
+   then the scores are those of keys by queries, of all heads that share them. Blocks of 16 BLOCKS WARPS rows
+   along x, those that see most first; samples * heads or kv_heads along y and z. Of the first factors that of
+   the scores is kept in registers, that of the slopes, dy or v, stays in shared memory. */
+template <int type, int part, int WIDTH, int BLOCKS, int WARPS>
+static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BLOCKS, WARPS))
+    dml__flash_backward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
+                        char *buffer5, const dml__kernel_arguments arguments)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    enum {
+        ROWS = 16 * BLOCKS * WARPS,
+        BYTES = DML__FLASH_TILE * 2 * WIDTH,
+        STRIDE = 128 * WARPS / WIDTH,
+        QUADS = DML__FLASH_TILE / STRIDE,
+        CHUNK8 = DML__FLASH_CHUNK / 8
+    };
+    constexpr bool OF_KEYS = part > 0;
+    static_assert(ROWS <= 2 * DML__FLASH_TILE, "the scores' first factor passes through the second stage");
+    /* Two of: q and dy, or k and v; two of: the queries' log_sums and levels; the slopes' first factor. */
+    extern __shared__ __align__(1024) char dml__flash_memory[];
+    const dml__flash_sizes s = dml__flash_sizes_of(arguments);
+    const int own_heads = OF_KEYS ? s.heads / s.group : s.heads;
+    const int line = (int)(blockIdx.z * gridDim.y + blockIdx.y), sample = line / own_heads;
+    if (sample >= s.samples) return;
+    const int head = OF_KEYS ? line % own_heads * s.group : line % own_heads, kv_head = head / s.group;
+    const int lane = (int)threadIdx.x % 32, warp = dml__flash_warp();
+    const int before = arguments.integer[OF_KEYS ? 10 : 9], after = arguments.integer[OF_KEYS ? 9 : 10];
+    const int block = (int)(OF_KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * ROWS;
+    const int row = block + warp * 16 * BLOCKS;
+    const float *q =
+        DML__FLASH_BUFFER(0, const float) + (long long)sample * s.queries * s.q_step + head * s.width;
+    const float *k =
+        DML__FLASH_BUFFER(1, const float) + (long long)sample * s.keys * s.k_step + kv_head * s.width;
+    const float *v =
+        DML__FLASH_BUFFER(2, const float) + (long long)sample * s.keys * s.v_step + kv_head * s.width;
+    const float *saved = DML__FLASH_BUFFER(3, const float);
+    const float *dy =
+        DML__FLASH_BUFFER(4, const float) + (long long)sample * s.queries * s.y_step + head * s.width;
+    const float *sums = saved + ((long long)sample * s.heads + head) * s.queries;
+    const int length = dml__flash_length(saved, s, sample, arguments.integer[11]);
+    const int rows = OF_KEYS ? length : s.queries, limit = OF_KEYS ? s.queries : length;
+    const int first = dml__flash_first(block, before) / DML__FLASH_TILE * DML__FLASH_TILE;
+    const int end = block < rows ? dml__flash_end(block + ROWS - 1, after, limit) : 0;
+    const float scale = fmaxf(fabsf(arguments.real[0]), 1e-30f), factor = scale * DML__FLASH_LOG2E;
+    const uint32_t memory = dml__tensor_shared(dml__flash_memory);
+    const uint32_t along = memory + dml__flash_along<WIDTH>(lane);
+    const uint32_t across = memory + (part == 2 ? BYTES : 0) + dml__flash_across<WIDTH>(lane);
+    float *const numbers = (float *)(dml__flash_memory + 4 * BYTES); /* of a stage: log_sums, levels */
+    char *const sloper = (char *)(numbers + 4 * DML__FLASH_TILE);
+    const uint32_t own_at = (uint32_t)(warp * 32 * BLOCKS * WIDTH) + dml__flash_across<WIDTH>(lane);
+    const uint32_t sloper_at = dml__tensor_shared(sloper) + own_at;
+    uint32_t scorer[WIDTH / 16][BLOCKS][4];
+    float mixed[BLOCKS][WIDTH / 8][4], sum_of[BLOCKS][2], level_of[BLOCKS][2];
+    /* The thread's number of a tile of queries: a log_sum, to the base of 2, or a level. */
+    const int own = (int)threadIdx.x % DML__FLASH_TILE, which = (int)threadIdx.x / DML__FLASH_TILE;
+    const bool own_number = OF_KEYS && which < (part == 1 ? 2 : 1);
+    float number = 0.0f;
+    if (first < end) {
+        float4 scorers[ROWS / STRIDE], slopers[ROWS / STRIDE], ones[QUADS], others[QUADS];
+        dml__flash_fetch<WIDTH, STRIDE>(scorers, OF_KEYS ? k : q, OF_KEYS ? s.k_step : s.q_step, block, rows,
+                                        s.width);
+        if (part < 2)
+            dml__flash_fetch<WIDTH, STRIDE>(slopers, OF_KEYS ? v : dy, OF_KEYS ? s.v_step : s.y_step, block,
+                                            rows, s.width);
+        dml__flash_fetch<WIDTH, STRIDE>(ones, OF_KEYS ? q : k, OF_KEYS ? s.q_step : s.k_step, first, limit,
+                                        s.width);
+        dml__flash_fetch<WIDTH, STRIDE>(others, OF_KEYS ? dy : v, OF_KEYS ? s.y_step : s.v_step, first, limit,
+                                        s.width);
+        if (own_number) numbers[threadIdx.x] = dml__flash_number(sums, s.lines, which, first + own, limit);
+        dml__flash_store<type, WIDTH, STRIDE>(dml__flash_memory + 2 * BYTES, scorers,
+                                              arguments.real[0] < 0.0f ? 0x80008000u : 0);
+        if (part < 2) dml__flash_store<type, WIDTH, STRIDE>(sloper, slopers, 0);
+        dml__flash_store<type, WIDTH, STRIDE>(dml__flash_memory, ones, 0);
+        dml__flash_store<type, WIDTH, STRIDE>(dml__flash_memory + BYTES, others, 0);
+    }
+    dml__flash_clear<WIDTH, BLOCKS>(mixed);
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+        for (int half = 0; half < 2 && !OF_KEYS; half++) {
+            const int t = row + 16 * i + 8 * half + lane / 4;
+            sum_of[i][half] = dml__flash_number(sums, s.lines, 0, t, s.queries);
+            level_of[i][half] = dml__flash_number(sums, s.lines, 1, t, s.queries);
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int kk = 0; kk < WIDTH / 16; kk++)
+        dml__flash_own<WIDTH, BLOCKS>(scorer[kk], memory + 2 * BYTES + own_at, kk);
+    __syncthreads();                              /* all have it before its place is filled again */
+    int heads = OF_KEYS ? s.group : 1, stage = 0; /* heads: to do, with this one */
+    for (int column = first; column < end; stage ^= 1) {
+        int next = column + DML__FLASH_TILE;
+        if (next >= end && heads > 1) { /* to the next head of those that share these keys */
+            next = first, heads--;
+            q += s.width, dy += s.width, sums += s.queries;
+        }
+        const int left = next < end ? limit : 0;
+        const uint32_t at = (uint32_t)(stage * 2 * BYTES);
+        char *to = dml__flash_memory + (stage ^ 1) * 2 * BYTES;
+        float4 coming[QUADS];
+        dml__flash_fetch<WIDTH, STRIDE>(coming, OF_KEYS ? q : k, OF_KEYS ? s.q_step : s.k_step, next, left,
+                                        s.width);
+        if (own_number) number = dml__flash_number(sums, s.lines, which, next + own, left);
+#pragma unroll
+        for (int chunk = 0; chunk < DML__FLASH_TILE / DML__FLASH_CHUNK; chunk++) {
+            const int from = chunk * DML__FLASH_CHUNK;
+            const uint32_t skipped = at + (uint32_t)(from * 2 * WIDTH);
+            const int seen = dml__flash_seen(row, 16 * BLOCKS, column + from, DML__FLASH_CHUNK, before, after,
+                                             rows, limit);
+            if (seen) {
+                float sum[BLOCKS][CHUNK8][4], slope[BLOCKS][CHUNK8][4];
+                dml__flash_scores<type, WIDTH, BLOCKS>(sum, scorer, true, 0, along + skipped);
+                if (part < 2)
+                    dml__flash_scores<type, WIDTH, BLOCKS>(slope, scorer, false, sloper_at,
+                                                           along + BYTES + skipped);
+                if (seen == 1) dml__flash_hide(sum, row, column + from, before, after, rows, limit);
+#pragma unroll
+                for (int j = 0; j < CHUNK8; j++) {
+                    const float *two = numbers + stage * 2 * DML__FLASH_TILE + from + 8 * j + lane % 4 * 2;
+                    float2 sums_of = make_float2(0.0f, 0.0f), levels_of = make_float2(0.0f, 0.0f);
+                    if (OF_KEYS) sums_of = *(const float2 *)two;
+                    if (part == 1) levels_of = *(const float2 *)(two + DML__FLASH_TILE);
+#pragma unroll
+                    for (int i = 0; i < BLOCKS; i++) {
+#pragma unroll
+                        for (int c = 0; c < 4; c++) {
+                            const float of_keys = c % 2 ? sums_of.y : sums_of.x;
+                            const float level = c % 2 ? levels_of.y : levels_of.x;
+                            sum[i][j][c] = dml__flash_exp2(sum[i][j][c] * factor -
+                                                           (OF_KEYS ? of_keys : sum_of[i][c / 2]));
+                            if (part < 2)
+                                sum[i][j][c] *= slope[i][j][c] - (OF_KEYS ? level : level_of[i][c / 2]);
+                        }
+                    }
+                }
+                dml__flash_mix<type, WIDTH, BLOCKS>(mixed, sum, across + skipped);
+            }
+            if (chunk == 0) {
+                dml__flash_store<type, WIDTH, STRIDE>(to, coming, 0);
+                if (own_number) numbers[(stage ^ 1) * 2 * DML__FLASH_TILE + (int)threadIdx.x] = number;
+                dml__flash_fetch<WIDTH, STRIDE>(coming, OF_KEYS ? dy : v, OF_KEYS ? s.y_step : s.v_step, next,
+                                                left, s.width);
+            }
+        }
+        dml__flash_store<type, WIDTH, STRIDE>(to + BYTES, coming, 0);
+        __syncthreads();
+        column = next;
+    }
+    float factors[BLOCKS][2];
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) factors[i][0] = factors[i][1] = part == 2 ? 1.0f : arguments.real[0];
+    const int step = part == 0 ? s.q_step : part == 1 ? s.k_step : s.v_step, all = OF_KEYS ? s.keys : rows;
+    float *result =
+        DML__FLASH_BUFFER(5, float) + (long long)sample * all * step + (OF_KEYS ? kv_head : head) * s.width;
+    dml__flash_put<WIDTH, BLOCKS>(mixed, result, step, row, all, s.width, factors, arguments.real[1]);
+#else
+    (void)buffer0, (void)buffer1, (void)buffer2, (void)buffer3, (void)buffer4, (void)buffer5, (void)arguments;
+#endif
+}
+
+/* A launch as a queue records it; its arguments are the six buffers and the numbers. */
+typedef struct dml__flash_launch {
+    const void *kernel;
+    dim3 grid;
+    unsigned block, shared; /* items; bytes of dynamic shared memory */
+} dml__flash_launch;
+
+/* Of forward, or of the gradient of q, k or v (which: 0, or 1, 2 or 3). */
+static inline const void *dml__flash_kernel_of(int type, bool wide, int which)
+{
+#define DML__FLASH_KERNELS(type, kept, ...)                                                                  \
+    {                                                                                                        \
+        (const void *)dml__flash_forward<type, __VA_ARGS__, kept>,                                           \
+            (const void *)dml__flash_backward<type, 0, __VA_ARGS__>,                                         \
+            (const void *)dml__flash_backward<type, 1, __VA_ARGS__>,                                         \
+            (const void *)dml__flash_backward<type, 2, __VA_ARGS__>                                          \
+    }
+    static const void *const kernels[2][2][4] = { { DML__FLASH_KERNELS(DML__TENSOR_BF16, false, 64, 2, 4),
+                                                    DML__FLASH_KERNELS(DML__TENSOR_BF16, true, 128, 1, 8) },
+                                                  { DML__FLASH_KERNELS(DML__TENSOR_F16, false, 64, 2, 4),
+                                                    DML__FLASH_KERNELS(DML__TENSOR_F16, true, 128, 1, 8) } };
+#undef DML__FLASH_KERNELS
+    return kernels[type == DML__TENSOR_F16][wide][which];
+}
+
+/* Whether `count` numbers may be read or written at once, at every row's beginning. */
+static inline bool dml__flash_even(const char *buffer, int64_t offset, int step, int count)
+{
+    return ((uintptr_t)buffer + (uintptr_t)offset) % ((uintptr_t)count * sizeof(float)) == 0 &&
+           step % count == 0;
+}
+
+/* The launch that does what the shared kernel does with these arguments; cudaErrorNotSupported: none does. It
+   queues nothing, but tells the current device of the kernel's shared memory. */
+static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, char *const buffers[6],
+                                                     const dml__kernel_arguments *arguments,
+                                                     dml__flash_launch *launch)
+{
+    const int32_t *n = arguments->integer;
+    const int part = backward ? n[12] : -1, width = n[5];
+    const int rows = part > 0 ? n[2] : n[1], step[] = { n[6], n[7], n[8] };
+    const int64_t lines = (int64_t)n[0] * (part > 0 ? n[4] : n[3]), most = 65535; /* of a grid's y and z */
+    if (width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 || lines <= 0 ||
+        n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
+        return cudaErrorNotSupported;
+    for (int i = 0; i < 6; i++) {
+        const int of_row = i < 3 ? step[i] : i == 5 && backward ? step[part] : 4;
+        if (i != 3 && (i != 5 || backward) &&
+            !dml__flash_even(buffers[i], arguments->offset[i], of_row,
+                             i == 5 || (i == 4 && !backward) ? 2 : 4))
+            return cudaErrorNotSupported;
+    }
+    const bool wide = width > 64;
+    const int64_t layers = (lines + most - 1) / most;
+    launch->kernel = dml__flash_kernel_of(type, wide, part + 1);
+    if (!dml__tensor_has_body(launch->kernel)) return cudaErrorNotSupported;
+    launch->block = wide ? 256 : 128; /* both of 128 rows */
+    launch->grid =
+        dim3((unsigned)(rows + 127) / 128, (unsigned)((lines + layers - 1) / layers), (unsigned)layers);
+    launch->shared = dml__flash_bytes(wide ? 128 : 64, 128);
+    return cudaFuncSetAttribute(launch->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)launch->shared);
+}
+
+/* Queues it. type: DML__TENSOR_BF16 or DML__TENSOR_F16. */
+static inline cudaError_t dml__tensor_attention(cudaStream_t stream, int type, bool backward,
+                                                char *const buffers[6],
+                                                const dml__kernel_arguments *arguments)
+{
+    dml__flash_launch launch;
+    char *own[6];
+    dml__kernel_arguments numbers = *arguments;
+    void *all[7];
+    const cudaError_t error = dml__tensor_attention_plan(type, backward, buffers, arguments, &launch);
+    if (error != cudaSuccess) return error;
+    for (int i = 0; i < 6; i++) own[i] = buffers[i], all[i] = &own[i];
+    all[6] = &numbers;
+    return cudaLaunchKernel(launch.kernel, launch.grid, dim3(launch.block), all, launch.shared, stream);
+}
+
+#endif
 #endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
@@ -6637,42 +7361,63 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
 /* Of fewer multiply-adds a product isn't worth the copies of its factors. */
 enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
 
-/* A launch of gemm with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
+static cudaError_t dml__cuda_tensor_gemm(dml__cuda *state, int type, const dml_launch *launch)
+{
+    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+    return dml__tensor_gemm(&state->tensor, state->stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0,
+                            launch->real[0], (const float *)dml__cuda_address(launch->buffer[0]), of[5],
+                            (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
+                            (float *)dml__cuda_address(launch->buffer[2]), of[7]);
+}
+
+/* What tensor cores' products leave to do: a bias and the relu. */
+static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
+{
+    dml_launch bias;
+    memset(&bias, 0, sizeof bias);
+    bias.kernel = "bias_add";
+    bias.size[0] = (size_t)gemm->integer[0] * (size_t)gemm->integer[1], bias.size[1] = 1;
+    bias.buffer[0] = gemm->buffer[3];
+    bias.buffer[1] = gemm->buffer[2];
+    bias.integer[0] = gemm->integer[0], bias.integer[1] = gemm->integer[1];
+    bias.integer[2] = gemm->real[2] != 0.0f;
+    return device->backend->launch(device, &bias);
+}
+
+/* A product or attention with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
    factors of 32. */
-static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch, dml_status *status)
+static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
+                                    const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
-    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-    const bool bf16 = device->factors == (int)DML_BF16;
-    if (device->factors == (int)DML_F32 || strcmp(launch->kernel, "gemm") != 0 || of[8] || of[13] > 1 ||
-        (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)
-        return false;
+    const int32_t *of = launch->integer;
+    const int type = device->factors == (int)DML_BF16 ? DML__TENSOR_BF16 : DML__TENSOR_F16;
+    const bool gemm = strcmp(launch->kernel, "gemm") == 0;
+    const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
+    if (device->factors == (int)DML_F32) return false;
+    if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
+    if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
     state->tensor_open = true;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, bf16 ? "gemm_bf16" : "gemm_f16");
+    char *buffers[DML_LAUNCH_BUFFERS];
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
+        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, gemm       ? "gemm_tensor"
+                                                         : backward ? "attention_backward_tensor"
+                                                                    : "attention_forward_tensor");
     const cudaError_t error = dml__cuda_mark_ends(
         device, mark,
-        dml__tensor_gemm(&state->tensor, state->stream, bf16 ? DML__TENSOR_BF16 : DML__TENSOR_F16, of[0],
-                         of[1], of[2], of[3] != 0, of[4] != 0, launch->real[0],
-                         (const float *)dml__cuda_address(launch->buffer[0]), of[5],
-                         (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
-                         (float *)dml__cuda_address(launch->buffer[2]), of[7]));
+        gemm ? dml__cuda_tensor_gemm(state, type, launch)
+             : dml__tensor_attention(state->stream, type, backward, buffers, &ready->arguments));
     if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return false;
     }
-    *status = dml__cuda_check(device, error, "cudaLaunchKernel", "gemm of 16-bit factors");
-    if (*status != DML_OK || (!launch->buffer[3].buffer && launch->real[2] == 0.0f)) return true;
-    dml_launch bias; /* which the other kernels don't add */
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)of[0] * (size_t)of[1], bias.size[1] = 1;
-    bias.buffer[0] = launch->buffer[3];
-    bias.buffer[1] = launch->buffer[2];
-    bias.integer[0] = of[0], bias.integer[1] = of[1], bias.integer[2] = launch->real[2] != 0.0f;
-    *status = device->backend->launch(device, &bias);
+    *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
+    if (*status == DML_OK && gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f))
+        *status = dml__cuda_add_bias(device, launch);
     return true;
 }
 #endif
@@ -6684,7 +7429,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
 #ifdef __CUDACC__
-    if (dml__cuda_launch_tensor(device, launch, &status)) return status;
+    if (dml__cuda_launch_tensor(device, launch, &ready, &status)) return status;
 #endif
     const int shares = dml__gemm_shares(launch);
     if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;

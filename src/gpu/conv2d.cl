@@ -72,11 +72,11 @@ HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, const dml__gpu_image
     return p;
 }
 
-/* Far outside of every image; the sum of two such is, too. */
+/* Far outside of every image, as its sum and difference with twice as much is. */
 #define NOWHERE (1 << 28)
 
 /* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. h and w are
-   dilated; h is NOWHERE behind the last. */
+   dilated; h is twice NOWHERE behind the last. */
 typedef struct dml__gpu_tap {
     int h, w, last;
 } dml__gpu_tap;
@@ -103,7 +103,7 @@ HELPER dml__gpu_tap dml__gpu_tap_at(int k, const dml__gpu_taps taps)
     const int h = (int)dml__gpu_divide((unsigned)number, taps.kernel_w);
     dml__gpu_tap t;
     t.last = k - number * (int)taps.last.number;
-    t.h = k < taps.depth ? h * taps.dilation_h : NOWHERE;
+    t.h = k < taps.depth ? h * taps.dilation_h : 2 * NOWHERE;
     t.w = (number - h * (int)taps.kernel_w.number) * taps.dilation_w;
     return t;
 }

@@ -19,6 +19,7 @@
 #include "gpu/kernels.cl"
 #ifdef __CUDACC__
 #include "gpu/tensor.h"
+#include "gpu/tensor_attention.cuh"
 #endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
@@ -491,42 +492,63 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
 /* Of fewer multiply-adds a product isn't worth the copies of its factors. */
 enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
 
-/* A launch of gemm with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
+static cudaError_t dml__cuda_tensor_gemm(dml__cuda *state, int type, const dml_launch *launch)
+{
+    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+    return dml__tensor_gemm(&state->tensor, state->stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0,
+                            launch->real[0], (const float *)dml__cuda_address(launch->buffer[0]), of[5],
+                            (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
+                            (float *)dml__cuda_address(launch->buffer[2]), of[7]);
+}
+
+/* What tensor cores' products leave to do: a bias and the relu. */
+static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
+{
+    dml_launch bias;
+    memset(&bias, 0, sizeof bias);
+    bias.kernel = "bias_add";
+    bias.size[0] = (size_t)gemm->integer[0] * (size_t)gemm->integer[1], bias.size[1] = 1;
+    bias.buffer[0] = gemm->buffer[3];
+    bias.buffer[1] = gemm->buffer[2];
+    bias.integer[0] = gemm->integer[0], bias.integer[1] = gemm->integer[1];
+    bias.integer[2] = gemm->real[2] != 0.0f;
+    return device->backend->launch(device, &bias);
+}
+
+/* A product or attention with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
    factors of 32. */
-static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch, dml_status *status)
+static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
+                                    const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
-    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-    const bool bf16 = device->factors == (int)DML_BF16;
-    if (device->factors == (int)DML_F32 || strcmp(launch->kernel, "gemm") != 0 || of[8] || of[13] > 1 ||
-        (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)
-        return false;
+    const int32_t *of = launch->integer;
+    const int type = device->factors == (int)DML_BF16 ? DML__TENSOR_BF16 : DML__TENSOR_F16;
+    const bool gemm = strcmp(launch->kernel, "gemm") == 0;
+    const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
+    if (device->factors == (int)DML_F32) return false;
+    if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
+    if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
     state->tensor_open = true;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, bf16 ? "gemm_bf16" : "gemm_f16");
+    char *buffers[DML_LAUNCH_BUFFERS];
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
+        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, gemm       ? "gemm_tensor"
+                                                         : backward ? "attention_backward_tensor"
+                                                                    : "attention_forward_tensor");
     const cudaError_t error = dml__cuda_mark_ends(
         device, mark,
-        dml__tensor_gemm(&state->tensor, state->stream, bf16 ? DML__TENSOR_BF16 : DML__TENSOR_F16, of[0],
-                         of[1], of[2], of[3] != 0, of[4] != 0, launch->real[0],
-                         (const float *)dml__cuda_address(launch->buffer[0]), of[5],
-                         (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
-                         (float *)dml__cuda_address(launch->buffer[2]), of[7]));
+        gemm ? dml__cuda_tensor_gemm(state, type, launch)
+             : dml__tensor_attention(state->stream, type, backward, buffers, &ready->arguments));
     if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return false;
     }
-    *status = dml__cuda_check(device, error, "cudaLaunchKernel", "gemm of 16-bit factors");
-    if (*status != DML_OK || (!launch->buffer[3].buffer && launch->real[2] == 0.0f)) return true;
-    dml_launch bias; /* which the other kernels don't add */
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)of[0] * (size_t)of[1], bias.size[1] = 1;
-    bias.buffer[0] = launch->buffer[3];
-    bias.buffer[1] = launch->buffer[2];
-    bias.integer[0] = of[0], bias.integer[1] = of[1], bias.integer[2] = launch->real[2] != 0.0f;
-    *status = device->backend->launch(device, &bias);
+    *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
+    if (*status == DML_OK && gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f))
+        *status = dml__cuda_add_bias(device, launch);
     return true;
 }
 #endif
@@ -538,7 +560,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
 #ifdef __CUDACC__
-    if (dml__cuda_launch_tensor(device, launch, &status)) return status;
+    if (dml__cuda_launch_tensor(device, launch, &ready, &status)) return status;
 #endif
     const int shares = dml__gemm_shares(launch);
     if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;

@@ -316,12 +316,6 @@ static inline const void *dml__flash_kernel_of(int type, bool wide, int which)
     return kernels[type == DML__TENSOR_F16][wide][which];
 }
 
-/* Whether the current device can. */
-static inline bool dml__tensor_attention_has(int major)
-{
-    return major >= 8 && dml__tensor_has_body(dml__flash_kernel_of(DML__TENSOR_BF16, false, 0));
-}
-
 /* Whether `count` numbers may be read or written at once, at every row's beginning. */
 static inline bool dml__flash_even(const char *buffer, int64_t offset, int step, int count)
 {
