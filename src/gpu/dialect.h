@@ -11,8 +11,8 @@
    - LOCAL_QUADS float name[n]; the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
    where p is a multiple of four from its beginning
    - BARRIER(); all items of a group, or none, come here; never after a return
-   - UNROLL: before a loop over an array that lies in registers; UNROLL_BY(n): before one whose loads are to
-   be on their way n at a time
+   - UNROLL: before a loop over an array that lies in registers
+   - ROLLED: before a loop that is to stay one
    - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
@@ -50,6 +50,7 @@
 #define QUAD float4
 #define QUAD_AT(p) (*(__local const float4 *)(p))
 #define UNROLL __attribute__((opencl_unroll_hint))
+#define ROLLED __attribute__((opencl_unroll_hint(1)))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -111,6 +112,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD float4
 #define QUAD_AT(p) (*(const float4 *)(p))
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -147,6 +149,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD dml__host_quad
 #define QUAD_AT(p) (*(const dml__host_quad *)(p))
 #define UNROLL
+#define ROLLED
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,

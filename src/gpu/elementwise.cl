@@ -1,11 +1,36 @@
-/* elementwise.cl: kernels with an item an element. Launches give size{n}. beta = 0 never reads the output. */
+/* elementwise.cl: kernels that do the same to each element. Launches give size{n}. beta = 0 never reads the
+   output. */
 #ifndef DML_GPU_ELEMENTWISE_CL
 #define DML_GPU_ELEMENTWISE_CL
+
+/* An item does RUN elements, which lie a group's items apart, so that as many of its loads are on their way:
+   with one each a GPU waits for memory more than it reads. Hence a kernel reads all of an item's elements,
+   then computes, and then writes, since an output may be an input. On OpenCL devices that are CPUs it is one
+   element: they do the items of a group many at once in vectors (gpu/kernel_list.h). */
+#ifdef DML__RUN
+#define RUN DML__RUN
+#else
+#define RUN 4
+#endif
+#define RUN_BEGIN ((unsigned)GROUP_X * (RUN * DML__GROUP_ITEMS) + (unsigned)ITEM)
+/* Before a statement for each k below RUN, whose element, i, is below n. */
+#define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
+#define EACH_OF(count, begin, k, i, n)                                                                       \
+    UNROLL for (unsigned k = 0, i = (begin); k < (count); k++, i += DML__GROUP_ITEMS) if (i < (n))
+/* The same in a loop that stays one, for what is long. */
+#define ONE_OF_RUN(k, i, n)                                                                                  \
+    ROLLED for (unsigned k = 0, i = RUN_BEGIN; k < RUN && i < (n); k++, i += DML__GROUP_ITEMS)
 
 /* new + beta old, where old is not read, and may hold anything, when beta is 0. */
 HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
 {
     return beta == 0.0f ? value : value + beta * *old;
+}
+
+/* The old output where it counts: it isn't read, and may hold anything, when beta is 0. */
+HELPER float dml__old(float beta, GLOBAL const float *old)
+{
+    return beta == 0.0f ? 0.0f : *old;
 }
 
 /* The relu of formulas.h, where it is on. */
@@ -58,8 +83,13 @@ KERNEL(axpby)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
     const float alpha = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
+    float from[RUN], old[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        from[k] = x[i];
+        old[k] = dml__old(beta, y + i);
+    }
+    EACH_OF_RUN(k, i, n) y[i] = alpha * from[k] + beta * old[k];
 }
 
 /* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
@@ -84,9 +114,15 @@ KERNEL(bias_add)
 {
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
-    const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
-    const unsigned i = ELEMENT, column = i - dml__gpu_quotient(i, dml__gpu_divisor_of(INT(1))) * columns;
-    if (i < rows * columns) y[i] = dml__with_relu(bias ? y[i] + bias[column] : y[i], INT(2));
+    const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
+    const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
+    float value[RUN], more[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        value[k] = y[i];
+        more[k] = bias ? bias[i - dml__gpu_divide(i, by_columns) * columns] : 0.0f;
+    }
+    EACH_OF_RUN(k, i, n) y[i] = dml__with_relu(bias ? value[k] + more[k] : value[k], INT(2));
 }
 
 #endif

@@ -11,8 +11,13 @@ KERNEL(embedding_forward)
     GLOBAL const float *table = BUFFER(1, const float);
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const unsigned i = ELEMENT;
-    if (i < n) y[i] = table[(WIDE)indices[i / width] * INT(1) + i % width];
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    int row[RUN];
+    float value[RUN];
+    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_divide(i, by_width)];
+    EACH_OF_RUN(k, i, n)
+    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
 /* For each place the next one with the same index, or -1; and, behind these, whether it is the first. So the

@@ -1,5 +1,6 @@
 /* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,
-   so choosing costs nothing beside the memory. */
+   so choosing costs nothing beside the memory. Of an item's elements one is computed after the other, since
+   all of the functions RUN times over would be much code. */
 #ifndef DML_GPU_FORMULA_CL
 #define DML_GPU_FORMULA_CL
 
@@ -12,6 +13,9 @@
 #define P p
 #define Q q
 
+/* Moves an array of RUN in registers on, which only constants can index. */
+#define FORMULA_NEXT(array) UNROLL for (int at = 0; at + 1 < RUN; at++) array[at] = array[at + 1]
+
 /* y = the formula. Buffers a, b, c (what the formula lacks is NULL), y; ints n, formula; floats p, q. */
 KERNEL(formula_forward)
 {
@@ -21,10 +25,20 @@ KERNEL(formula_forward)
     GLOBAL float *out = BUFFER(3, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float a = in_a[i], b = in_b ? in_b[i] : 0.0f, c = in_c ? in_c[i] : 0.0f;
+    float as[RUN], bs[RUN], cs[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        as[k] = in_a[i];
+        bs[k] = in_b ? in_b[i] : 0.0f;
+        cs[k] = in_c ? in_c[i] : 0.0f;
+    }
+    ONE_OF_RUN(k, i, n)
+    {
+        const float a = as[0], b = bs[0], c = cs[0];
         float y = 0.0f;
+        FORMULA_NEXT(as);
+        FORMULA_NEXT(bs);
+        FORMULA_NEXT(cs);
         switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
     case DML__FORMULA_##name: {                                                                              \
@@ -58,11 +72,22 @@ KERNEL(formula_backward)
     GLOBAL float *g1 = BUFFER(5, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float a = in_a ? in_a[i] : 0.0f, b = in_b ? in_b[i] : 0.0f;
-        const float y = output ? output[i] : 0.0f, dy = gradient[i];
+    float as[RUN], bs[RUN], ys[RUN], dys[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        as[k] = in_a ? in_a[i] : 0.0f;
+        bs[k] = in_b ? in_b[i] : 0.0f;
+        ys[k] = output ? output[i] : 0.0f;
+        dys[k] = gradient[i];
+    }
+    ONE_OF_RUN(k, i, n)
+    {
+        const float a = as[0], b = bs[0], y = ys[0], dy = dys[0];
         float d = 0.0f, d1 = 0.0f;
+        FORMULA_NEXT(as);
+        FORMULA_NEXT(bs);
+        FORMULA_NEXT(ys);
+        FORMULA_NEXT(dys);
         switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
     case DML__FORMULA_##name: {                                                                              \
@@ -85,6 +110,7 @@ KERNEL(formula_backward)
     }
 }
 
+#undef FORMULA_NEXT
 #undef VALUE
 #undef K
 #undef WHERE
@@ -99,16 +125,24 @@ KERNEL(broadcast)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        unsigned left = i, from = 0;
-        for (int d = INT(1) - 1; d >= 0; d--) {
-            const unsigned size = (unsigned)INT(2 + d);
-            from += left % size * (unsigned)INT(8 + d);
-            left /= size;
-        }
-        y[i] = x[from];
+    unsigned left[RUN], from[RUN];
+    float value[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        left[k] = i;
+        from[k] = 0;
     }
+    for (int d = INT(1) - 1; d >= 0; d--) {
+        const dml__gpu_divisor by = dml__gpu_divisor_of(INT(2 + d));
+        EACH_OF_RUN(k, i, n)
+        {
+            const unsigned before = dml__gpu_divide(left[k], by);
+            from[k] += (left[k] - before * by.number) * (unsigned)INT(8 + d);
+            left[k] = before;
+        }
+    }
+    EACH_OF_RUN(k, i, n) value[k] = x[from[k]];
+    EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
 #endif

@@ -30,10 +30,13 @@ KERNEL(half_narrow)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL unsigned short *y = BUFFER(1, unsigned short);
-    const unsigned n = (unsigned)INT(0), i = ELEMENT;
-    if (i < n) {
-        const unsigned bits = BITS_OF(x[i]);
-        y[i] = (unsigned short)(INT(1) ? dml__f16_from(bits) : dml__bf16_from(bits));
+    const unsigned n = (unsigned)INT(0);
+    unsigned bits[RUN];
+    EACH_OF_RUN(k, i, n) bits[k] = BITS_OF(x[i]);
+    if (INT(1)) {
+        EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__f16_from(bits[k]);
+    } else {
+        EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__bf16_from(bits[k]);
     }
 }
 
@@ -42,10 +45,13 @@ KERNEL(half_widen)
 {
     GLOBAL const unsigned short *x = BUFFER(0, const unsigned short);
     GLOBAL float *y = BUFFER(1, float);
-    const unsigned n = (unsigned)INT(0), i = ELEMENT;
-    if (i < n) {
-        const unsigned bits = x[i];
-        y[i] = INT(1) ? dml__f16_to(bits) : FLOAT_OF(bits << 16);
+    const unsigned n = (unsigned)INT(0);
+    unsigned bits[RUN];
+    EACH_OF_RUN(k, i, n) bits[k] = x[i];
+    if (INT(1)) {
+        EACH_OF_RUN(k, i, n) y[i] = dml__f16_to(bits[k]);
+    } else {
+        EACH_OF_RUN(k, i, n) y[i] = FLOAT_OF(bits[k] << 16);
     }
 }
 

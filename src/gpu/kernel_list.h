@@ -15,14 +15,17 @@
     X(family##_16x64, 64, 16)                                                                                \
     X(family##_16x16, 16, 16)
 
+/* What a group covers whose items do a run of elements each (gpu/elementwise.cl), and where they do one. */
+enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
+
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
-    X(axpby, 256, 1)                                                                                         \
-    X(formula_forward, 256, 1)                                                                               \
-    X(formula_backward, 256, 1)                                                                              \
-    X(broadcast, 256, 1)                                                                                     \
+    X(axpby, DML__COVERS_RUNS, 1)                                                                            \
+    X(formula_forward, DML__COVERS_RUNS, 1)                                                                  \
+    X(formula_backward, DML__COVERS_RUNS, 1)                                                                 \
+    X(broadcast, DML__COVERS_RUNS, 1)                                                                        \
     X(sum_shares, 256, 1)                                                                                    \
-    X(bias_add, 256, 1)                                                                                      \
+    X(bias_add, DML__COVERS_RUNS, 1)                                                                         \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
     X(rmsprop_update, 256, 1)                                                                                \
@@ -59,14 +62,14 @@
     X(softmax_backward, 1, 1)                                                                                \
     X(batch_norm_moments, 16, 1)                                                                             \
     X(batch_norm_statistics, 256, 1)                                                                         \
-    X(batch_norm_forward, 256, 1)                                                                            \
+    X(batch_norm_forward, DML__COVERS_RUNS, 1)                                                               \
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
-    X(batch_norm_backward, 256, 1)                                                                           \
+    X(batch_norm_backward, DML__COVERS_RUNS, 1)                                                              \
     X(sample_norm_forward_team, 1, 1)                                                                        \
     X(sample_norm_backward_team, 1, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
-    X(embedding_forward, 256, 1)                                                                             \
+    X(embedding_forward, DML__COVERS_RUNS, 1)                                                                \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
     X(gather_forward, 256, 1)                                                                                \
@@ -84,8 +87,8 @@
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)                                                                                \
-    X(half_narrow, 256, 1)                                                                                   \
-    X(half_widen, 256, 1)
+    X(half_narrow, DML__COVERS_RUNS, 1)                                                                      \
+    X(half_widen, DML__COVERS_RUNS, 1)
 /* Those of gpu/solo.cl, of which a group is one item. Devices that are no CPU don't have them. */
 #define DML__SOLO_LIST(X)                                                                                    \
     X(gemm_solo, 64, 64)                                                                                     \

@@ -38,6 +38,14 @@ static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
     return &rows[kernel];
 }
 
+/* How much of a launch's size a group does along an axis, on a device of that choice. */
+static inline size_t dml__kernel_covers(int kernel, int axis, const dml__choice *choice)
+{
+    const int covers = dml__kernel_row_at(kernel)->covers[axis];
+    const bool run = covers == DML__COVERS_RUNS && choice->solo == DML__SOLO_BEST;
+    return (size_t)(run ? DML__COVERS_RUNS_OF_ONE : covers);
+}
+
 /* How many items a group of the kernel has. */
 static inline size_t dml__kernel_items(int kernel)
 {
@@ -197,7 +205,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     out->items = dml__kernel_items(out->kernel);
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
-        const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
+        const size_t covers = dml__kernel_covers(out->kernel, axis, choice);
         if (size > DML__LAUNCH_MOST)
             return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
                                    "kernel '%s' was asked for %llu elements along one axis, and %d is the "

@@ -85,10 +85,13 @@ KERNEL(batch_norm_forward)
     GLOBAL float *y = BUFFER(5, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const unsigned c = i % channels;
-        y[i] = (x[i] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
+    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    float value[RUN];
+    EACH_OF_RUN(k, i, n) value[k] = x[i];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
     }
 }
 
@@ -163,14 +166,19 @@ KERNEL(batch_norm_backward)
     GLOBAL float *dx = BUFFER(3, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const unsigned c = i % channels;
-        const float distance = x[i] - by_channel[c];
-        const float value = by_channel[(WIDE)channels + c] * dy[i] +
-                            by_channel[(WIDE)2 * channels + c] * distance +
-                            by_channel[(WIDE)3 * channels + c];
-        dx[i] = dml__with_beta(value, beta, dx + i);
+    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    float value[RUN], d[RUN], old[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        value[k] = x[i];
+        d[k] = dy[i];
+        old[k] = dml__old(beta, dx + i);
+    }
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
+                by_channel[3 * channels + c] + beta * old[k];
     }
 }
 

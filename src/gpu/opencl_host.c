@@ -411,7 +411,8 @@ static dml_status dml__opencl_build(dml_device *device)
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
     char options[64] = "-cl-std=CL1.2";
     if (state->choice.solo)
-        snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
+        snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d%s", state->lanes,
+                 state->choice.solo == DML__SOLO_BEST ? " -DDML__RUN=1" : "");
     error = state->cl.clBuildProgram_(state->program, 1, &state->id, options, NULL, NULL);
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }

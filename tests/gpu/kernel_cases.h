@@ -84,7 +84,7 @@ static bool device_has(const char *kernel)
     TEST_OF_FAMILY(pair##_team, cases)                                                                       \
     TEST_OF_FAMILY(pair##_solo, cases)
 
-static const int sizes[] = { 1, 257, 255, 256, 1000 };
+static const int sizes[] = { 1, 257, 255, 1025, 1024, 1023, 4099 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 #endif
