@@ -26514,9 +26514,12 @@ DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
 DML__LOCAL dml_status dml__check_image_input(const dml_node *node);
 
 /* The gradient of input i = the sum over rows of the output's gradient (rows, columns) + beta x what is
-   there: how every bias gets its gradient. */
+   there: how every bias gets its gradient. On a device with memory of its own many rows are summed in parts
+   first, which lie at `parts` (dml__sum_parts_bytes), unless that is no buffer. */
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
-                                                  size_t rows, size_t columns);
+                                                  size_t rows, size_t columns, dml_ref parts);
+DML__LOCAL size_t dml__sum_parts_bytes(size_t rows, size_t columns);
+static const dml_ref dml__no_parts = { NULL, 0 };
 
 /* The addresses behind the references above, on a host_memory device. */
 static inline float *dml__host_value(const dml__run *run, const dml_node *node)
@@ -26527,6 +26530,13 @@ static inline float *dml__host_gradient(const dml__run *run, const dml_node *nod
 {
     return (float *)dml__host(dml__gradient(run, node));
 }
+
+/* How many items do a row of n numbers where a group of 256 does several: as few as keep it in registers, of
+   gpu/reduce.cl's ROW_KEPT each. */
+DML__LOCAL int dml__row_lanes(size_t n);
+
+/* The groups that do so many rows then. */
+DML__LOCAL size_t dml__row_groups(size_t rows, int lanes);
 
 /* A launch of `kernel` over x by y units, to be filled in and passed to dml__submit, which refuses sizes that
    the kernels' 32-bit integers can't count. */
@@ -27926,10 +27936,40 @@ DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int sha
     return dml__submit(run->device, &launch);
 }
 
+DML__LOCAL int dml__row_lanes(size_t n)
+{
+    int lanes = 16;
+    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 2;
+    return lanes;
+}
+
+DML__LOCAL size_t dml__row_groups(size_t rows, int lanes)
+{
+    const size_t in_group = (size_t)(256 / lanes);
+    return rows / in_group + (rows % in_group != 0);
+}
+
+/* Into how many parts rows are cut that are summed on a GPU, by the shape alone: columns are 16 a group, and
+   it takes some 1000 groups to keep all of memory busy. */
+static size_t dml__sum_parts(size_t rows, size_t columns)
+{
+    const size_t groups = (columns + 15) / 16, wanted = 1024 / groups;
+    const size_t parts = rows / 256 < wanted ? rows / 256 : wanted;
+    return parts > 1 ? parts : 1;
+}
+
+DML__LOCAL size_t dml__sum_parts_bytes(size_t rows, size_t columns)
+{
+    const size_t parts = dml__sum_parts(rows, columns);
+    return parts > 1 ? parts * columns * sizeof(float) : 0;
+}
+
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
-                                                  size_t rows, size_t columns)
+                                                  size_t rows, size_t columns, dml_ref parts)
 {
     const float beta = dml__beta(run, node, i);
+    const size_t count = parts.buffer && !run->device->host_memory ? dml__sum_parts(rows, columns) : 1;
+    dml_ref from = dml__gradient(run, node);
     if (run->device->host_memory) {
         dml_sum_rows(run->pool, rows, columns, dml__host_gradient(run, node), beta,
                      dml__host_gradient(run, node->input[i]));
@@ -27939,7 +27979,19 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
         return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
                                "sum_rows over %zu rows: the kernels count to %d; use smaller batches", rows,
                                INT32_MAX);
-    return dml__sum_shares(run, dml__gradient(run, node), (int)rows, columns, beta,
+    if (count > 1) {
+        dml_launch launch = dml__launch("sum_rows", columns, count);
+        launch.buffer[0] = from;
+        launch.buffer[1] = parts;
+        launch.integer[0] = (int32_t)((rows + count - 1) / count);
+        launch.integer[1] = (int32_t)columns;
+        launch.integer[2] = (int32_t)count;
+        launch.integer[3] = (int32_t)rows;
+        const dml_status status = dml__submit(run->device, &launch);
+        if (status != DML_OK) return status;
+        from = parts;
+    }
+    return dml__sum_shares(run, from, (int)(count > 1 ? count : rows), columns, beta,
                            dml__gradient(run, node->input[i]));
 }
 
@@ -30724,6 +30776,13 @@ static dml_status dml__dense_forward_launch(const dml__run *run, const dml_node 
     return dml__submit(run->device, &launch);
 }
 
+/* Of a device with memory of its own: the bias' gradient for each part of the rows. */
+static size_t dml__dense_saved_bytes(const dml_node *node, int samples)
+{
+    if (dml__node_context(node)->device.host_memory || !node->input[2]) return 0;
+    return dml__sum_parts_bytes(dml__dense_rows_of(node, samples), (size_t)node->input[1]->shape.dims[0]);
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -30755,7 +30814,8 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
         status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units);
+        status =
+            dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units, dml__saved(run, node));
     return status;
 }
 
@@ -30784,8 +30844,9 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
+                                dml__dense_saved_bytes,
                                 false,
                                 false,
                                 NULL,
@@ -31515,7 +31576,7 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
         status = dml__conv_weight_gradient(run, node, &s, x, dml__gradient(run, node));
     if (status == DML_OK && bias)
         status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / (size_t)s.filters,
-                                             (size_t)s.filters);
+                                             (size_t)s.filters, dml__no_parts);
     return status;
 }
 
@@ -31869,7 +31930,8 @@ static dml_status dml__conv_transpose_op_backward(const dml__run *run, const dml
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__conv_transpose_weight_gradient(run, node);
     if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters,
+                                             dml__no_parts);
     return status;
 }
 
@@ -32198,7 +32260,8 @@ static dml_status dml__local2d_op_backward(const dml__run *run, const dml_node *
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__local2d_weight_gradient(run, node);
     if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, dml_shape_count(&node->shape));
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, dml_shape_count(&node->shape),
+                                             dml__no_parts);
     return status;
 }
 
@@ -32848,7 +32911,6 @@ enum {
     DML__NORM_SAVED_ROWS,
     DML__NORM_SAVED_PARTS = DML__NORM_SAVED_ROWS + 4
 };
-#define DML__NORM_PARTS ((size_t)64)
 #define DML__NORM_PART_ROWS ((size_t)64) /* the fewest of a part */
 
 static dml_status dml__check_channel_parameter(const dml_node *node, int i, const char *what)
@@ -32911,11 +32973,19 @@ static size_t dml__batch_norm_rows(const dml__run *run, const dml_node *node)
     return dml__count(run, node) / dml__batch_norm_channels(node);
 }
 
+/* On a GPU the rows are cut into at most so many parts, fewer where many channels are groups enough. */
+static size_t dml__batch_norm_most_parts(const dml_node *node)
+{
+    const size_t groups = (dml__batch_norm_channels(node) + 15) / 16;
+    return groups < 16 ? 256 : groups < 64 ? 4096 / groups : 64;
+}
+
 static size_t dml__batch_norm_saved_bytes(const dml_node *node, int rows)
 {
     const bool host = dml__node_context(node)->device.host_memory;
     (void)rows;
-    return (host ? (size_t)DML__NORM_SAVED_ROWS : DML__NORM_SAVED_PARTS + 2 * DML__NORM_PARTS) *
+    return (host ? (size_t)DML__NORM_SAVED_ROWS
+                 : DML__NORM_SAVED_PARTS + 2 * dml__batch_norm_most_parts(node)) *
            dml__batch_norm_channels(node) * sizeof(float);
 }
 
@@ -32948,7 +33018,7 @@ static dml_ref dml__batch_norm_variance(const dml__run *run, const dml_node *nod
 static size_t dml__batch_norm_part_rows(const dml__run *run, const dml_node *node)
 {
     const size_t rows = dml__batch_norm_rows(run, node);
-    const size_t part = rows / DML__NORM_PARTS + (rows % DML__NORM_PARTS != 0);
+    const size_t most = dml__batch_norm_most_parts(node), part = rows / most + (rows % most != 0);
     return part > DML__NORM_PART_ROWS ? part : DML__NORM_PART_ROWS;
 }
 
@@ -33519,7 +33589,14 @@ static dml_group_norm_shape dml__sample_norm_groups(const dml__sample_norm_shape
     return shape;
 }
 
-/* With its ints: rows, channels, pixels, width, whether by square, rows of a part, parts. */
+/* Whether a group of a sample is more than a quarter of a work-group keeps in registers (gpu/sample_norm.cl).
+ */
+static bool dml__sample_norm_is_long(const dml__sample_norm_shape *s)
+{
+    return s->pixels * s->width > 1024;
+}
+
+/* With its ints: rows, channels, pixels, width, whether by square, rows of a part, parts, whether long. */
 static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sample_norm_shape *s,
                                           const char *kernel, size_t x, size_t y)
 {
@@ -33532,6 +33609,7 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
     launch.integer[4] = o->by_square;
     launch.integer[5] = (int32_t)dml__sample_norm_part_rows(s);
     launch.integer[6] = (int32_t)dml__sample_norm_parts(node, s);
+    launch.integer[7] = dml__sample_norm_is_long(s);
     launch.real[0] = o->epsilon;
     return launch;
 }
@@ -33555,7 +33633,8 @@ static dml_status dml__sample_norm_forward(const dml__run *run, const dml_node *
                              (float *)dml__host(statistics), dml__host_value(run, node));
         return DML_OK;
     }
-    dml_launch launch = dml__sample_norm_launch(node, &s, "sample_norm_forward", s.samples * s.groups, 1);
+    dml_launch launch = dml__sample_norm_launch(node, &s, "sample_norm_forward", s.samples * s.groups,
+                                                dml__sample_norm_is_long(&s) ? 4 : 1);
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__sample_norm_value(run, node, 1);
     launch.buffer[2] = dml__sample_norm_value(run, node, 2);
@@ -33608,7 +33687,8 @@ static dml_status dml__sample_norm_backward_launch(const dml__run *run, const dm
         status = dml__submit(run->device, &launch);
     }
     if (status != DML_OK || !dml__wants_gradient(run, node, 0)) return status;
-    dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_backward", s->samples * s->groups, 1);
+    dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_backward", s->samples * s->groups,
+                                                dml__sample_norm_is_long(s) ? 4 : 1);
     launch.buffer[0] = dml__value(run, node->input[0]);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__sample_norm_value(run, node, 1);
@@ -36495,7 +36575,8 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
         status = run->device->backend->write(run->device, class_weights, dml__class_weights_of(node),
                                              (size_t)dml__classes_of(node->input[0]) * sizeof(float));
     if (status != DML_OK) return status;
-    dml_launch launch = dml__launch("cross_entropy_forward", rows, 1);
+    const int lanes = dml__row_lanes((size_t)dml__classes_of(node->input[0]));
+    dml_launch launch = dml__launch("cross_entropy_forward", dml__row_groups(rows, lanes), 1);
     launch.buffer[0] = dml__value(run, node->input[0]);
     launch.buffer[1] = dml__value(run, node->input[1]);
     launch.buffer[2] = class_weights;
@@ -36507,6 +36588,7 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
     launch.integer[3] = dml__has_labels(node);
     launch.integer[4] = o->ignores;
     launch.integer[5] = o->ignored;
+    launch.integer[6] = lanes;
     launch.real[0] = o->smoothing;
     status = dml__submit(run->device, &launch);
     if (status != DML_OK) return status;
@@ -37100,9 +37182,8 @@ static bool dml__softmax_is_log(const dml_node *node)
 static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *node, const char *kernel)
 {
     const size_t rows = s->outer * s->inner;
-    const int lanes = s->inner == 1 && s->n > 1024 ? 256 : 16; /* a group for a long row, or 16 for as many */
-    const size_t in_group = (size_t)(256 / lanes);
-    dml_launch launch = dml__launch(kernel, rows / in_group + (rows % in_group != 0), 1);
+    const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
+    dml_launch launch = dml__launch(kernel, dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;

@@ -410,14 +410,17 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(family##_16x64, 64, 16)                                                                                \
     X(family##_16x16, 16, 16)
 
+/* What a group covers whose items do a run of elements each (gpu/elementwise.cl), and where they do one. */
+enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
+
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
-    X(axpby, 256, 1)                                                                                         \
-    X(formula_forward, 256, 1)                                                                               \
-    X(formula_backward, 256, 1)                                                                              \
-    X(broadcast, 256, 1)                                                                                     \
+    X(axpby, DML__COVERS_RUNS, 1)                                                                            \
+    X(formula_forward, DML__COVERS_RUNS, 1)                                                                  \
+    X(formula_backward, DML__COVERS_RUNS, 1)                                                                 \
+    X(broadcast, DML__COVERS_RUNS, 1)                                                                        \
     X(sum_shares, 256, 1)                                                                                    \
-    X(bias_add, 256, 1)                                                                                      \
+    X(bias_add, DML__COVERS_RUNS, 1)                                                                         \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
     X(rmsprop_update, 256, 1)                                                                                \
@@ -443,8 +446,8 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
     X(argmax, 16, 1)                                                                                         \
-    X(cross_entropy_forward, 16, 1)                                                                          \
-    X(cross_entropy_backward, 256, 1)                                                                        \
+    X(cross_entropy_forward, 1, 1)                                                                           \
+    X(cross_entropy_backward, DML__COVERS_RUNS, 1)                                                           \
     X(cross_entropy_backward_target, 256, 1)                                                                 \
     X(loss_total, 1, 1)                                                                                      \
     X(loss_spread, 256, 1)                                                                                   \
@@ -453,17 +456,17 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(softmax_forward, 1, 1)                                                                                 \
     X(softmax_backward, 1, 1)                                                                                \
     X(batch_norm_moments, 16, 1)                                                                             \
-    X(batch_norm_statistics, 256, 1)                                                                         \
-    X(batch_norm_forward, 256, 1)                                                                            \
+    X(batch_norm_statistics, 16, 1)                                                                          \
+    X(batch_norm_forward, DML__COVERS_RUNS, 1)                                                               \
     X(batch_norm_products, 16, 1)                                                                            \
-    X(batch_norm_gradients, 256, 1)                                                                          \
-    X(batch_norm_backward, 256, 1)                                                                           \
-    X(sample_norm_forward_team, 1, 1)                                                                        \
-    X(sample_norm_backward_team, 1, 1)                                                                       \
+    X(batch_norm_gradients, 16, 1)                                                                           \
+    X(batch_norm_backward, DML__COVERS_RUNS, 1)                                                              \
+    X(sample_norm_forward_team, 4, 1)                                                                        \
+    X(sample_norm_backward_team, 4, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
-    X(embedding_forward, 256, 1)                                                                             \
-    X(embedding_links, 256, 1)                                                                               \
-    X(embedding_backward, 256, 1)                                                                            \
+    X(embedding_forward, DML__COVERS_RUNS, 1)                                                                \
+    X(embedding_links_team, 16, 1)                                                                           \
+    X(embedding_backward, DML__COVERS_RUNS, 1)                                                               \
     X(gather_forward, 256, 1)                                                                                \
     X(gather_backward, 256, 1)                                                                               \
     X(embedding_bag_forward, 256, 1)                                                                         \
@@ -479,8 +482,8 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)                                                                                \
-    X(half_narrow, 256, 1)                                                                                   \
-    X(half_widen, 256, 1)
+    X(half_narrow, DML__COVERS_RUNS, 1)                                                                      \
+    X(half_widen, DML__COVERS_RUNS, 1)
 /* Those of gpu/solo.cl, of which a group is one item. Devices that are no CPU don't have them. */
 #define DML__SOLO_LIST(X)                                                                                    \
     X(gemm_solo, 64, 64)                                                                                     \
@@ -489,6 +492,7 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
     X(conv2d_backward_weights_solo, 64, 64)                                                                  \
     X(sample_norm_forward_solo, 8, 1)                                                                        \
     X(sample_norm_backward_solo, 8, 1)                                                                       \
+    X(embedding_links_solo, 256, 1)                                                                          \
     X(attention_forward_solo, 64, 1)                                                                         \
     X(attention_backward_solo, 64, 1)
 
@@ -496,6 +500,7 @@ static cudaError_t dml__cuda_write_pieces(dml__cuda_staging *staging, cudaStream
 #define DML__PAIR_LIST(X)                                                                                    \
     X(sample_norm_forward)                                                                                   \
     X(sample_norm_backward)                                                                                  \
+    X(embedding_links)                                                                                       \
     X(attention_forward)                                                                                     \
     X(attention_backward)
 
@@ -625,6 +630,14 @@ static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
 #undef DML__KERNEL_ROW
     };
     return &rows[kernel];
+}
+
+/* How much of a launch's size a group does along an axis, on a device of that choice. */
+static inline size_t dml__kernel_covers(int kernel, int axis, const dml__choice *choice)
+{
+    const int covers = dml__kernel_row_at(kernel)->covers[axis];
+    const bool run = covers == DML__COVERS_RUNS && choice->solo == DML__SOLO_BEST;
+    return (size_t)(run ? DML__COVERS_RUNS_OF_ONE : covers);
 }
 
 /* How many items a group of the kernel has. */
@@ -786,7 +799,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     out->items = dml__kernel_items(out->kernel);
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
-        const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
+        const size_t covers = dml__kernel_covers(out->kernel, axis, choice);
         if (size > DML__LAUNCH_MOST)
             return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
                                    "kernel '%s' was asked for %llu elements along one axis, and %d is the "
@@ -1057,8 +1070,8 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
    - LOCAL_QUADS float name[n]; the same, of which QUAD_AT(p) reads four floats x, y, z, w at once, a QUAD,
    where p is a multiple of four from its beginning
    - BARRIER(); all items of a group, or none, come here; never after a return
-   - UNROLL: before a loop over an array that lies in registers; UNROLL_BY(n): before one whose loads are to
-   be on their way n at a time
+   - UNROLL: before a loop over an array that lies in registers
+   - ROLLED: before a loop that is to stay one
    - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
@@ -1096,6 +1109,7 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define QUAD float4
 #define QUAD_AT(p) (*(__local const float4 *)(p))
 #define UNROLL __attribute__((opencl_unroll_hint))
+#define ROLLED __attribute__((opencl_unroll_hint(1)))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -1157,6 +1171,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD float4
 #define QUAD_AT(p) (*(const float4 *)(p))
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -1193,6 +1208,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD dml__host_quad
 #define QUAD_AT(p) (*(const dml__host_quad *)(p))
 #define UNROLL
+#define ROLLED
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,
@@ -1240,14 +1256,39 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 /* ---- gpu/elementwise.cl ---- */
 
-/* elementwise.cl: kernels with an item an element. Launches give size{n}. beta = 0 never reads the output. */
+/* elementwise.cl: kernels that do the same to each element. Launches give size{n}. beta = 0 never reads the
+   output. */
 #ifndef DML_GPU_ELEMENTWISE_CL
 #define DML_GPU_ELEMENTWISE_CL
+
+/* An item does RUN elements, which lie a group's items apart, so that as many of its loads are on their way:
+   with one each a GPU waits for memory more than it reads. Hence a kernel reads all of an item's elements,
+   then computes, and then writes, since an output may be an input. On OpenCL devices that are CPUs it is one
+   element: they do the items of a group many at once in vectors (gpu/kernel_list.h). */
+#ifdef DML__RUN
+#define RUN DML__RUN
+#else
+#define RUN 4
+#endif
+#define RUN_BEGIN ((unsigned)GROUP_X * (RUN * DML__GROUP_ITEMS) + (unsigned)ITEM)
+/* Before a statement for each k below RUN, whose element, i, is below n. */
+#define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
+#define EACH_OF(count, begin, k, i, n)                                                                       \
+    UNROLL for (unsigned k = 0, i = (begin); k < (count); k++, i += DML__GROUP_ITEMS) if (i < (n))
+/* The same in a loop that stays one, for what is long. */
+#define ONE_OF_RUN(k, i, n)                                                                                  \
+    ROLLED for (unsigned k = 0, i = RUN_BEGIN; k < RUN && i < (n); k++, i += DML__GROUP_ITEMS)
 
 /* new + beta old, where old is not read, and may hold anything, when beta is 0. */
 HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
 {
     return beta == 0.0f ? value : value + beta * *old;
+}
+
+/* The old output where it counts: it isn't read, and may hold anything, when beta is 0. */
+HELPER float dml__old(float beta, GLOBAL const float *old)
+{
+    return beta == 0.0f ? 0.0f : *old;
 }
 
 /* The relu of formulas.h, where it is on. */
@@ -1300,8 +1341,13 @@ KERNEL(axpby)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
     const float alpha = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
+    float from[RUN], old[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        from[k] = x[i];
+        old[k] = dml__old(beta, y + i);
+    }
+    EACH_OF_RUN(k, i, n) y[i] = alpha * from[k] + beta * old[k];
 }
 
 /* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
@@ -1326,9 +1372,15 @@ KERNEL(bias_add)
 {
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
-    const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
-    const unsigned i = ELEMENT, column = i - dml__gpu_quotient(i, dml__gpu_divisor_of(INT(1))) * columns;
-    if (i < rows * columns) y[i] = dml__with_relu(bias ? y[i] + bias[column] : y[i], INT(2));
+    const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
+    const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
+    float value[RUN], more[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        value[k] = y[i];
+        more[k] = bias ? bias[i - dml__gpu_divide(i, by_columns) * columns] : 0.0f;
+    }
+    EACH_OF_RUN(k, i, n) y[i] = dml__with_relu(bias ? value[k] + more[k] : value[k], INT(2));
 }
 
 #endif
@@ -1336,7 +1388,8 @@ KERNEL(bias_add)
 /* ---- gpu/formula.cl ---- */
 
 /* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,
-   so choosing costs nothing beside the memory. */
+   so choosing costs nothing beside the memory. Of an item's elements one is computed after the other, since
+   all of the functions RUN times over would be much code. */
 #ifndef DML_GPU_FORMULA_CL
 #define DML_GPU_FORMULA_CL
 
@@ -1462,6 +1515,9 @@ enum {
 #define P p
 #define Q q
 
+/* Moves an array of RUN in registers on, which only constants can index. */
+#define FORMULA_NEXT(array) UNROLL for (int at = 0; at + 1 < RUN; at++) array[at] = array[at + 1]
+
 /* y = the formula. Buffers a, b, c (what the formula lacks is NULL), y; ints n, formula; floats p, q. */
 KERNEL(formula_forward)
 {
@@ -1471,10 +1527,20 @@ KERNEL(formula_forward)
     GLOBAL float *out = BUFFER(3, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float a = in_a[i], b = in_b ? in_b[i] : 0.0f, c = in_c ? in_c[i] : 0.0f;
+    float as[RUN], bs[RUN], cs[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        as[k] = in_a[i];
+        bs[k] = in_b ? in_b[i] : 0.0f;
+        cs[k] = in_c ? in_c[i] : 0.0f;
+    }
+    ONE_OF_RUN(k, i, n)
+    {
+        const float a = as[0], b = bs[0], c = cs[0];
         float y = 0.0f;
+        FORMULA_NEXT(as);
+        FORMULA_NEXT(bs);
+        FORMULA_NEXT(cs);
         switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
     case DML__FORMULA_##name: {                                                                              \
@@ -1508,11 +1574,22 @@ KERNEL(formula_backward)
     GLOBAL float *g1 = BUFFER(5, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float a = in_a ? in_a[i] : 0.0f, b = in_b ? in_b[i] : 0.0f;
-        const float y = output ? output[i] : 0.0f, dy = gradient[i];
+    float as[RUN], bs[RUN], ys[RUN], dys[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        as[k] = in_a ? in_a[i] : 0.0f;
+        bs[k] = in_b ? in_b[i] : 0.0f;
+        ys[k] = output ? output[i] : 0.0f;
+        dys[k] = gradient[i];
+    }
+    ONE_OF_RUN(k, i, n)
+    {
+        const float a = as[0], b = bs[0], y = ys[0], dy = dys[0];
         float d = 0.0f, d1 = 0.0f;
+        FORMULA_NEXT(as);
+        FORMULA_NEXT(bs);
+        FORMULA_NEXT(ys);
+        FORMULA_NEXT(dys);
         switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
     case DML__FORMULA_##name: {                                                                              \
@@ -1535,6 +1612,7 @@ KERNEL(formula_backward)
     }
 }
 
+#undef FORMULA_NEXT
 #undef VALUE
 #undef K
 #undef WHERE
@@ -1549,16 +1627,24 @@ KERNEL(broadcast)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        unsigned left = i, from = 0;
-        for (int d = INT(1) - 1; d >= 0; d--) {
-            const unsigned size = (unsigned)INT(2 + d);
-            from += left % size * (unsigned)INT(8 + d);
-            left /= size;
-        }
-        y[i] = x[from];
+    unsigned left[RUN], from[RUN];
+    float value[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        left[k] = i;
+        from[k] = 0;
     }
+    for (int d = INT(1) - 1; d >= 0; d--) {
+        const dml__gpu_divisor by = dml__gpu_divisor_of(INT(2 + d));
+        EACH_OF_RUN(k, i, n)
+        {
+            const unsigned before = dml__gpu_divide(left[k], by);
+            from[k] += (left[k] - before * by.number) * (unsigned)INT(8 + d);
+            left[k] = before;
+        }
+    }
+    EACH_OF_RUN(k, i, n) value[k] = x[from[k]];
+    EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
 #endif
@@ -2906,24 +2992,66 @@ KERNEL(slice2d_backward)
 #define REDUCE_MAX(part, lane, lanes, step)                                                                  \
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
-/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer; floats
-   beta; size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows
-   are read in sequence. */
+/* Makes each item's `total` that of its whole team: of the `lanes` items (16 to 256, a power of two) `step`
+   apart from item `first` on. A few of them combine what several have, and then each what those few have,
+   since a barrier takes longer than a few numbers of local memory. `combine` is said of total and other. */
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    do {                                                                                                     \
+        const int few = (lanes) > 64 ? 16 : (lanes) > 16 ? 8 : 4;                                            \
+        (part)[ITEM] = total;                                                                                \
+        BARRIER();                                                                                           \
+        if ((lane) < few) {                                                                                  \
+            for (int of = (lane) + few; of < (lanes); of += few) {                                           \
+                const float other = (part)[(first) + of * (step)];                                           \
+                total = combine;                                                                             \
+            }                                                                                                \
+            (part)[ITEM] = total;                                                                            \
+        }                                                                                                    \
+        BARRIER();                                                                                           \
+        total = (part)[first];                                                                               \
+        for (int of = 1; of < few; of++) {                                                                   \
+            const float other = (part)[(first) + of * (step)];                                               \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        BARRIER(); /* all have read it before its place is used again */                                     \
+    } while (0)
+#define TEAM_SUM(total, part, first, lane, lanes, step)                                                      \
+    TEAM_TOTAL(total, part, first, lane, lanes, step, (total) + other)
+#define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
+    TEAM_TOTAL(total, part, first, lane, lanes, step, other > (total) ? other : (total))
+
+/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. */
+#define ROW_KEPT 16
+#define ROW_AHEAD 8
+/* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
+#define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
+    UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))
+
+/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer, and, where the
+   outer ones are parts of the rows of one, how many that one has, else 0; floats beta; size{columns, outer}.
+   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */
 KERNEL(sum_rows)
 {
-    const int rows = INT(0), columns = INT(1);
-    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * rows * columns;
+    const int columns = INT(1), across = columns > 8 ? 16 : columns > 4 ? 8 : columns > 2 ? 4 : columns;
+    const int lanes = DML__GROUP_ITEMS / across;
+    const WIDE left = INT(3) - (WIDE)GROUP_Y * INT(0); /* rows of the one that aren't of a part before */
+    const int rows = INT(3) && left < INT(0) ? (int)left : INT(0);
+    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * INT(0) * columns;
     GLOBAL float *y = BUFFER(1, float) + (WIDE)GROUP_Y * columns;
     const float beta = REAL(0);
-    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    const int column = GROUP_X * 16 + ITEM % across, lane = ITEM / across;
     const int inside = column < columns && GROUP_Y < INT(2); /* groups may be more than there is */
     LOCAL float part[DML__GROUP_ITEMS];
     float sum = 0.0f;
     if (inside)
-        for (int row = lane; row < rows; row += 16) sum += x[(WIDE)row * columns + column];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, 16, 16);
-    if (lane == 0 && inside) y[column] = dml__with_beta(part[ITEM], beta, y + column);
+        for (int first = lane; first < rows; first += ROW_AHEAD * lanes) {
+            float value[ROW_AHEAD];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = 0.0f;
+            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows) value[k] = x[(WIDE)row * columns + column];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) sum += value[k];
+        }
+    TEAM_SUM(sum, part, ITEM % across, lane, lanes, across);
+    if (lane == 0 && inside) y[column] = dml__with_beta(sum, beta, y + column);
 }
 
 /* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;
@@ -3020,6 +3148,141 @@ KERNEL(reduce_axis_backward)
 
 #endif
 
+/* ---- gpu/softmax.cl ---- */
+
+/* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
+
+   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16 to 256, a power of two) do a
+   row, else 16, of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers
+   an item is read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner,
+   rows (outer * inner), logs, lanes; size{groups}. */
+#ifndef DML_GPU_SOFTMAX_CL
+#define DML_GPU_SOFTMAX_CL
+
+/* The item's place, for the statements behind it. */
+#define SOFTMAX_BEGIN()                                                                                      \
+    const int inner = INT(1), logs = INT(3), lanes = INT(4), n = INT(0);                                     \
+    const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
+    const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
+    const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
+    const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
+    const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
+    const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
+
+/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
+   Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
+#define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
+    do {                                                                                                     \
+        float larger = largest;                                                                              \
+        UNROLL for (int of = 0; of < (count); of++) if ((value)[of] > larger) larger = (value)[of];          \
+        if (larger > (largest)) sum *= EXP((largest)-larger);                                                \
+        largest = larger;                                                                                    \
+        if (larger > MINUS_INFINITY)                                                                         \
+            UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                    \
+    } while (0)
+
+/* Buffers x, y, which may be the same. */
+KERNEL(softmax_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    SOFTMAX_BEGIN();
+    LOCAL float part[DML__GROUP_ITEMS];
+    float value[ROW_KEPT], largest = MINUS_INFINITY, sum = 0.0f;
+    if (kept) {
+        UNROLL for (int k = 0; k < ROW_KEPT; k++) value[k] = MINUS_INFINITY;
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
+        UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner];
+            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+        }
+    }
+    const float own = largest;
+    TEAM_MOST(largest, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            value[k] -= largest;
+            const float e = EXP(value[k]);
+            if (!logs) value[k] = e;
+            sum += e;
+        }
+    } else if (own < largest)
+        sum *= EXP(own - largest);
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
+    } else {
+        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
+             from -= ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
+        }
+    }
+}
+
+/* dx = y (dy - sum(y dy)) + beta dx, with logs dy - exp(y) sum(dy) + beta dx. Buffers y, dy, dx, which may be
+   dy; floats beta. */
+KERNEL(softmax_backward)
+{
+    GLOBAL const float *y = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    SOFTMAX_BEGIN();
+    LOCAL float part[DML__GROUP_ITEMS];
+    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
+    const float beta = REAL(0);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            value[k] = y[begin + (WIDE)i * inner];
+            d[k] = dy[begin + (WIDE)i * inner];
+        }
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) sum += logs ? d[k] : value[k] * d[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                value[k] = logs ? 1.0f : y[begin + (WIDE)i * inner];
+                d[k] = dy[begin + (WIDE)i * inner];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) sum += value[k] * d[k];
+        }
+    }
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            const WIDE at = begin + (WIDE)i * inner;
+            const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
+            dx[at] = dml__with_beta(gradient, beta, dx + at);
+        }
+    } else {
+        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
+             from -= ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                value[k] = y[begin + (WIDE)i * inner];
+                d[k] = dy[begin + (WIDE)i * inner];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                const WIDE at = begin + (WIDE)i * inner;
+                const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
+                dx[at] = dml__with_beta(gradient, beta, dx + at);
+            }
+        }
+    }
+}
+
+#endif
+
 /* ---- gpu/loss.cl ---- */
 
 /* loss.cl: losses and their gradients. */
@@ -3039,7 +3302,8 @@ HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *w
    classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
    isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
    class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
-   labels, whether one is ignored, which; floats smoothing; size{rows}. */
+   labels, whether one is ignored, which, lanes (16 to 256, a power of two), which items do a row; floats
+   smoothing; size{groups}. */
 KERNEL(cross_entropy_forward)
 {
     GLOBAL const float *logits = BUFFER(0, const float);
@@ -3048,7 +3312,8 @@ KERNEL(cross_entropy_forward)
     GLOBAL float *kept = BUFFER(4, float);
     const int rows = INT(0), classes = INT(1), labelled = INT(3);
     const float smoothing = REAL(0);
-    const int row = GROUP_X * LANES + TEAM, inside = row < rows;
+    const int lanes = INT(6), lane = ITEM % lanes, team = ITEM - lane;
+    const int row = GROUP_X * (DML__GROUP_ITEMS / lanes) + ITEM / lanes, inside = row < rows;
     const WIDE first = (WIDE)row * classes;
     GLOBAL const float *target = labelled ? 0 : BUFFER(1, const float);
     GLOBAL const int *labels = labelled ? BUFFER(1, const int) : 0;
@@ -3058,33 +3323,28 @@ KERNEL(cross_entropy_forward)
     if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
     const int counts = inside && weight != 0.0f;
     if (counts)
-        for (int c = LANE; c < classes; c += LANES)
-            if (logits[first + c] > largest) largest = logits[first + c];
-    part[ITEM] = largest;
-    REDUCE_MAX(part, LANE, LANES, 1);
-    largest = part[TEAM * LANES];
-    BARRIER(); /* all have read the maximum before its place is used again */
-    if (counts)
-        for (int c = LANE; c < classes; c += LANES) sum += EXP(logits[first + c] - largest);
-    part[ITEM] = sum;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    sum = part[TEAM * LANES];
-    BARRIER();
+        for (int from = lane; from < classes; from += ROW_AHEAD * lanes) {
+            float value[ROW_AHEAD];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(ROW_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+        }
+    const float own_largest = largest;
+    TEAM_MOST(largest, part, team, lane, lanes, 1);
+    if (own_largest < largest) sum *= EXP(own_largest - largest);
+    TEAM_SUM(sum, part, team, lane, lanes, 1);
     if (counts && (target || smoothing != 0.0f))
-        for (int c = LANE; c < classes; c += LANES) {
+        for (int c = lane; c < classes; c += lanes) {
             const float of_class =
                 dml__class_weight(target ? target + first : 0, class_weights, c, classes, smoothing);
             whole += of_class;
             product += of_class * (largest - logits[first + c]);
         }
-    part[ITEM] = whole;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    whole = part[TEAM * LANES];
-    BARRIER();
-    part[ITEM] = product;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    product = part[TEAM * LANES];
-    if (LANE == 0 && inside) {
+    if (target || smoothing != 0.0f) {
+        TEAM_SUM(whole, part, team, lane, lanes, 1);
+        TEAM_SUM(product, part, team, lane, lanes, 1);
+    }
+    if (lane == 0 && inside) {
         float share = weight;
         if (counts && labelled) {
             const int label = labels[row], known = label >= 0 && label < classes;
@@ -3117,20 +3377,36 @@ KERNEL(cross_entropy_backward)
     const float smoothing = REAL(0), beta = REAL(1);
     GLOBAL const float *target = INT(2) ? 0 : BUFFER(1, const float);
     GLOBAL const int *labels = INT(2) ? BUFFER(1, const int) : 0;
-    const unsigned i = ELEMENT;
-    if (i < rows * classes) {
-        const unsigned row = i / classes, c = i - row * classes;
-        const float weight = kept[(WIDE)rows * 5 + row];
+    const unsigned n = rows * classes;
+    const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
+    const float scale = dloss[0] * kept[(WIDE)rows * 6];
+    float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
+    unsigned last = 0xffffffffu; /* the row that these are of */
+    int label = 0;
+    EACH_OF_RUN(k, i, n)
+    {
+        logit[k] = logits[i];
+        old[k] = dml__old(beta, dlogits + i);
+    }
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned row = dml__gpu_divide(i, by_classes), c = i - row * classes;
         float value = 0.0f;
+        if (row != last) {
+            last = row;
+            weight = kept[(WIDE)rows * 5 + row];
+            largest = kept[row];
+            factor = kept[rows + row] * kept[(WIDE)rows * 2 + row];
+            label = labels ? labels[row] : -1;
+        }
         if (weight != 0.0f) {
             float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
                                                (int)c, (int)classes, smoothing);
-            if (labels && (unsigned)labels[row] == c)
+            if (labels && (unsigned)label == c)
                 of_class += (1.0f - smoothing) * (class_weights ? class_weights[c] : 1.0f);
-            value = EXP(logits[i] - kept[row]) * kept[rows + row] * kept[(WIDE)rows * 2 + row] - of_class;
-            value *= dloss[0] * kept[(WIDE)rows * 6] * weight;
+            value = (EXP(logit[k] - largest) * factor - of_class) * (scale * weight);
         }
-        dlogits[i] = dml__with_beta(value, beta, dlogits + i);
+        dlogits[i] = value + beta * old[k];
     }
 }
 
@@ -3204,89 +3480,6 @@ KERNEL(loss_spread)
         const float value = dloss[0] * scale[0] * (weights ? weights[i / each] : 1.0f);
         dx[i] = dml__with_beta(value, beta, dx + i);
     }
-}
-
-#endif
-
-/* ---- gpu/softmax.cl ---- */
-
-/* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
-
-   A row is the n numbers that share a sum. Where inner is 1, `lanes` items, 16 or all of the group, do a row,
-   else 16, of 16 rows side by side, so that neighbours read neighbours. Ints of all: n, inner, rows (outer *
-   inner), logs, lanes; size{groups}. */
-#ifndef DML_GPU_SOFTMAX_CL
-#define DML_GPU_SOFTMAX_CL
-
-/* The item's place, for the statements behind it. */
-#define SOFTMAX_BEGIN()                                                                                      \
-    const int n = INT(0), inner = INT(1), logs = INT(3), lanes = INT(4);                                     \
-    const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
-    const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
-    const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
-    const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
-    const int inside = row < INT(2);                                                                         \
-    const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
-
-/* Buffers x, y, which may be the same. */
-KERNEL(softmax_forward)
-{
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
-    SOFTMAX_BEGIN();
-    LOCAL float part[DML__GROUP_ITEMS];
-    float largest = MINUS_INFINITY, sum = 0.0f;
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const float v = x[begin + (WIDE)k * inner];
-            if (v > largest) largest = v;
-        }
-    part[ITEM] = largest;
-    REDUCE_MAX(part, lane, lanes, step);
-    largest = part[first];
-    BARRIER(); /* all have read the maximum before its place is used again */
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const float e = EXP(x[begin + (WIDE)k * inner] - largest);
-            if (!logs) y[begin + (WIDE)k * inner] = e;
-            sum += e;
-        }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, lanes, step);
-    sum = part[first];
-    if (inside) {
-        const float shift = logs ? LOG(sum) : 0.0f;
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            y[i] = logs ? x[i] - largest - shift : y[i] / sum;
-        }
-    }
-}
-
-/* dx = y (dy - sum(y dy)) + beta dx, with logs dy - exp(y) sum(dy) + beta dx. Buffers y, dy, dx, which may be
-   dy; floats beta. */
-KERNEL(softmax_backward)
-{
-    GLOBAL const float *y = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL float *dx = BUFFER(2, float);
-    SOFTMAX_BEGIN();
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f;
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            sum += logs ? dy[i] : y[i] * dy[i];
-        }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, lanes, step);
-    sum = part[first];
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            const float d = logs ? dy[i] - EXP(y[i]) * sum : y[i] * (dy[i] - sum);
-            dx[i] = dml__with_beta(d, REAL(0), dx + i);
-        }
 }
 
 #endif
@@ -3492,6 +3685,24 @@ KERNEL(clip_values)
 #ifndef DML_GPU_NORM_CL
 #define DML_GPU_NORM_CL
 
+/* How many numbers, their mean, and the sum of their squared distances from it. */
+typedef struct dml__moments {
+    int count;
+    float mean, squares;
+} dml__moments;
+
+/* Those of all numbers of two; the second has some.
+   Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+   1979. */
+HELPER dml__moments dml__moments_of_both(dml__moments a, const dml__moments b)
+{
+    const float share = (float)b.count / ((float)a.count + (float)b.count), distance = b.mean - a.mean;
+    a.mean += distance * share;
+    a.squares += b.squares + distance * distance * (float)a.count * share;
+    a.count += b.count;
+    return a;
+}
+
 /* The mean of each part and the sum of squared distances from it. Buffers x, parts; size{channels, parts}.
    A group does 16 columns of a part; neighbouring items do neighbouring columns. */
 KERNEL(batch_norm_moments)
@@ -3501,34 +3712,52 @@ KERNEL(batch_norm_moments)
     const int rows = INT(0), channels = INT(1), from = GROUP_Y * INT(2);
     const int to = rows - from < INT(2) ? rows : from + INT(2);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f, squares = 0.0f;
+    LOCAL float means[DML__GROUP_ITEMS];
+    LOCAL float squares_part[DML__GROUP_ITEMS];
+    LOCAL int counts[DML__GROUP_ITEMS];
+    /* Means are those of distances from one of the numbers, so that what they differ in isn't rounded off. */
+    const float pivot = column < channels && from < rows ? x[(WIDE)from * channels + column] : 0.0f;
+    dml__moments all;
+    all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
     if (column < channels)
-        for (int row = from + lane; row < to; row += 16) sum += x[(WIDE)row * channels + column];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, 16, 16);
-    const float mean = part[ITEM % 16] / (float)(to - from);
-    BARRIER(); /* all have read the mean before its place is used again */
-    if (column < channels) {
-        for (int row = from + lane; row < to; row += 16) {
-            const float distance = x[(WIDE)row * channels + column] - mean;
-            squares += distance * distance;
+        for (int first = from + lane; first < to; first += ROW_KEPT * 16) {
+            float value[ROW_KEPT], sum = 0.0f;
+            dml__moments more;
+            const int left = (to - first + 15) / 16; /* rows of this item */
+            more.count = left < ROW_KEPT ? left : ROW_KEPT, more.squares = 0.0f;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to) value[k] = x[(WIDE)row * channels + column];
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                value[k] -= pivot;
+                sum += value[k];
+            }
+            more.mean = sum / (float)more.count;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                const float distance = value[k] - more.mean;
+                more.squares += distance * distance;
+            }
+            all = dml__moments_of_both(all, more);
         }
-    }
-    part[ITEM] = squares;
-    REDUCE_SUM(part, lane, 16, 16);
+    means[ITEM] = all.mean;
+    squares_part[ITEM] = all.squares;
+    counts[ITEM] = all.count;
+    BARRIER();
     if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
-        to_part[0] = mean;
-        to_part[channels] = part[ITEM];
+        for (int other = ITEM + 16; other < DML__GROUP_ITEMS && counts[other]; other += 16) {
+            dml__moments more;
+            more.count = counts[other], more.mean = means[other], more.squares = squares_part[other];
+            all = dml__moments_of_both(all, more);
+        }
+        to_part[0] = pivot + all.mean;
+        to_part[channels] = all.squares;
     }
 }
 
 /* Mean and variance from the parts, and the running ones moved towards them. Buffers parts, mean, variance,
    running mean, running variance; floats: the shares of the new mean and variance in the running ones, and
-   the factor of the variance there; size{channels}.
-   Source of the sum: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-   variances", 1979. */
+   the factor of the variance there; size{channels}. A group does 16 channels. */
 KERNEL(batch_norm_statistics)
 {
     GLOBAL const float *parts = BUFFER(0, const float);
@@ -3538,18 +3767,29 @@ KERNEL(batch_norm_statistics)
     GLOBAL float *running_variance = BUFFER(4, float);
     const int rows = INT(0), channels = INT(1), part_rows = INT(2), count = INT(3);
     const float mean_share = REAL(0), variance_share = REAL(1), unbiased = REAL(2);
-    const int c = (int)ELEMENT;
-    if (c < channels) {
-        float middle = 0.0f, squares = 0.0f;
-        for (int i = 0; i < count; i++) {
-            const int before = i * part_rows;
-            const float n = (float)(rows - before < part_rows ? rows - before : part_rows);
-            const float share = n / ((float)before + n);
-            const float distance = parts[(WIDE)2 * i * channels + c] - middle;
-            middle += distance * share;
-            squares += parts[((WIDE)2 * i + 1) * channels + c] + distance * distance * (float)before * share;
+    const int c = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float means[DML__GROUP_ITEMS];
+    LOCAL float squares_part[DML__GROUP_ITEMS];
+    LOCAL int counts[DML__GROUP_ITEMS];
+    dml__moments all, more;
+    all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
+    if (c < channels)
+        for (int i = lane; i < count; i += 16) {
+            more.count = rows - i * part_rows < part_rows ? rows - i * part_rows : part_rows;
+            more.mean = parts[(WIDE)2 * i * channels + c];
+            more.squares = parts[((WIDE)2 * i + 1) * channels + c];
+            all = dml__moments_of_both(all, more);
         }
-        const float v = squares / (float)rows;
+    means[ITEM] = all.mean;
+    squares_part[ITEM] = all.squares;
+    counts[ITEM] = all.count;
+    BARRIER();
+    if (lane == 0 && c < channels) {
+        for (int other = ITEM + 16; other < DML__GROUP_ITEMS && counts[other]; other += 16) {
+            more.count = counts[other], more.mean = means[other], more.squares = squares_part[other];
+            all = dml__moments_of_both(all, more);
+        }
+        const float middle = all.mean, v = all.squares / (float)rows;
         mean[c] = middle;
         variance[c] = v;
         if (ABS(middle) <= 3.40282347e38f && ABS(unbiased * v) <= 3.40282347e38f) { /* finite */
@@ -3572,10 +3812,13 @@ KERNEL(batch_norm_forward)
     GLOBAL float *y = BUFFER(5, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const unsigned c = i % channels;
-        y[i] = (x[i] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
+    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    float value[RUN];
+    EACH_OF_RUN(k, i, n) value[k] = x[i];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
     }
 }
 
@@ -3590,30 +3833,36 @@ KERNEL(batch_norm_products)
     const int to = rows - from < INT(2) ? rows : from + INT(2);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
     LOCAL float part[DML__GROUP_ITEMS];
-    LOCAL float product_part[DML__GROUP_ITEMS];
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
         const float middle = mean[column];
-        for (int row = from + lane; row < to; row += 16) {
-            const WIDE at = (WIDE)row * channels + column;
-            sum += dy[at];
-            products += dy[at] * (x[at] - middle);
+        for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
+            float value[ROW_AHEAD], d[ROW_AHEAD];
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                value[k] = x[(WIDE)row * channels + column];
+                d[k] = dy[(WIDE)row * channels + column];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                sum += d[k];
+                products += d[k] * (value[k] - middle);
+            }
         }
     }
-    part[ITEM] = sum;
-    product_part[ITEM] = products;
-    REDUCE_SUM(part, lane, 16, 16);
-    REDUCE_SUM(product_part, lane, 16, 16);
+    TEAM_SUM(sum, part, ITEM % 16, lane, 16, 16);
+    TEAM_SUM(products, part, ITEM % 16, lane, 16, 16);
     if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
-        to_part[0] = part[ITEM];
-        to_part[channels] = product_part[ITEM];
+        to_part[0] = sum;
+        to_part[channels] = products;
     }
 }
 
 /* The gradients of scale and shift from those sums, and what dx is made of. Buffers parts, scale, mean,
    variance, and six rows of channels: dscale, dshift, then the mean and the factors of dy, of x - mean and of
-   1. Ints also: whether mean and variance are those of x; floats epsilon; size{channels}. */
+   1. Ints also: whether mean and variance are those of x; floats epsilon; size{channels}. A group does 16
+   channels. */
 KERNEL(batch_norm_gradients)
 {
     GLOBAL const float *parts = BUFFER(0, const float);
@@ -3623,14 +3872,18 @@ KERNEL(batch_norm_gradients)
     GLOBAL float *out = BUFFER(4, float);
     const int rows = INT(0), channels = INT(1), count = INT(3), by_batch = INT(4);
     const float epsilon = REAL(0);
-    const int c = (int)ELEMENT;
-    if (c < channels) {
-        const float inverse = 1.0f / SQRT(variance[c] + epsilon), factor = scale[c] * inverse;
-        float sum = 0.0f, products = 0.0f;
-        for (int i = 0; i < count; i++) {
+    const int c = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f, products = 0.0f;
+    if (c < channels)
+        for (int i = lane; i < count; i += 16) {
             sum += parts[(WIDE)2 * i * channels + c];
             products += parts[((WIDE)2 * i + 1) * channels + c];
         }
+    TEAM_SUM(sum, part, ITEM % 16, lane, 16, 16);
+    TEAM_SUM(products, part, ITEM % 16, lane, 16, 16);
+    if (lane == 0 && c < channels) {
+        const float inverse = 1.0f / SQRT(variance[c] + epsilon), factor = scale[c] * inverse;
         out[c] = products * inverse;
         out[(WIDE)channels + c] = sum;
         out[(WIDE)2 * channels + c] = mean[c];
@@ -3650,14 +3903,19 @@ KERNEL(batch_norm_backward)
     GLOBAL float *dx = BUFFER(3, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const unsigned c = i % channels;
-        const float distance = x[i] - by_channel[c];
-        const float value = by_channel[(WIDE)channels + c] * dy[i] +
-                            by_channel[(WIDE)2 * channels + c] * distance +
-                            by_channel[(WIDE)3 * channels + c];
-        dx[i] = dml__with_beta(value, beta, dx + i);
+    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    float value[RUN], d[RUN], old[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        value[k] = x[i];
+        d[k] = dy[i];
+        old[k] = dml__old(beta, dx + i);
+    }
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
+                by_channel[3 * channels + c] + beta * old[k];
     }
 }
 
@@ -3666,22 +3924,39 @@ KERNEL(batch_norm_backward)
 /* ---- gpu/sample_norm.cl ---- */
 
 /* sample_norm.cl: layer, RMS and group norm: numbers of a sample that are normalized together. x is (rows,
-   channels); a row is a pixel, `pixels` of them a sample, and `width` neighbouring channels a group. A
-   work-group does a group of a sample.
+   channels); a row is a pixel, `pixels` of them a sample, and `width` neighbouring channels a group.
 
    Ints of all: rows, channels, pixels, width, whether by square (no mean is subtracted), rows of a part,
-   parts. Statistics are (samples, groups, 2): the mean, and 1 / sqrt(variance + epsilon). */
+   parts, whether groups of samples are long. Statistics are (samples, groups, 2): the mean, and
+   1 / sqrt(variance + epsilon).
+
+   A work-group does four groups of samples with 64 items each, or a long one with all, where size{, 4} is
+   launched. What fits into ROW_KEPT numbers an item is read once. */
 #ifndef DML_GPU_SAMPLE_NORM_CL
 #define DML_GPU_SAMPLE_NORM_CL
 
-/* Element i of a group that begins at `first`; its channel is at[0] % channels. */
-HELPER WIDE dml__sample_norm_at(WIDE first, unsigned i, unsigned width, int channels)
-{
-    return first + (WIDE)(i / width) * channels + i % width;
-}
+/* Where number i of a group of a sample lies behind its first; and which of its channels that is of. */
+#define SAMPLE_AT(i) ((WIDE)dml__gpu_divide(i, by_width) * channels + SAMPLE_CHANNEL(i))
+#define SAMPLE_CHANNEL(i) ((i)-dml__gpu_divide(i, by_width) * by_width.number)
+
+/* The item's place, for the statements behind it: it has numbers lane, lane + lanes, ... below most. */
+#define SAMPLE_BEGIN()                                                                                       \
+    const int channels = INT(1), groups = channels / INT(3), lanes = INT(7) ? DML__GROUP_ITEMS : 64;         \
+    const int lane = ITEM % lanes, team = ITEM - lane;                                                       \
+    const int sample = GROUP_X * 4 + (INT(7) ? GROUP_Y : ITEM / 64);                                         \
+    const int inside = sample < INT(0) / INT(2) * groups && GROUP_Y < (INT(7) ? 4 : 1);                      \
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(3));                                           \
+    const unsigned n = by_width.number * (unsigned)INT(2), most = inside ? n : 0;                            \
+    const unsigned begin = (unsigned)lane, step = (unsigned)lanes;                                           \
+    const int kept = n <= step * ROW_KEPT, channel = sample % groups * INT(3);                               \
+    const WIDE first = (WIDE)(sample / groups) * INT(2) * channels + channel
+
+/* Before a statement for each k below `count`, of number i of these, from `from` on. */
+#define EACH_OF_SAMPLE(count, k, i, from)                                                                    \
+    UNROLL for (unsigned k = 0, i = (from); k < (count); k++, i += step) if (i < most)
 
 /* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
-   epsilon; size{samples * groups}. y may be x. */
+   epsilon; size{samples * groups}, of long ones also 4. y may be x. */
 KERNEL(sample_norm_forward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -3689,43 +3964,64 @@ KERNEL(sample_norm_forward_team)
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *statistics = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float);
-    const int channels = INT(1), pixels = INT(2), groups = channels / INT(3);
-    const unsigned width = (unsigned)INT(3), n = width * (unsigned)pixels;
-    const int channel = GROUP_X % groups * INT(3);
-    const WIDE first = (WIDE)(GROUP_X / groups) * pixels * channels + channel;
+    SAMPLE_BEGIN();
     const float epsilon = REAL(0);
     LOCAL float part[DML__GROUP_ITEMS];
-    float mean = 0.0f, sum = 0.0f;
-    if (!INT(4))
-        for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS)
-            sum += x[dml__sample_norm_at(first, i, width, channels)];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    mean = part[0] / (float)n;
-    BARRIER(); /* all have read the sum before its place is used again */
-    sum = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
-        const float distance = x[dml__sample_norm_at(first, i, width, channels)] - mean;
-        sum += distance * distance;
+    float value[ROW_KEPT], mean = 0.0f, sum = 0.0f, squares = 0.0f;
+    if (kept) {
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin) value[k] = x[first + SAMPLE_AT(i)];
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin) sum += value[k];
+    } else if (!INT(4)) {
+        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)];
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) sum += value[k];
+        }
     }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    const float inverse = 1.0f / SQRT(part[0] / (float)n + epsilon);
-    if (ITEM == 0) {
-        statistics[(WIDE)2 * GROUP_X] = mean;
-        statistics[(WIDE)2 * GROUP_X + 1] = inverse;
+    if (!INT(4)) {
+        TEAM_SUM(sum, part, team, lane, lanes, 1);
+        mean = sum / (float)n;
     }
-    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
-        const WIDE at = dml__sample_norm_at(first, i, width, channels);
-        const int c = channel + (int)(i % width);
-        const float value = (x[at] - mean) * inverse;
-        y[at] = (weight ? value * weight[c] : value) + (bias ? bias[c] : 0.0f);
+    if (kept) {
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        {
+            value[k] -= mean;
+            squares += value[k] * value[k];
+        }
+    } else {
+        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)] - mean;
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) squares += value[k] * value[k];
+        }
+    }
+    TEAM_SUM(squares, part, team, lane, lanes, 1);
+    const float inverse = 1.0f / SQRT(squares / (float)n + epsilon);
+    if (lane == 0 && inside) {
+        statistics[(WIDE)2 * sample] = mean;
+        statistics[(WIDE)2 * sample + 1] = inverse;
+    }
+    if (kept) {
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        {
+            const int c = channel + (int)SAMPLE_CHANNEL(i);
+            const float level = value[k] * inverse;
+            y[first + SAMPLE_AT(i)] = (weight ? level * weight[c] : level) + (bias ? bias[c] : 0.0f);
+        }
+    } else {
+        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)];
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            {
+                const int c = channel + (int)SAMPLE_CHANNEL(i);
+                const float level = (value[k] - mean) * inverse;
+                y[first + SAMPLE_AT(i)] = (weight ? level * weight[c] : level) + (bias ? bias[c] : 0.0f);
+            }
+        }
     }
 }
 
 /* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
    square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
-   size{samples * groups}. dx may be dy. */
+   size{samples * groups}, of long ones also 4. dx may be dy. */
 KERNEL(sample_norm_backward_team)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -3733,31 +4029,65 @@ KERNEL(sample_norm_backward_team)
     GLOBAL const float *weight = BUFFER(2, const float);
     GLOBAL const float *statistics = BUFFER(3, const float);
     GLOBAL float *dx = BUFFER(4, float);
-    const int channels = INT(1), pixels = INT(2), groups = channels / INT(3);
-    const unsigned width = (unsigned)INT(3), n = width * (unsigned)pixels;
-    const int channel = GROUP_X % groups * INT(3);
-    const WIDE first = (WIDE)(GROUP_X / groups) * pixels * channels + channel;
+    SAMPLE_BEGIN();
     const float beta = REAL(0);
-    const float mean = statistics[(WIDE)2 * GROUP_X], inverse = statistics[(WIDE)2 * GROUP_X + 1];
+    const float mean = inside ? statistics[(WIDE)2 * sample] : 0.0f;
+    const float inverse = inside ? statistics[(WIDE)2 * sample + 1] : 0.0f;
     LOCAL float part[DML__GROUP_ITEMS];
-    LOCAL float product_part[DML__GROUP_ITEMS];
-    float sum = 0.0f, products = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
-        const WIDE at = dml__sample_norm_at(first, i, width, channels);
-        const float g = weight ? dy[at] * weight[channel + (int)(i % width)] : dy[at];
-        sum += g;
-        products += g * (x[at] - mean);
+    float value[ROW_KEPT], g[ROW_KEPT], sum = 0.0f, products = 0.0f;
+    if (kept) {
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        {
+            value[k] = x[first + SAMPLE_AT(i)];
+            g[k] = dy[first + SAMPLE_AT(i)];
+        }
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        {
+            if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
+            value[k] -= mean;
+            sum += g[k];
+            products += g[k] * value[k];
+        }
+    } else {
+        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            {
+                value[k] = x[first + SAMPLE_AT(i)];
+                g[k] = dy[first + SAMPLE_AT(i)];
+            }
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            {
+                if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
+                sum += g[k];
+                products += g[k] * (value[k] - mean);
+            }
+        }
     }
-    part[ITEM] = sum;
-    product_part[ITEM] = products;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    REDUCE_SUM(product_part, ITEM, DML__GROUP_ITEMS, 1);
-    const float level = INT(4) ? 0.0f : part[0] / (float)n;
-    const float along = inverse * inverse * (product_part[0] / (float)n);
-    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
-        const WIDE at = dml__sample_norm_at(first, i, width, channels);
-        const float g = weight ? dy[at] * weight[channel + (int)(i % width)] : dy[at];
-        dx[at] = dml__with_beta(inverse * ((g - level) - (x[at] - mean) * along), beta, dx + at);
+    TEAM_SUM(sum, part, team, lane, lanes, 1);
+    TEAM_SUM(products, part, team, lane, lanes, 1);
+    const float level = INT(4) ? 0.0f : sum / (float)n;
+    const float along = inverse * inverse * (products / (float)n);
+    if (kept) {
+        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        {
+            const WIDE at = first + SAMPLE_AT(i);
+            dx[at] = dml__with_beta(inverse * ((g[k] - level) - value[k] * along), beta, dx + at);
+        }
+    } else {
+        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            {
+                value[k] = x[first + SAMPLE_AT(i)];
+                g[k] = dy[first + SAMPLE_AT(i)];
+            }
+            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            {
+                const WIDE at = first + SAMPLE_AT(i);
+                if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
+                dx[at] =
+                    dml__with_beta(inverse * ((g[k] - level) - (value[k] - mean) * along), beta, dx + at);
+            }
+        }
     }
 }
 
@@ -3771,25 +4101,31 @@ KERNEL(sample_norm_products)
     GLOBAL float *parts = BUFFER(3, float);
     const int rows = INT(0), channels = INT(1), pixels = INT(2), groups = channels / INT(3);
     const int from = GROUP_Y * INT(5), to = rows - from < INT(5) ? rows : from + INT(5);
-    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16, group = column / INT(3);
+    const dml__gpu_divisor by_pixels = dml__gpu_divisor_of(pixels);
     LOCAL float part[DML__GROUP_ITEMS];
-    LOCAL float product_part[DML__GROUP_ITEMS];
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
-        for (int row = from + lane; row < to; row += 16) {
-            const WIDE at = (WIDE)row * channels + column;
-            const WIDE group = (WIDE)(row / pixels) * groups + column / INT(3);
-            sum += dy[at];
-            products += dy[at] * ((x[at] - statistics[2 * group]) * statistics[2 * group + 1]);
+        for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
+            float value[ROW_AHEAD], d[ROW_AHEAD];
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                value[k] = x[(WIDE)row * channels + column];
+                d[k] = dy[(WIDE)row * channels + column];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                const WIDE of = 2 * ((WIDE)dml__gpu_divide((unsigned)row, by_pixels) * groups + group);
+                sum += d[k];
+                products += d[k] * ((value[k] - statistics[of]) * statistics[of + 1]);
+            }
         }
     }
-    part[ITEM] = sum;
-    product_part[ITEM] = products;
-    REDUCE_SUM(part, lane, 16, 16);
-    REDUCE_SUM(product_part, lane, 16, 16);
+    TEAM_SUM(sum, part, ITEM % 16, lane, 16, 16);
+    TEAM_SUM(products, part, ITEM % 16, lane, 16, 16);
     if (lane == 0 && column < channels && GROUP_Y < INT(6)) { /* groups may be more than parts */
-        parts[(WIDE)GROUP_Y * channels + column] = part[ITEM];
-        parts[(WIDE)(INT(6) + GROUP_Y) * channels + column] = product_part[ITEM];
+        parts[(WIDE)GROUP_Y * channels + column] = sum;
+        parts[(WIDE)(INT(6) + GROUP_Y) * channels + column] = products;
     }
 }
 
@@ -3862,7 +4198,7 @@ SOLO_KERNEL(sample_norm_forward_solo)
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *statistics = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float);
-    const int all = INT(0) / INT(2) * (INT(1) / INT(3));
+    const int all = GROUP_Y ? 0 : INT(0) / INT(2) * (INT(1) / INT(3)); /* along y there are teams only */
     const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
     for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
         const dml__solo_sample s = dml__solo_sample_at(number, arguments);
@@ -3930,7 +4266,7 @@ SOLO_KERNEL(sample_norm_backward_solo)
     GLOBAL const float *statistics = BUFFER(3, const float);
     GLOBAL float *dx = BUFFER(4, float);
     const float beta = REAL(0);
-    const int all = INT(0) / INT(2) * (INT(1) / INT(3));
+    const int all = GROUP_Y ? 0 : INT(0) / INT(2) * (INT(1) / INT(3)); /* along y there are teams only */
     const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
     for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
         const dml__solo_sample s = dml__solo_sample_at(number, arguments);
@@ -3977,18 +4313,84 @@ KERNEL(embedding_forward)
     GLOBAL const float *table = BUFFER(1, const float);
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const unsigned i = ELEMENT;
-    if (i < n) y[i] = table[(WIDE)indices[i / width] * INT(1) + i % width];
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    int row[RUN];
+    float value[RUN];
+    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_divide(i, by_width)];
+    EACH_OF_RUN(k, i, n)
+    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
 /* For each place the next one with the same index, or -1; and, behind these, whether it is the first. So the
-   sum of each row can be made by one item, in order. Buffers indices (int), links (int); size{count}. */
-KERNEL(embedding_links)
+   sum of each row can be made by one item, in order. Buffers indices (int), links (int); size{count}.
+
+   A group does LINKED places: each item looks through its share of all others, for all of these at once. */
+#define LINKED 16
+KERNEL(embedding_links_team)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
     GLOBAL int *links = BUFFER(1, int);
-    const int count = INT(0), i = (int)ELEMENT;
-    if (i < count) {
+    const int count = INT(0), begin = GROUP_X * LINKED;
+    LOCAL int
+        nexts[LINKED * DML__GROUP_ITEMS]; /* what each item found: twice the next, less 1 if one is before */
+    int mine[LINKED], found[LINKED];
+    UNROLL for (int l = 0; l < LINKED; l++)
+    {
+        mine[l] = begin + l < count ? indices[begin + l] : -1;
+        found[l] = count;
+    }
+    unsigned befores = 0;
+    for (int first = ITEM; first < count; first += ROW_AHEAD * DML__GROUP_ITEMS) {
+        int index[ROW_AHEAD];
+        UNROLL for (int k = 0; k < ROW_AHEAD; k++) index[k] = mine[0];
+        EACH_AHEAD(ROW_AHEAD, k, at, first, DML__GROUP_ITEMS, count) index[k] = indices[at];
+        EACH_AHEAD(ROW_AHEAD, k, at, first, DML__GROUP_ITEMS, count)
+        {
+            int any = 0;
+            UNROLL for (int l = 0; l < LINKED; l++) any |= index[k] == mine[l];
+            if (any) {
+                UNROLL for (int l = 0; l < LINKED; l++)
+                {
+                    if (index[k] != mine[l]) continue;
+                    if (at < begin + l) befores |= 1u << l;
+                    if (at > begin + l && at < found[l]) found[l] = at;
+                }
+            }
+        }
+    }
+    UNROLL for (int l = 0; l < LINKED; l++) nexts[l * DML__GROUP_ITEMS + ITEM] =
+        2 * found[l] + (int)(befores >> l & 1u);
+    BARRIER();
+    const int l = ITEM / (DML__GROUP_ITEMS / LINKED), lane = ITEM % (DML__GROUP_ITEMS / LINKED);
+    int next = count, before = 0;
+    for (int of = lane; of < DML__GROUP_ITEMS; of += DML__GROUP_ITEMS / LINKED) {
+        const int other = nexts[l * DML__GROUP_ITEMS + of];
+        if (other / 2 < next) next = other / 2;
+        before |= other & 1;
+    }
+    BARRIER(); /* all have read them before their places are used again */
+    nexts[ITEM] = 2 * next + before;
+    BARRIER();
+    if (lane == 0 && begin + l < count) {
+        for (int of = 1; of < DML__GROUP_ITEMS / LINKED; of++) {
+            const int other = nexts[ITEM + of];
+            if (other / 2 < next) next = other / 2;
+            before |= other & 1;
+        }
+        links[begin + l] = next < count ? next : -1;
+        links[(WIDE)count + begin + l] = !before;
+    }
+}
+
+#ifdef SOLO_KERNEL
+/* The same, where an item is a whole processor core: it looks from each place to the nearest. */
+SOLO_KERNEL(embedding_links_solo)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL int *links = BUFFER(1, int);
+    const int count = INT(0), begin = GROUP_X * 256, end = count - begin < 256 ? count : begin + 256;
+    for (int i = begin; i < end; i++) {
         const int mine = indices[i];
         int next = i + 1, before = i - 1;
         while (next < count && indices[next] != mine) next++;
@@ -3997,9 +4399,11 @@ KERNEL(embedding_links)
         links[(WIDE)count + i] = before < 0;
     }
 }
+#endif
 
 /* dtable[r] += the sum of those dy[i] whose index is r. Buffers indices (int), links (int), dy, dtable;
    size{count * width}. */
+#define LINKS_AHEAD 4
 KERNEL(embedding_backward)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
@@ -4007,15 +4411,33 @@ KERNEL(embedding_backward)
     GLOBAL const float *dy = BUFFER(2, const float);
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const int first = (int)(i / width), column = (int)(i % width);
-        if (links[(WIDE)INT(0) + first]) {
-            GLOBAL float *to = dtable + (WIDE)indices[first] * INT(1) + column;
-            float sum = *to;
-            for (int at = first; at >= 0; at = links[at]) sum += dy[(WIDE)at * INT(1) + column];
-            *to = sum;
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    int next[RUN], row[RUN];
+    float sum[RUN], d[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned place = dml__gpu_divide(i, by_width);
+        row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        next[k] = links[place];
+        d[k] = dy[i];
+    }
+    EACH_OF_RUN(k, i, n)
+    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned column = i - dml__gpu_divide(i, by_width) * width;
+        if (row[k] < 0) continue;
+        sum[k] += d[k];
+        for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */
+            float more[LINKS_AHEAD];
+            UNROLL for (int of = 0; of < LINKS_AHEAD; of++)
+            {
+                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column] : 0.0f;
+                at = at >= 0 ? links[at] : -1;
+            }
+            UNROLL for (int of = 0; of < LINKS_AHEAD; of++) sum[k] += more[of];
         }
+        dtable[(WIDE)row[k] * INT(1) + column] = sum[k];
     }
 }
 
@@ -4322,18 +4744,21 @@ KERNEL(recurrent_backward)
 #ifndef DML_GPU_DROPOUT_CL
 #define DML_GPU_DROPOUT_CL
 
-/* y = what is kept of x times scale, else 0, + beta y; an item does the four elements of one block of
-   numbers. Buffers x, y; ints n, the two halves of the seed, stream, step, the bits below which an element is
-   left out, which 2^32 blocks these are; floats scale, beta; size{n / 4, rounded up}. y may be x. */
+/* y = what is kept of x times scale, else 0, + beta y. An item makes one block of four numbers, and does
+   elements that lie a group's items apart: neighbours read neighbours. Buffers x, y; ints n, the two halves
+   of the seed, stream, step, the bits below which an element is left out, which 2^32 blocks these are; floats
+   scale, beta; size{n / 4, rounded up}. y may be x. */
 KERNEL(dropout)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
-    const unsigned n = (unsigned)INT(0), threshold = (unsigned)INT(5), block = ELEMENT;
+    const unsigned n = (unsigned)INT(0), threshold = (unsigned)INT(5);
     const float scale = REAL(0), beta = REAL(1);
-    unsigned c[4] = { block, (unsigned)INT(6), (unsigned)INT(3), (unsigned)INT(4) };
+    LOCAL unsigned kept[DML__GROUP_ITEMS]; /* of each block a bit for each of its elements */
+    unsigned c[4] = { ELEMENT, (unsigned)INT(6), (unsigned)INT(3), (unsigned)INT(4) };
     unsigned k0 = (unsigned)INT(1), k1 = (unsigned)INT(2);
-    for (int turn = 0; turn < 10; turn++) {
+    UNROLL for (int turn = 0; turn < 10; turn++)
+    {
         const unsigned high0 = MULTIPLY_HIGH(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
         const unsigned high1 = MULTIPLY_HIGH(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
         c[0] = high1 ^ c[1] ^ k0;
@@ -4343,10 +4768,20 @@ KERNEL(dropout)
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (unsigned k = 0; k < 4; k++) {
-        const unsigned i = 4u * block + k;
-        if (block <= n / 4u && i < n)
-            y[i] = dml__with_beta(c[k] < threshold ? 0.0f : x[i] * scale, beta, y + i);
+    kept[ITEM] = (unsigned)(c[0] >= threshold) | (unsigned)(c[1] >= threshold) << 1 |
+                 (unsigned)(c[2] >= threshold) << 2 | (unsigned)(c[3] >= threshold) << 3;
+    BARRIER();
+    const unsigned begin = 4u * (ELEMENT - (unsigned)ITEM) + (unsigned)ITEM;
+    float value[4], old[4];
+    EACH_OF(4, begin, k, i, n)
+    {
+        value[k] = x[i];
+        old[k] = dml__old(beta, y + i);
+    }
+    EACH_OF(4, begin, k, i, n)
+    {
+        const unsigned keeps = kept[i % (4u * DML__GROUP_ITEMS) / 4u] >> i % 4u & 1u;
+        y[i] = (keeps ? value[k] * scale : 0.0f) + beta * old[k];
     }
 }
 
@@ -4955,10 +5390,13 @@ KERNEL(half_narrow)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL unsigned short *y = BUFFER(1, unsigned short);
-    const unsigned n = (unsigned)INT(0), i = ELEMENT;
-    if (i < n) {
-        const unsigned bits = BITS_OF(x[i]);
-        y[i] = (unsigned short)(INT(1) ? dml__f16_from(bits) : dml__bf16_from(bits));
+    const unsigned n = (unsigned)INT(0);
+    unsigned bits[RUN];
+    EACH_OF_RUN(k, i, n) bits[k] = BITS_OF(x[i]);
+    if (INT(1)) {
+        EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__f16_from(bits[k]);
+    } else {
+        EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__bf16_from(bits[k]);
     }
 }
 
@@ -4967,10 +5405,13 @@ KERNEL(half_widen)
 {
     GLOBAL const unsigned short *x = BUFFER(0, const unsigned short);
     GLOBAL float *y = BUFFER(1, float);
-    const unsigned n = (unsigned)INT(0), i = ELEMENT;
-    if (i < n) {
-        const unsigned bits = x[i];
-        y[i] = INT(1) ? dml__f16_to(bits) : FLOAT_OF(bits << 16);
+    const unsigned n = (unsigned)INT(0);
+    unsigned bits[RUN];
+    EACH_OF_RUN(k, i, n) bits[k] = x[i];
+    if (INT(1)) {
+        EACH_OF_RUN(k, i, n) y[i] = dml__f16_to(bits[k]);
+    } else {
+        EACH_OF_RUN(k, i, n) y[i] = FLOAT_OF(bits[k] << 16);
     }
 }
 

@@ -100,7 +100,7 @@ static void memory_elements(const memory_bench *m)
 static void memory_softmax(const memory_bench *m, int classes, const char *forward, const char *backward)
 {
     const size_t rows = m->n / (size_t)classes;
-    const int lanes = classes > 1024 ? 256 : 16;
+    const int lanes = classes > 1024 ? 256 : 64;
     const size_t in_group = (size_t)(256 / lanes);
     const double array = 4.0 * (double)rows * classes;
     dml_launch launch = { .kernel = "softmax_forward",
@@ -122,9 +122,9 @@ static void memory_cross_entropy(const memory_bench *m)
     const dml_ref labels = { m->indices, 0 }, kept = gpu_at(m->array[3], 0);
     if (!rows) return;
     memory_one(m, "cross_entropy_forward",
-               MEMORY_OVER("cross_entropy_forward", rows,
+               MEMORY_OVER("cross_entropy_forward", rows, /* with a group a row */
                            .buffer = { gpu_at(m->array[0], 0), labels, memory_none, memory_none, kept },
-                           .integer = { (int)rows, CLASSES, 1, 1, 0, 0 }),
+                           .integer = { (int)rows, CLASSES, 1, 1, 0, 0, 256 }),
                array);
     memory_one(m, "cross_entropy_backward",
                MEMORY_OVER("cross_entropy_backward", rows * CLASSES,
@@ -146,7 +146,7 @@ static void memory_layer_norm(const memory_bench *m)
     dml_launch launch = { .kernel = "sample_norm_forward",
                           .size = { rows, 1 },
                           .buffer = { x, weight, bias, statistics, gpu_at(m->array[2], 0) },
-                          .integer = { (int)rows, WIDTH, 1, WIDTH, 0, (int)part, (int)parts },
+                          .integer = { (int)rows, WIDTH, 1, WIDTH, 0, (int)part, (int)parts, 0 },
                           .real = { 1e-5f } };
     memory_one(m, "layer_norm_forward", launch, 2 * array);
     launch.kernel = "sample_norm_backward";
@@ -162,7 +162,7 @@ static void memory_layer_norm(const memory_bench *m)
 static void memory_batch_norm(const memory_bench *m)
 {
     enum { CHANNELS = 64, FEWEST = 64 };
-    const size_t rows = m->n / CHANNELS, part = rows / 64 + 1 > FEWEST ? rows / 64 + 1 : FEWEST;
+    const size_t rows = m->n / CHANNELS, part = rows / 256 + 1 > FEWEST ? rows / 256 + 1 : FEWEST;
     const size_t parts = (rows + part - 1) / part, n = rows * CHANNELS;
     const double array = 4.0 * (double)n;
     const dml_ref x = gpu_at(m->array[0], 0), dy = gpu_at(m->array[1], 0), y = gpu_at(m->array[2], 0);
@@ -186,12 +186,20 @@ static void memory_batch_norm(const memory_bench *m)
 
 static void memory_sums(const memory_bench *m, int columns, const char *what)
 {
-    const size_t rows = m->n / (size_t)columns;
-    const dml_launch launch = { .kernel = "sum_rows",
-                                .size = { (size_t)columns, 1 },
-                                .buffer = { gpu_at(m->array[0], 0), gpu_at(m->array[3], 0) },
-                                .integer = { (int)rows, columns, 1 } };
-    memory_one(m, what, launch, 4.0 * (double)rows * columns);
+    const size_t rows = m->n / (size_t)columns, wanted = 1024 / (((size_t)columns + 15) / 16);
+    const size_t parts = rows / 256 < wanted ? rows / 256 : wanted;
+    const dml_ref from = gpu_at(m->array[0], 0), to = gpu_at(m->array[3], 0),
+                  between = gpu_at(m->array[2], 0);
+    dml_launch launches[2] = { { .kernel = "sum_rows",
+                                 .size = { (size_t)columns, parts },
+                                 .buffer = { from, between },
+                                 .integer = { (int)((rows + parts - 1) / parts), columns, (int)parts,
+                                              (int)rows } },
+                               { .kernel = "sum_rows",
+                                 .size = { (size_t)columns, 1 },
+                                 .buffer = { between, to },
+                                 .integer = { (int)parts, columns, 1 } } };
+    memory_row(m, what, launches, 2, 4.0 * (double)rows * columns);
 }
 
 /* Every row of the table once, out of order. */

@@ -21,13 +21,74 @@ KERNEL(embedding_forward)
 }
 
 /* For each place the next one with the same index, or -1; and, behind these, whether it is the first. So the
-   sum of each row can be made by one item, in order. Buffers indices (int), links (int); size{count}. */
-KERNEL(embedding_links)
+   sum of each row can be made by one item, in order. Buffers indices (int), links (int); size{count}.
+
+   A group does LINKED places: each item looks through its share of all others, for all of these at once. */
+#define LINKED 16
+KERNEL(embedding_links_team)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
     GLOBAL int *links = BUFFER(1, int);
-    const int count = INT(0), i = (int)ELEMENT;
-    if (i < count) {
+    const int count = INT(0), begin = GROUP_X * LINKED;
+    LOCAL int
+        nexts[LINKED * DML__GROUP_ITEMS]; /* what each item found: twice the next, less 1 if one is before */
+    int mine[LINKED], found[LINKED];
+    UNROLL for (int l = 0; l < LINKED; l++)
+    {
+        mine[l] = begin + l < count ? indices[begin + l] : -1;
+        found[l] = count;
+    }
+    unsigned befores = 0;
+    for (int first = ITEM; first < count; first += ROW_AHEAD * DML__GROUP_ITEMS) {
+        int index[ROW_AHEAD];
+        UNROLL for (int k = 0; k < ROW_AHEAD; k++) index[k] = mine[0];
+        EACH_AHEAD(ROW_AHEAD, k, at, first, DML__GROUP_ITEMS, count) index[k] = indices[at];
+        EACH_AHEAD(ROW_AHEAD, k, at, first, DML__GROUP_ITEMS, count)
+        {
+            int any = 0;
+            UNROLL for (int l = 0; l < LINKED; l++) any |= index[k] == mine[l];
+            if (any) {
+                UNROLL for (int l = 0; l < LINKED; l++)
+                {
+                    if (index[k] != mine[l]) continue;
+                    if (at < begin + l) befores |= 1u << l;
+                    if (at > begin + l && at < found[l]) found[l] = at;
+                }
+            }
+        }
+    }
+    UNROLL for (int l = 0; l < LINKED; l++) nexts[l * DML__GROUP_ITEMS + ITEM] =
+        2 * found[l] + (int)(befores >> l & 1u);
+    BARRIER();
+    const int l = ITEM / (DML__GROUP_ITEMS / LINKED), lane = ITEM % (DML__GROUP_ITEMS / LINKED);
+    int next = count, before = 0;
+    for (int of = lane; of < DML__GROUP_ITEMS; of += DML__GROUP_ITEMS / LINKED) {
+        const int other = nexts[l * DML__GROUP_ITEMS + of];
+        if (other / 2 < next) next = other / 2;
+        before |= other & 1;
+    }
+    BARRIER(); /* all have read them before their places are used again */
+    nexts[ITEM] = 2 * next + before;
+    BARRIER();
+    if (lane == 0 && begin + l < count) {
+        for (int of = 1; of < DML__GROUP_ITEMS / LINKED; of++) {
+            const int other = nexts[ITEM + of];
+            if (other / 2 < next) next = other / 2;
+            before |= other & 1;
+        }
+        links[begin + l] = next < count ? next : -1;
+        links[(WIDE)count + begin + l] = !before;
+    }
+}
+
+#ifdef SOLO_KERNEL
+/* The same, where an item is a whole processor core: it looks from each place to the nearest. */
+SOLO_KERNEL(embedding_links_solo)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL int *links = BUFFER(1, int);
+    const int count = INT(0), begin = GROUP_X * 256, end = count - begin < 256 ? count : begin + 256;
+    for (int i = begin; i < end; i++) {
         const int mine = indices[i];
         int next = i + 1, before = i - 1;
         while (next < count && indices[next] != mine) next++;
@@ -36,9 +97,11 @@ KERNEL(embedding_links)
         links[(WIDE)count + i] = before < 0;
     }
 }
+#endif
 
 /* dtable[r] += the sum of those dy[i] whose index is r. Buffers indices (int), links (int), dy, dtable;
    size{count * width}. */
+#define LINKS_AHEAD 4
 KERNEL(embedding_backward)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
@@ -46,15 +109,33 @@ KERNEL(embedding_backward)
     GLOBAL const float *dy = BUFFER(2, const float);
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const int first = (int)(i / width), column = (int)(i % width);
-        if (links[(WIDE)INT(0) + first]) {
-            GLOBAL float *to = dtable + (WIDE)indices[first] * INT(1) + column;
-            float sum = *to;
-            for (int at = first; at >= 0; at = links[at]) sum += dy[(WIDE)at * INT(1) + column];
-            *to = sum;
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    int next[RUN], row[RUN];
+    float sum[RUN], d[RUN];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned place = dml__gpu_divide(i, by_width);
+        row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        next[k] = links[place];
+        d[k] = dy[i];
+    }
+    EACH_OF_RUN(k, i, n)
+    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned column = i - dml__gpu_divide(i, by_width) * width;
+        if (row[k] < 0) continue;
+        sum[k] += d[k];
+        for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */
+            float more[LINKS_AHEAD];
+            UNROLL for (int of = 0; of < LINKS_AHEAD; of++)
+            {
+                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column] : 0.0f;
+                at = at >= 0 ? links[at] : -1;
+            }
+            UNROLL for (int of = 0; of < LINKS_AHEAD; of++) sum[k] += more[of];
         }
+        dtable[(WIDE)row[k] * INT(1) + column] = sum[k];
     }
 }
 

@@ -51,8 +51,8 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
     X(argmax, 16, 1)                                                                                         \
-    X(cross_entropy_forward, 16, 1)                                                                          \
-    X(cross_entropy_backward, 256, 1)                                                                        \
+    X(cross_entropy_forward, 1, 1)                                                                           \
+    X(cross_entropy_backward, DML__COVERS_RUNS, 1)                                                           \
     X(cross_entropy_backward_target, 256, 1)                                                                 \
     X(loss_total, 1, 1)                                                                                      \
     X(loss_spread, 256, 1)                                                                                   \
@@ -61,17 +61,17 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(softmax_forward, 1, 1)                                                                                 \
     X(softmax_backward, 1, 1)                                                                                \
     X(batch_norm_moments, 16, 1)                                                                             \
-    X(batch_norm_statistics, 256, 1)                                                                         \
+    X(batch_norm_statistics, 16, 1)                                                                          \
     X(batch_norm_forward, DML__COVERS_RUNS, 1)                                                               \
     X(batch_norm_products, 16, 1)                                                                            \
-    X(batch_norm_gradients, 256, 1)                                                                          \
+    X(batch_norm_gradients, 16, 1)                                                                           \
     X(batch_norm_backward, DML__COVERS_RUNS, 1)                                                              \
-    X(sample_norm_forward_team, 1, 1)                                                                        \
-    X(sample_norm_backward_team, 1, 1)                                                                       \
+    X(sample_norm_forward_team, 4, 1)                                                                        \
+    X(sample_norm_backward_team, 4, 1)                                                                       \
     X(sample_norm_products, 16, 1)                                                                           \
     X(embedding_forward, DML__COVERS_RUNS, 1)                                                                \
-    X(embedding_links, 256, 1)                                                                               \
-    X(embedding_backward, 256, 1)                                                                            \
+    X(embedding_links_team, 16, 1)                                                                           \
+    X(embedding_backward, DML__COVERS_RUNS, 1)                                                               \
     X(gather_forward, 256, 1)                                                                                \
     X(gather_backward, 256, 1)                                                                               \
     X(embedding_bag_forward, 256, 1)                                                                         \
@@ -97,6 +97,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(conv2d_backward_weights_solo, 64, 64)                                                                  \
     X(sample_norm_forward_solo, 8, 1)                                                                        \
     X(sample_norm_backward_solo, 8, 1)                                                                       \
+    X(embedding_links_solo, 256, 1)                                                                          \
     X(attention_forward_solo, 64, 1)                                                                         \
     X(attention_backward_solo, 64, 1)
 
@@ -104,6 +105,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
 #define DML__PAIR_LIST(X)                                                                                    \
     X(sample_norm_forward)                                                                                   \
     X(sample_norm_backward)                                                                                  \
+    X(embedding_links)                                                                                       \
     X(attention_forward)                                                                                     \
     X(attention_backward)
 

@@ -15,7 +15,8 @@ HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *w
    classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
    isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
    class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
-   labels, whether one is ignored, which; floats smoothing; size{rows}. */
+   labels, whether one is ignored, which, lanes (16 to 256, a power of two), which items do a row; floats
+   smoothing; size{groups}. */
 KERNEL(cross_entropy_forward)
 {
     GLOBAL const float *logits = BUFFER(0, const float);
@@ -24,7 +25,8 @@ KERNEL(cross_entropy_forward)
     GLOBAL float *kept = BUFFER(4, float);
     const int rows = INT(0), classes = INT(1), labelled = INT(3);
     const float smoothing = REAL(0);
-    const int row = GROUP_X * LANES + TEAM, inside = row < rows;
+    const int lanes = INT(6), lane = ITEM % lanes, team = ITEM - lane;
+    const int row = GROUP_X * (DML__GROUP_ITEMS / lanes) + ITEM / lanes, inside = row < rows;
     const WIDE first = (WIDE)row * classes;
     GLOBAL const float *target = labelled ? 0 : BUFFER(1, const float);
     GLOBAL const int *labels = labelled ? BUFFER(1, const int) : 0;
@@ -34,33 +36,28 @@ KERNEL(cross_entropy_forward)
     if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
     const int counts = inside && weight != 0.0f;
     if (counts)
-        for (int c = LANE; c < classes; c += LANES)
-            if (logits[first + c] > largest) largest = logits[first + c];
-    part[ITEM] = largest;
-    REDUCE_MAX(part, LANE, LANES, 1);
-    largest = part[TEAM * LANES];
-    BARRIER(); /* all have read the maximum before its place is used again */
-    if (counts)
-        for (int c = LANE; c < classes; c += LANES) sum += EXP(logits[first + c] - largest);
-    part[ITEM] = sum;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    sum = part[TEAM * LANES];
-    BARRIER();
+        for (int from = lane; from < classes; from += ROW_AHEAD * lanes) {
+            float value[ROW_AHEAD];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(ROW_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+        }
+    const float own_largest = largest;
+    TEAM_MOST(largest, part, team, lane, lanes, 1);
+    if (own_largest < largest) sum *= EXP(own_largest - largest);
+    TEAM_SUM(sum, part, team, lane, lanes, 1);
     if (counts && (target || smoothing != 0.0f))
-        for (int c = LANE; c < classes; c += LANES) {
+        for (int c = lane; c < classes; c += lanes) {
             const float of_class =
                 dml__class_weight(target ? target + first : 0, class_weights, c, classes, smoothing);
             whole += of_class;
             product += of_class * (largest - logits[first + c]);
         }
-    part[ITEM] = whole;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    whole = part[TEAM * LANES];
-    BARRIER();
-    part[ITEM] = product;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    product = part[TEAM * LANES];
-    if (LANE == 0 && inside) {
+    if (target || smoothing != 0.0f) {
+        TEAM_SUM(whole, part, team, lane, lanes, 1);
+        TEAM_SUM(product, part, team, lane, lanes, 1);
+    }
+    if (lane == 0 && inside) {
         float share = weight;
         if (counts && labelled) {
             const int label = labels[row], known = label >= 0 && label < classes;
@@ -93,20 +90,36 @@ KERNEL(cross_entropy_backward)
     const float smoothing = REAL(0), beta = REAL(1);
     GLOBAL const float *target = INT(2) ? 0 : BUFFER(1, const float);
     GLOBAL const int *labels = INT(2) ? BUFFER(1, const int) : 0;
-    const unsigned i = ELEMENT;
-    if (i < rows * classes) {
-        const unsigned row = i / classes, c = i - row * classes;
-        const float weight = kept[(WIDE)rows * 5 + row];
+    const unsigned n = rows * classes;
+    const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
+    const float scale = dloss[0] * kept[(WIDE)rows * 6];
+    float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
+    unsigned last = 0xffffffffu; /* the row that these are of */
+    int label = 0;
+    EACH_OF_RUN(k, i, n)
+    {
+        logit[k] = logits[i];
+        old[k] = dml__old(beta, dlogits + i);
+    }
+    EACH_OF_RUN(k, i, n)
+    {
+        const unsigned row = dml__gpu_divide(i, by_classes), c = i - row * classes;
         float value = 0.0f;
+        if (row != last) {
+            last = row;
+            weight = kept[(WIDE)rows * 5 + row];
+            largest = kept[row];
+            factor = kept[rows + row] * kept[(WIDE)rows * 2 + row];
+            label = labels ? labels[row] : -1;
+        }
         if (weight != 0.0f) {
             float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
                                                (int)c, (int)classes, smoothing);
-            if (labels && (unsigned)labels[row] == c)
+            if (labels && (unsigned)label == c)
                 of_class += (1.0f - smoothing) * (class_weights ? class_weights[c] : 1.0f);
-            value = EXP(logits[i] - kept[row]) * kept[rows + row] * kept[(WIDE)rows * 2 + row] - of_class;
-            value *= dloss[0] * kept[(WIDE)rows * 6] * weight;
+            value = (EXP(logit[k] - largest) * factor - of_class) * (scale * weight);
         }
-        dlogits[i] = dml__with_beta(value, beta, dlogits + i);
+        dlogits[i] = value + beta * old[k];
     }
 }
 

@@ -5,6 +5,24 @@
 #ifndef DML_GPU_NORM_CL
 #define DML_GPU_NORM_CL
 
+/* How many numbers, their mean, and the sum of their squared distances from it. */
+typedef struct dml__moments {
+    int count;
+    float mean, squares;
+} dml__moments;
+
+/* Those of all numbers of two; the second has some.
+   Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+   1979. */
+HELPER dml__moments dml__moments_of_both(dml__moments a, const dml__moments b)
+{
+    const float share = (float)b.count / ((float)a.count + (float)b.count), distance = b.mean - a.mean;
+    a.mean += distance * share;
+    a.squares += b.squares + distance * distance * (float)a.count * share;
+    a.count += b.count;
+    return a;
+}
+
 /* The mean of each part and the sum of squared distances from it. Buffers x, parts; size{channels, parts}.
    A group does 16 columns of a part; neighbouring items do neighbouring columns. */
 KERNEL(batch_norm_moments)
@@ -14,34 +32,52 @@ KERNEL(batch_norm_moments)
     const int rows = INT(0), channels = INT(1), from = GROUP_Y * INT(2);
     const int to = rows - from < INT(2) ? rows : from + INT(2);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f, squares = 0.0f;
+    LOCAL float means[DML__GROUP_ITEMS];
+    LOCAL float squares_part[DML__GROUP_ITEMS];
+    LOCAL int counts[DML__GROUP_ITEMS];
+    /* Means are those of distances from one of the numbers, so that what they differ in isn't rounded off. */
+    const float pivot = column < channels && from < rows ? x[(WIDE)from * channels + column] : 0.0f;
+    dml__moments all;
+    all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
     if (column < channels)
-        for (int row = from + lane; row < to; row += 16) sum += x[(WIDE)row * channels + column];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, 16, 16);
-    const float mean = part[ITEM % 16] / (float)(to - from);
-    BARRIER(); /* all have read the mean before its place is used again */
-    if (column < channels) {
-        for (int row = from + lane; row < to; row += 16) {
-            const float distance = x[(WIDE)row * channels + column] - mean;
-            squares += distance * distance;
+        for (int first = from + lane; first < to; first += ROW_KEPT * 16) {
+            float value[ROW_KEPT], sum = 0.0f;
+            dml__moments more;
+            const int left = (to - first + 15) / 16; /* rows of this item */
+            more.count = left < ROW_KEPT ? left : ROW_KEPT, more.squares = 0.0f;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to) value[k] = x[(WIDE)row * channels + column];
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                value[k] -= pivot;
+                sum += value[k];
+            }
+            more.mean = sum / (float)more.count;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                const float distance = value[k] - more.mean;
+                more.squares += distance * distance;
+            }
+            all = dml__moments_of_both(all, more);
         }
-    }
-    part[ITEM] = squares;
-    REDUCE_SUM(part, lane, 16, 16);
+    means[ITEM] = all.mean;
+    squares_part[ITEM] = all.squares;
+    counts[ITEM] = all.count;
+    BARRIER();
     if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
-        to_part[0] = mean;
-        to_part[channels] = part[ITEM];
+        for (int other = ITEM + 16; other < DML__GROUP_ITEMS && counts[other]; other += 16) {
+            dml__moments more;
+            more.count = counts[other], more.mean = means[other], more.squares = squares_part[other];
+            all = dml__moments_of_both(all, more);
+        }
+        to_part[0] = pivot + all.mean;
+        to_part[channels] = all.squares;
     }
 }
 
 /* Mean and variance from the parts, and the running ones moved towards them. Buffers parts, mean, variance,
    running mean, running variance; floats: the shares of the new mean and variance in the running ones, and
-   the factor of the variance there; size{channels}.
-   Source of the sum: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-   variances", 1979. */
+   the factor of the variance there; size{channels}. A group does 16 channels. */
 KERNEL(batch_norm_statistics)
 {
     GLOBAL const float *parts = BUFFER(0, const float);
@@ -51,18 +87,29 @@ KERNEL(batch_norm_statistics)
     GLOBAL float *running_variance = BUFFER(4, float);
     const int rows = INT(0), channels = INT(1), part_rows = INT(2), count = INT(3);
     const float mean_share = REAL(0), variance_share = REAL(1), unbiased = REAL(2);
-    const int c = (int)ELEMENT;
-    if (c < channels) {
-        float middle = 0.0f, squares = 0.0f;
-        for (int i = 0; i < count; i++) {
-            const int before = i * part_rows;
-            const float n = (float)(rows - before < part_rows ? rows - before : part_rows);
-            const float share = n / ((float)before + n);
-            const float distance = parts[(WIDE)2 * i * channels + c] - middle;
-            middle += distance * share;
-            squares += parts[((WIDE)2 * i + 1) * channels + c] + distance * distance * (float)before * share;
+    const int c = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float means[DML__GROUP_ITEMS];
+    LOCAL float squares_part[DML__GROUP_ITEMS];
+    LOCAL int counts[DML__GROUP_ITEMS];
+    dml__moments all, more;
+    all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
+    if (c < channels)
+        for (int i = lane; i < count; i += 16) {
+            more.count = rows - i * part_rows < part_rows ? rows - i * part_rows : part_rows;
+            more.mean = parts[(WIDE)2 * i * channels + c];
+            more.squares = parts[((WIDE)2 * i + 1) * channels + c];
+            all = dml__moments_of_both(all, more);
         }
-        const float v = squares / (float)rows;
+    means[ITEM] = all.mean;
+    squares_part[ITEM] = all.squares;
+    counts[ITEM] = all.count;
+    BARRIER();
+    if (lane == 0 && c < channels) {
+        for (int other = ITEM + 16; other < DML__GROUP_ITEMS && counts[other]; other += 16) {
+            more.count = counts[other], more.mean = means[other], more.squares = squares_part[other];
+            all = dml__moments_of_both(all, more);
+        }
+        const float middle = all.mean, v = all.squares / (float)rows;
         mean[c] = middle;
         variance[c] = v;
         if (ABS(middle) <= 3.40282347e38f && ABS(unbiased * v) <= 3.40282347e38f) { /* finite */
@@ -106,30 +153,36 @@ KERNEL(batch_norm_products)
     const int to = rows - from < INT(2) ? rows : from + INT(2);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
     LOCAL float part[DML__GROUP_ITEMS];
-    LOCAL float product_part[DML__GROUP_ITEMS];
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
         const float middle = mean[column];
-        for (int row = from + lane; row < to; row += 16) {
-            const WIDE at = (WIDE)row * channels + column;
-            sum += dy[at];
-            products += dy[at] * (x[at] - middle);
+        for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
+            float value[ROW_AHEAD], d[ROW_AHEAD];
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                value[k] = x[(WIDE)row * channels + column];
+                d[k] = dy[(WIDE)row * channels + column];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            {
+                sum += d[k];
+                products += d[k] * (value[k] - middle);
+            }
         }
     }
-    part[ITEM] = sum;
-    product_part[ITEM] = products;
-    REDUCE_SUM(part, lane, 16, 16);
-    REDUCE_SUM(product_part, lane, 16, 16);
+    TEAM_SUM(sum, part, ITEM % 16, lane, 16, 16);
+    TEAM_SUM(products, part, ITEM % 16, lane, 16, 16);
     if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
-        to_part[0] = part[ITEM];
-        to_part[channels] = product_part[ITEM];
+        to_part[0] = sum;
+        to_part[channels] = products;
     }
 }
 
 /* The gradients of scale and shift from those sums, and what dx is made of. Buffers parts, scale, mean,
    variance, and six rows of channels: dscale, dshift, then the mean and the factors of dy, of x - mean and of
-   1. Ints also: whether mean and variance are those of x; floats epsilon; size{channels}. */
+   1. Ints also: whether mean and variance are those of x; floats epsilon; size{channels}. A group does 16
+   channels. */
 KERNEL(batch_norm_gradients)
 {
     GLOBAL const float *parts = BUFFER(0, const float);
@@ -139,14 +192,18 @@ KERNEL(batch_norm_gradients)
     GLOBAL float *out = BUFFER(4, float);
     const int rows = INT(0), channels = INT(1), count = INT(3), by_batch = INT(4);
     const float epsilon = REAL(0);
-    const int c = (int)ELEMENT;
-    if (c < channels) {
-        const float inverse = 1.0f / SQRT(variance[c] + epsilon), factor = scale[c] * inverse;
-        float sum = 0.0f, products = 0.0f;
-        for (int i = 0; i < count; i++) {
+    const int c = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f, products = 0.0f;
+    if (c < channels)
+        for (int i = lane; i < count; i += 16) {
             sum += parts[(WIDE)2 * i * channels + c];
             products += parts[((WIDE)2 * i + 1) * channels + c];
         }
+    TEAM_SUM(sum, part, ITEM % 16, lane, 16, 16);
+    TEAM_SUM(products, part, ITEM % 16, lane, 16, 16);
+    if (lane == 0 && c < channels) {
+        const float inverse = 1.0f / SQRT(variance[c] + epsilon), factor = scale[c] * inverse;
         out[c] = products * inverse;
         out[(WIDE)channels + c] = sum;
         out[(WIDE)2 * channels + c] = mean[c];

@@ -25,24 +25,66 @@
 #define REDUCE_MAX(part, lane, lanes, step)                                                                  \
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
-/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer; floats
-   beta; size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows
-   are read in sequence. */
+/* Makes each item's `total` that of its whole team: of the `lanes` items (16 to 256, a power of two) `step`
+   apart from item `first` on. A few of them combine what several have, and then each what those few have,
+   since a barrier takes longer than a few numbers of local memory. `combine` is said of total and other. */
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    do {                                                                                                     \
+        const int few = (lanes) > 64 ? 16 : (lanes) > 16 ? 8 : 4;                                            \
+        (part)[ITEM] = total;                                                                                \
+        BARRIER();                                                                                           \
+        if ((lane) < few) {                                                                                  \
+            for (int of = (lane) + few; of < (lanes); of += few) {                                           \
+                const float other = (part)[(first) + of * (step)];                                           \
+                total = combine;                                                                             \
+            }                                                                                                \
+            (part)[ITEM] = total;                                                                            \
+        }                                                                                                    \
+        BARRIER();                                                                                           \
+        total = (part)[first];                                                                               \
+        for (int of = 1; of < few; of++) {                                                                   \
+            const float other = (part)[(first) + of * (step)];                                               \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        BARRIER(); /* all have read it before its place is used again */                                     \
+    } while (0)
+#define TEAM_SUM(total, part, first, lane, lanes, step)                                                      \
+    TEAM_TOTAL(total, part, first, lane, lanes, step, (total) + other)
+#define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
+    TEAM_TOTAL(total, part, first, lane, lanes, step, other > (total) ? other : (total))
+
+/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. */
+#define ROW_KEPT 16
+#define ROW_AHEAD 8
+/* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
+#define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
+    UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))
+
+/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer, and, where the
+   outer ones are parts of the rows of one, how many that one has, else 0; floats beta; size{columns, outer}.
+   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */
 KERNEL(sum_rows)
 {
-    const int rows = INT(0), columns = INT(1);
-    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * rows * columns;
+    const int columns = INT(1), across = columns > 8 ? 16 : columns > 4 ? 8 : columns > 2 ? 4 : columns;
+    const int lanes = DML__GROUP_ITEMS / across;
+    const WIDE left = INT(3) - (WIDE)GROUP_Y * INT(0); /* rows of the one that aren't of a part before */
+    const int rows = INT(3) && left < INT(0) ? (int)left : INT(0);
+    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * INT(0) * columns;
     GLOBAL float *y = BUFFER(1, float) + (WIDE)GROUP_Y * columns;
     const float beta = REAL(0);
-    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    const int column = GROUP_X * 16 + ITEM % across, lane = ITEM / across;
     const int inside = column < columns && GROUP_Y < INT(2); /* groups may be more than there is */
     LOCAL float part[DML__GROUP_ITEMS];
     float sum = 0.0f;
     if (inside)
-        for (int row = lane; row < rows; row += 16) sum += x[(WIDE)row * columns + column];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, 16, 16);
-    if (lane == 0 && inside) y[column] = dml__with_beta(part[ITEM], beta, y + column);
+        for (int first = lane; first < rows; first += ROW_AHEAD * lanes) {
+            float value[ROW_AHEAD];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = 0.0f;
+            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows) value[k] = x[(WIDE)row * columns + column];
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) sum += value[k];
+        }
+    TEAM_SUM(sum, part, ITEM % across, lane, lanes, across);
+    if (lane == 0 && inside) y[column] = dml__with_beta(sum, beta, y + column);
 }
 
 /* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;

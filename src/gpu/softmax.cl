@@ -1,20 +1,33 @@
 /* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
 
-   A row is the n numbers that share a sum. Where inner is 1, `lanes` items, 16 or all of the group, do a row,
-   else 16, of 16 rows side by side, so that neighbours read neighbours. Ints of all: n, inner, rows (outer *
-   inner), logs, lanes; size{groups}. */
+   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16 to 256, a power of two) do a
+   row, else 16, of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers
+   an item is read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner,
+   rows (outer * inner), logs, lanes; size{groups}. */
 #ifndef DML_GPU_SOFTMAX_CL
 #define DML_GPU_SOFTMAX_CL
 
 /* The item's place, for the statements behind it. */
 #define SOFTMAX_BEGIN()                                                                                      \
-    const int n = INT(0), inner = INT(1), logs = INT(3), lanes = INT(4);                                     \
+    const int inner = INT(1), logs = INT(3), lanes = INT(4), n = INT(0);                                     \
     const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
     const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
     const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
     const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
-    const int inside = row < INT(2);                                                                         \
+    const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
     const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
+
+/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
+   Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
+#define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
+    do {                                                                                                     \
+        float larger = largest;                                                                              \
+        UNROLL for (int of = 0; of < (count); of++) if ((value)[of] > larger) larger = (value)[of];          \
+        if (larger > (largest)) sum *= EXP((largest)-larger);                                                \
+        largest = larger;                                                                                    \
+        if (larger > MINUS_INFINITY)                                                                         \
+            UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                    \
+    } while (0)
 
 /* Buffers x, y, which may be the same. */
 KERNEL(softmax_forward)
@@ -23,30 +36,41 @@ KERNEL(softmax_forward)
     GLOBAL float *y = BUFFER(1, float);
     SOFTMAX_BEGIN();
     LOCAL float part[DML__GROUP_ITEMS];
-    float largest = MINUS_INFINITY, sum = 0.0f;
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const float v = x[begin + (WIDE)k * inner];
-            if (v > largest) largest = v;
+    float value[ROW_KEPT], largest = MINUS_INFINITY, sum = 0.0f;
+    if (kept) {
+        UNROLL for (int k = 0; k < ROW_KEPT; k++) value[k] = MINUS_INFINITY;
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
+        UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner];
+            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
         }
-    part[ITEM] = largest;
-    REDUCE_MAX(part, lane, lanes, step);
-    largest = part[first];
-    BARRIER(); /* all have read the maximum before its place is used again */
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const float e = EXP(x[begin + (WIDE)k * inner] - largest);
-            if (!logs) y[begin + (WIDE)k * inner] = e;
+    }
+    const float own = largest;
+    TEAM_MOST(largest, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            value[k] -= largest;
+            const float e = EXP(value[k]);
+            if (!logs) value[k] = e;
             sum += e;
         }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, lanes, step);
-    sum = part[first];
-    if (inside) {
-        const float shift = logs ? LOG(sum) : 0.0f;
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            y[i] = logs ? x[i] - largest - shift : y[i] / sum;
+    } else if (own < largest)
+        sum *= EXP(own - largest);
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
+    } else {
+        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
+             from -= ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
         }
     }
 }
@@ -60,21 +84,49 @@ KERNEL(softmax_backward)
     GLOBAL float *dx = BUFFER(2, float);
     SOFTMAX_BEGIN();
     LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f;
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            sum += logs ? dy[i] : y[i] * dy[i];
+    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
+    const float beta = REAL(0);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            value[k] = y[begin + (WIDE)i * inner];
+            d[k] = dy[begin + (WIDE)i * inner];
         }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, lane, lanes, step);
-    sum = part[first];
-    if (inside)
-        for (int k = lane; k < n; k += lanes) {
-            const WIDE i = begin + (WIDE)k * inner;
-            const float d = logs ? dy[i] - EXP(y[i]) * sum : y[i] * (dy[i] - sum);
-            dx[i] = dml__with_beta(d, REAL(0), dx + i);
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) sum += logs ? d[k] : value[k] * d[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                value[k] = logs ? 1.0f : y[begin + (WIDE)i * inner];
+                d[k] = dy[begin + (WIDE)i * inner];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) sum += value[k] * d[k];
         }
+    }
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+        {
+            const WIDE at = begin + (WIDE)i * inner;
+            const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
+            dx[at] = dml__with_beta(gradient, beta, dx + at);
+        }
+    } else {
+        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
+             from -= ROW_AHEAD * lanes) {
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                value[k] = y[begin + (WIDE)i * inner];
+                d[k] = dy[begin + (WIDE)i * inner];
+            }
+            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
+            {
+                const WIDE at = begin + (WIDE)i * inner;
+                const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
+                dx[at] = dml__with_beta(gradient, beta, dx + at);
+            }
+        }
+    }
 }
 
 #endif

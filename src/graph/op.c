@@ -164,10 +164,40 @@ DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int sha
     return dml__submit(run->device, &launch);
 }
 
+DML__LOCAL int dml__row_lanes(size_t n)
+{
+    int lanes = 16;
+    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 2;
+    return lanes;
+}
+
+DML__LOCAL size_t dml__row_groups(size_t rows, int lanes)
+{
+    const size_t in_group = (size_t)(256 / lanes);
+    return rows / in_group + (rows % in_group != 0);
+}
+
+/* Into how many parts rows are cut that are summed on a GPU, by the shape alone: columns are 16 a group, and
+   it takes some 1000 groups to keep all of memory busy. */
+static size_t dml__sum_parts(size_t rows, size_t columns)
+{
+    const size_t groups = (columns + 15) / 16, wanted = 1024 / groups;
+    const size_t parts = rows / 256 < wanted ? rows / 256 : wanted;
+    return parts > 1 ? parts : 1;
+}
+
+DML__LOCAL size_t dml__sum_parts_bytes(size_t rows, size_t columns)
+{
+    const size_t parts = dml__sum_parts(rows, columns);
+    return parts > 1 ? parts * columns * sizeof(float) : 0;
+}
+
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
-                                                  size_t rows, size_t columns)
+                                                  size_t rows, size_t columns, dml_ref parts)
 {
     const float beta = dml__beta(run, node, i);
+    const size_t count = parts.buffer && !run->device->host_memory ? dml__sum_parts(rows, columns) : 1;
+    dml_ref from = dml__gradient(run, node);
     if (run->device->host_memory) {
         dml_sum_rows(run->pool, rows, columns, dml__host_gradient(run, node), beta,
                      dml__host_gradient(run, node->input[i]));
@@ -177,7 +207,19 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
         return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
                                "sum_rows over %zu rows: the kernels count to %d; use smaller batches", rows,
                                INT32_MAX);
-    return dml__sum_shares(run, dml__gradient(run, node), (int)rows, columns, beta,
+    if (count > 1) {
+        dml_launch launch = dml__launch("sum_rows", columns, count);
+        launch.buffer[0] = from;
+        launch.buffer[1] = parts;
+        launch.integer[0] = (int32_t)((rows + count - 1) / count);
+        launch.integer[1] = (int32_t)columns;
+        launch.integer[2] = (int32_t)count;
+        launch.integer[3] = (int32_t)rows;
+        const dml_status status = dml__submit(run->device, &launch);
+        if (status != DML_OK) return status;
+        from = parts;
+    }
+    return dml__sum_shares(run, from, (int)(count > 1 ? count : rows), columns, beta,
                            dml__gradient(run, node->input[i]));
 }
 

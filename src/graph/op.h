@@ -135,9 +135,12 @@ DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
 DML__LOCAL dml_status dml__check_image_input(const dml_node *node);
 
 /* The gradient of input i = the sum over rows of the output's gradient (rows, columns) + beta x what is
-   there: how every bias gets its gradient. */
+   there: how every bias gets its gradient. On a device with memory of its own many rows are summed in parts
+   first, which lie at `parts` (dml__sum_parts_bytes), unless that is no buffer. */
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
-                                                  size_t rows, size_t columns);
+                                                  size_t rows, size_t columns, dml_ref parts);
+DML__LOCAL size_t dml__sum_parts_bytes(size_t rows, size_t columns);
+static const dml_ref dml__no_parts = { NULL, 0 };
 
 /* The addresses behind the references above, on a host_memory device. */
 static inline float *dml__host_value(const dml__run *run, const dml_node *node)
@@ -148,6 +151,13 @@ static inline float *dml__host_gradient(const dml__run *run, const dml_node *nod
 {
     return (float *)dml__host(dml__gradient(run, node));
 }
+
+/* How many items do a row of n numbers where a group of 256 does several: as few as keep it in registers, of
+   gpu/reduce.cl's ROW_KEPT each. */
+DML__LOCAL int dml__row_lanes(size_t n);
+
+/* The groups that do so many rows then. */
+DML__LOCAL size_t dml__row_groups(size_t rows, int lanes);
 
 /* A launch of `kernel` over x by y units, to be filled in and passed to dml__submit, which refuses sizes that
    the kernels' 32-bit integers can't count. */

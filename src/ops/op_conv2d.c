@@ -327,7 +327,7 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
         status = dml__conv_weight_gradient(run, node, &s, x, dml__gradient(run, node));
     if (status == DML_OK && bias)
         status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / (size_t)s.filters,
-                                             (size_t)s.filters);
+                                             (size_t)s.filters, dml__no_parts);
     return status;
 }
 

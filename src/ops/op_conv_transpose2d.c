@@ -162,7 +162,8 @@ static dml_status dml__conv_transpose_op_backward(const dml__run *run, const dml
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__conv_transpose_weight_gradient(run, node);
     if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters,
+                                             dml__no_parts);
     return status;
 }
 

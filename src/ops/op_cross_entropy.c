@@ -170,7 +170,8 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
         status = run->device->backend->write(run->device, class_weights, dml__class_weights_of(node),
                                              (size_t)dml__classes_of(node->input[0]) * sizeof(float));
     if (status != DML_OK) return status;
-    dml_launch launch = dml__launch("cross_entropy_forward", rows, 1);
+    const int lanes = dml__row_lanes((size_t)dml__classes_of(node->input[0]));
+    dml_launch launch = dml__launch("cross_entropy_forward", dml__row_groups(rows, lanes), 1);
     launch.buffer[0] = dml__value(run, node->input[0]);
     launch.buffer[1] = dml__value(run, node->input[1]);
     launch.buffer[2] = class_weights;
@@ -182,6 +183,7 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
     launch.integer[3] = dml__has_labels(node);
     launch.integer[4] = o->ignores;
     launch.integer[5] = o->ignored;
+    launch.integer[6] = lanes;
     launch.real[0] = o->smoothing;
     status = dml__submit(run->device, &launch);
     if (status != DML_OK) return status;

@@ -93,6 +93,13 @@ static dml_status dml__dense_forward_launch(const dml__run *run, const dml_node 
     return dml__submit(run->device, &launch);
 }
 
+/* Of a device with memory of its own: the bias' gradient for each part of the rows. */
+static size_t dml__dense_saved_bytes(const dml_node *node, int samples)
+{
+    if (dml__node_context(node)->device.host_memory || !node->input[2]) return 0;
+    return dml__sum_parts_bytes(dml__dense_rows_of(node, samples), (size_t)node->input[1]->shape.dims[0]);
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -124,7 +131,8 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
         status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units);
+        status =
+            dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units, dml__saved(run, node));
     return status;
 }
 
@@ -153,8 +161,9 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE,
-                                NULL,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU_ANYWHERE |
+                                    DML__WORKS_IN_BACKWARD,
+                                dml__dense_saved_bytes,
                                 false,
                                 false,
                                 NULL,

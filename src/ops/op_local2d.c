@@ -160,7 +160,8 @@ static dml_status dml__local2d_op_backward(const dml__run *run, const dml_node *
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__local2d_weight_gradient(run, node);
     if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, dml_shape_count(&node->shape));
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, dml_shape_count(&node->shape),
+                                             dml__no_parts);
     return status;
 }
 

@@ -27,7 +27,6 @@ enum {
     DML__NORM_SAVED_ROWS,
     DML__NORM_SAVED_PARTS = DML__NORM_SAVED_ROWS + 4
 };
-#define DML__NORM_PARTS ((size_t)64)
 #define DML__NORM_PART_ROWS ((size_t)64) /* the fewest of a part */
 
 static dml_status dml__check_channel_parameter(const dml_node *node, int i, const char *what)
@@ -90,11 +89,19 @@ static size_t dml__batch_norm_rows(const dml__run *run, const dml_node *node)
     return dml__count(run, node) / dml__batch_norm_channels(node);
 }
 
+/* On a GPU the rows are cut into at most so many parts, fewer where many channels are groups enough. */
+static size_t dml__batch_norm_most_parts(const dml_node *node)
+{
+    const size_t groups = (dml__batch_norm_channels(node) + 15) / 16;
+    return groups < 16 ? 256 : groups < 64 ? 4096 / groups : 64;
+}
+
 static size_t dml__batch_norm_saved_bytes(const dml_node *node, int rows)
 {
     const bool host = dml__node_context(node)->device.host_memory;
     (void)rows;
-    return (host ? (size_t)DML__NORM_SAVED_ROWS : DML__NORM_SAVED_PARTS + 2 * DML__NORM_PARTS) *
+    return (host ? (size_t)DML__NORM_SAVED_ROWS
+                 : DML__NORM_SAVED_PARTS + 2 * dml__batch_norm_most_parts(node)) *
            dml__batch_norm_channels(node) * sizeof(float);
 }
 
@@ -127,7 +134,7 @@ static dml_ref dml__batch_norm_variance(const dml__run *run, const dml_node *nod
 static size_t dml__batch_norm_part_rows(const dml__run *run, const dml_node *node)
 {
     const size_t rows = dml__batch_norm_rows(run, node);
-    const size_t part = rows / DML__NORM_PARTS + (rows % DML__NORM_PARTS != 0);
+    const size_t most = dml__batch_norm_most_parts(node), part = rows / most + (rows % most != 0);
     return part > DML__NORM_PART_ROWS ? part : DML__NORM_PART_ROWS;
 }
 

@@ -130,7 +130,14 @@ static dml_group_norm_shape dml__sample_norm_groups(const dml__sample_norm_shape
     return shape;
 }
 
-/* With its ints: rows, channels, pixels, width, whether by square, rows of a part, parts. */
+/* Whether a group of a sample is more than a quarter of a work-group keeps in registers (gpu/sample_norm.cl).
+ */
+static bool dml__sample_norm_is_long(const dml__sample_norm_shape *s)
+{
+    return s->pixels * s->width > 1024;
+}
+
+/* With its ints: rows, channels, pixels, width, whether by square, rows of a part, parts, whether long. */
 static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sample_norm_shape *s,
                                           const char *kernel, size_t x, size_t y)
 {
@@ -143,6 +150,7 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
     launch.integer[4] = o->by_square;
     launch.integer[5] = (int32_t)dml__sample_norm_part_rows(s);
     launch.integer[6] = (int32_t)dml__sample_norm_parts(node, s);
+    launch.integer[7] = dml__sample_norm_is_long(s);
     launch.real[0] = o->epsilon;
     return launch;
 }
@@ -166,7 +174,8 @@ static dml_status dml__sample_norm_forward(const dml__run *run, const dml_node *
                              (float *)dml__host(statistics), dml__host_value(run, node));
         return DML_OK;
     }
-    dml_launch launch = dml__sample_norm_launch(node, &s, "sample_norm_forward", s.samples * s.groups, 1);
+    dml_launch launch = dml__sample_norm_launch(node, &s, "sample_norm_forward", s.samples * s.groups,
+                                                dml__sample_norm_is_long(&s) ? 4 : 1);
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__sample_norm_value(run, node, 1);
     launch.buffer[2] = dml__sample_norm_value(run, node, 2);
@@ -219,7 +228,8 @@ static dml_status dml__sample_norm_backward_launch(const dml__run *run, const dm
         status = dml__submit(run->device, &launch);
     }
     if (status != DML_OK || !dml__wants_gradient(run, node, 0)) return status;
-    dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_backward", s->samples * s->groups, 1);
+    dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_backward", s->samples * s->groups,
+                                                dml__sample_norm_is_long(s) ? 4 : 1);
     launch.buffer[0] = dml__value(run, node->input[0]);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__sample_norm_value(run, node, 1);

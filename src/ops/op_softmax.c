@@ -33,9 +33,8 @@ static bool dml__softmax_is_log(const dml_node *node)
 static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *node, const char *kernel)
 {
     const size_t rows = s->outer * s->inner;
-    const int lanes = s->inner == 1 && s->n > 1024 ? 256 : 16; /* a group for a long row, or 16 for as many */
-    const size_t in_group = (size_t)(256 / lanes);
-    dml_launch launch = dml__launch(kernel, rows / in_group + (rows % in_group != 0), 1);
+    const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
+    dml_launch launch = dml__launch(kernel, dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;

@@ -5,7 +5,9 @@
 #include "kernel_cases.h"
 
 /* count, width, rows of the table */
-static const int embeddings[][3] = { { 1, 1, 1 }, { 300, 5, 7 }, { 4, 300, 1000 }, { 600, 1, 900 } };
+static const int embeddings[][3] = {
+    { 1, 1, 1 }, { 300, 5, 7 }, { 4, 300, 1000 }, { 600, 1, 900 }, { 301, 19, 40 }
+};
 enum { EMBEDDINGS = sizeof embeddings / sizeof embeddings[0] };
 
 static int32_t *embedding_indices(const int *shape)
@@ -37,7 +39,7 @@ static void test_embedding_forward(void)
 }
 
 /* The links, and the sums along them. */
-static void embedding_case(const int *shape)
+static void embedding_case(const char *kernel, const int *shape)
 {
     const size_t count = (size_t)shape[0], width = (size_t)shape[1], nt = (size_t)shape[2] * width;
     int32_t *indices = embedding_indices(shape), *links = malloc(2 * count * sizeof *links);
@@ -48,7 +50,7 @@ static void embedding_case(const int *shape)
         want[(size_t)indices[i / width] * width + i % width] += (double)dy[i];
     array ai = upload(indices, count), al = upload(links, 2 * count), ay = upload(dy, count * width);
     array ad = upload(dtable, nt);
-    launch_ok((dml_launch){ .kernel = "embedding_links",
+    launch_ok((dml_launch){ .kernel = kernel,
                             .size = { count, 1 },
                             .buffer = { at(ai), at(al) },
                             .integer = { shape[0], shape[1] } });
@@ -70,14 +72,17 @@ static void embedding_case(const int *shape)
     free(indices), free(links), free(dy), free(dtable), free(want);
 }
 
-static void test_embedding_links(void)
+static void embedding_links_cases(const char *kernel)
 {
-    embedding_case(embeddings[1]);
+    static const int more[][3] = { { 2100, 1, 3000 }, { 2049, 2, 1 } };
+    embedding_case(kernel, embeddings[1]);
+    for (int s = 0; s < 2 && !quick; s++) embedding_case(kernel, more[s]);
 }
+TEST_PAIR(embedding_links, embedding_links_cases)
 
 static void test_embedding_backward(void)
 {
-    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case(embeddings[s]);
+    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case("embedding_links", embeddings[s]);
 }
 
 #endif

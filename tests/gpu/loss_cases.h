@@ -11,6 +11,7 @@ static const array no_array;
 static void cross_entropy_case(size_t rows, size_t classes, bool labelled, bool weighted, float smoothing,
                                float beta)
 {
+    const int lanes = classes <= 256 ? 16 : classes <= 1024 ? 64 : 256;
     const size_t n = rows * classes;
     const float dloss = 3, scale = 0.25f;
     float *logits = numbers(n), *target = numbers(n), *of_class = numbers(classes), *of_row = numbers(rows);
@@ -53,9 +54,9 @@ static void cross_entropy_case(size_t rows, size_t classes, bool labelled, bool 
     array ak = upload(kept_rows, 6 * rows + 1), ad = upload(&dloss, 1), ag = upload(grad, n);
     array agt = upload(grad_target, n);
     launch_ok((dml_launch){ .kernel = "cross_entropy_forward",
-                            .size = { rows, 1 },
+                            .size = { (rows * (size_t)lanes + 255) / 256, 1 },
                             .buffer = { at(al), at(at_target), at(ac), at(ar), at(ak) },
-                            .integer = { (int)rows, (int)classes, 2, labelled, labelled, 1 },
+                            .integer = { (int)rows, (int)classes, 2, labelled, labelled, 1, lanes },
                             .real = { smoothing } });
     const dml_ref place = { ak.buffer, at(ak).offset + 6 * rows * sizeof(float) };
     CHECK_INT(device.backend->write(&device, place, &scale, sizeof scale), DML_OK);
@@ -93,15 +94,17 @@ static void test_cross_entropy_forward(void)
     cross_entropy_case(17, 10, true, false, 0, 0);
     cross_entropy_case(16, 33, true, true, 0.25f, 0);
     cross_entropy_case(5, 19, false, true, 0.5f, 0);
+    cross_entropy_case(9, 700, true, false, 0, 0);
+    cross_entropy_case(3, 5001, false, true, 0.25f, 0);
     /* labels that are no class read nothing outside, and show; the ignored one doesn't */
     const float logits[6] = { 1, 2, 3, 4, NAN, 6 };
     const int labels[3] = { -1, 2000000000, -100 };
     float kept_rows[18] = { 0 };
     array al = upload(logits, 6), ab = upload(labels, 3), ak = upload(kept_rows, 18);
     launch_ok((dml_launch){ .kernel = "cross_entropy_forward",
-                            .size = { 3, 1 },
+                            .size = { 1, 1 },
                             .buffer = { at(al), at(ab), { 0 }, { 0 }, at(ak) },
-                            .integer = { 3, 2, 1, 1, 1, -100 } });
+                            .integer = { 3, 2, 1, 1, 1, -100, 16 } });
     download(al, NULL), download(ab, NULL), download(ak, kept_rows);
     CHECK(isnan(kept_rows[9]) && isnan(kept_rows[10]) && kept_rows[11] == 0);
 }

@@ -5,9 +5,8 @@
 #include "kernel_cases.h"
 
 /* rows, channels, rows of a part */
-static const int norm_shapes[][3] = {
-    { 1, 1, 64 }, { 130, 37, 64 }, { 200, 16, 7 }, { 5, 100, 5 }, { 300, 3, 100 }
-};
+static const int norm_shapes[][3] = { { 1, 1, 64 },    { 130, 37, 64 },   { 200, 16, 7 }, { 5, 100, 5 },
+                                      { 300, 3, 100 }, { 1100, 20, 600 }, { 700, 5, 20 } };
 enum { NORM_SHAPES = sizeof norm_shapes / sizeof norm_shapes[0] };
 
 static dml_launch norm_launch(const char *kernel, const int *shape, size_t x, size_t y)

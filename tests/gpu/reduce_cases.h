@@ -4,10 +4,29 @@
 
 #include "kernel_cases.h"
 
+/* The rows of one in parts, of which the last has fewer, and one has none. */
+static void sum_rows_in_parts(void)
+{
+    enum { ROWS = 100, PART = 21, PARTS = 6, COLUMNS = 5 };
+    float *x = numbers(ROWS * COLUMNS), *y = output(PARTS * COLUMNS, 0);
+    double want[PARTS * COLUMNS] = { 0 };
+    for (int i = 0; i < ROWS * COLUMNS; i++) want[i / COLUMNS / PART * COLUMNS + i % COLUMNS] += (double)x[i];
+    array a = upload(x, ROWS * COLUMNS), d = upload(y, PARTS * COLUMNS);
+    launch_ok((dml_launch){ .kernel = "sum_rows",
+                            .size = { COLUMNS, PARTS },
+                            .buffer = { at(a), at(d) },
+                            .integer = { PART, COLUMNS, PARTS, ROWS } });
+    download(a, NULL), download(d, y);
+    check("sum_rows in parts", y, want, PARTS * COLUMNS, 5);
+    free(x), free(y);
+}
+
 static void test_sum_rows(void)
 {
-    static const int shapes[][3] = { { 1, 1, 1 }, { 100, 37, 3 }, { 15, 16, 1 }, { 3, 50, 2 }, { 0, 5, 2 } };
-    for (int s = quick; s < upto(5); s++) {
+    static const int shapes[][3] = { { 1, 1, 1 },   { 100, 37, 3 }, { 15, 16, 1 },
+                                     { 3, 50, 2 },  { 0, 5, 2 },    { 3001, 3, 1 },
+                                     { 129, 8, 2 }, { 700, 1, 2 },  { 257, 130, 1 } };
+    for (int s = quick; s < upto(9); s++) {
         for (int b = 0; b < upto(BETAS); b++) {
             const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
             const size_t outer = (size_t)shapes[s][2], n = outer * rows * columns;
@@ -26,6 +45,7 @@ static void test_sum_rows(void)
             free(x), free(y), free(want);
         }
     }
+    sum_rows_in_parts();
 }
 
 static void test_argmax(void)
@@ -178,6 +198,25 @@ static void softmax_axis_case(const int *shape, int logs, int lanes, float beta,
     free(x), free(y), free(dy), free(dx), free(want);
 }
 
+/* A row that begins with minus infinities, more than an item reads at once. */
+static void softmax_of_masked_row(void)
+{
+    enum { N = 5000, MASKED = 4800 };
+    float *x = numbers(N), *y = output(N, 0);
+    double *want = malloc(N * sizeof *want), sum = 0;
+    for (int i = 0; i < MASKED; i++) x[i] = -INFINITY;
+    for (int i = 0; i < N; i++) sum += exp((double)x[i]);
+    for (int i = 0; i < N; i++) want[i] = exp((double)x[i]) / sum;
+    array ax = upload(x, N), ay = upload(y, N);
+    launch_ok((dml_launch){ .kernel = "softmax_forward",
+                            .size = { 1, 1 },
+                            .buffer = { at(ax), at(ay) },
+                            .integer = { N, 1, 1, 0, 256 } });
+    download(ax, NULL), download(ay, y);
+    check("softmax_forward of a masked row", y, want, N, 0.5);
+    free(x), free(y), free(want);
+}
+
 static void softmax_axis(bool backward)
 {
     for (int s = quick; s < upto(REDUCE_SHAPES); s++)
@@ -185,6 +224,11 @@ static void softmax_axis(bool backward)
             softmax_axis_case(reduce_shapes[s], logs, 16, betas[s % BETAS], backward);
             if (reduce_shapes[s][2] == 1) softmax_axis_case(reduce_shapes[s], logs, 256, 0, backward);
         }
+    static const int long_rows[][4] = { { 3, 1025, 1, 64 }, { 2, 4096, 1, 256 }, { 2, 4099, 1, 256 },
+                                        { 2, 257, 3, 16 },  { 3, 513, 1, 32 },   { 2, 9000, 1, 128 } };
+    for (int s = 0; s < upto(6); s++)
+        softmax_axis_case(long_rows[s], s % 2, long_rows[s][3], betas[s % 3], backward);
+    if (!backward) softmax_of_masked_row();
 }
 
 static void test_softmax_forward(void)

@@ -5,9 +5,9 @@
 #include "kernel_cases.h"
 
 /* samples, pixels, groups, width, rows of a part */
-static const int sample_shapes[][5] = {
-    { 1, 1, 1, 1, 64 }, { 2, 7, 3, 5, 4 }, { 3, 1, 1, 300, 2 }, { 2, 150, 2, 2, 64 }, { 11, 2, 1, 48, 5 }
-};
+static const int sample_shapes[][5] = { { 1, 1, 1, 1, 64 },   { 2, 7, 3, 5, 4 },   { 3, 1, 1, 300, 2 },
+                                        { 2, 150, 2, 2, 64 }, { 11, 2, 1, 48, 5 }, { 5, 1, 1, 1025, 3 },
+                                        { 3, 1, 1, 1024, 3 }, { 2, 60, 3, 70, 8 }, { 130, 1, 1, 768, 129 } };
 enum { SAMPLE_SHAPES = sizeof sample_shapes / sizeof sample_shapes[0] };
 
 typedef struct sample_norm {
@@ -58,10 +58,11 @@ static void sample_destroy(sample_norm *s)
 
 static dml_launch sample_launch(const sample_norm *s, const char *kernel)
 {
+    const bool is_long = s->pixels * s->width > 1024;
     return (dml_launch){ .kernel = kernel,
-                         .size = { s->stats, 1 },
+                         .size = { s->stats, is_long ? 4 : 1 },
                          .integer = { s->rows, s->channels, s->pixels, s->width, s->by_square, s->part,
-                                      s->parts } };
+                                      s->parts, is_long } };
 }
 
 static void sample_forward_case(const char *kernel, sample_norm s)
