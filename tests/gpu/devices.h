@@ -99,12 +99,12 @@ typedef struct array {
     size_t n;
 } array;
 
-static dml_ref at(array a)
+static inline dml_ref at(array a)
 {
     return (dml_ref){ a.buffer, a.buffer ? GUARD * 4 : 0 };
 }
 
-static array upload(const void *data, size_t n)
+static inline array upload(const void *data, size_t n)
 {
     array a = { calloc(1, sizeof(dml_buffer)), n };
     unsigned *words = malloc((n + 2 * GUARD) * 4);
@@ -118,7 +118,7 @@ static array upload(const void *data, size_t n)
 }
 
 /* Reads the array into `data` unless that is NULL, checks the guards and destroys the array. */
-static void download(array a, void *data)
+static inline void download(array a, void *data)
 {
     unsigned *words = malloc(a.buffer->bytes);
     CHECK_INT(device.backend->read(&device, words, (dml_ref){ a.buffer, 0 }, a.buffer->bytes), DML_OK);
@@ -131,7 +131,7 @@ static void download(array a, void *data)
     free(words);
 }
 
-static void launch_ok(dml_launch launch)
+static inline void launch_ok(dml_launch launch)
 {
     CHECK_MESSAGE(device.backend->launch(&device, &launch) == DML_OK, "%s: %s", launch.kernel,
                   dml_error(context));
