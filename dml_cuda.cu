@@ -5420,9 +5420,9 @@ KERNEL(half_widen)
 #endif
 #ifdef __CUDACC__
 
-/* ---- gpu/tensor.h ---- */
+/* ---- gpu/tensor.cuh ---- */
 
-/* tensor.h: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
 
    The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
    (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
@@ -5430,9 +5430,9 @@ KERNEL(half_widen)
 #ifndef DML_GPU_TENSOR_H
 #define DML_GPU_TENSOR_H
 
-/* ---- gpu/tensor_lt.h ---- */
+/* ---- gpu/tensor_lt.cuh ---- */
 
-/* tensor_lt.h: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
+/* tensor_lt.cuh: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
    wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
    since CUDA 11. */
 #ifndef DML_GPU_TENSOR_LT_H

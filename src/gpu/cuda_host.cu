@@ -18,7 +18,7 @@
 
 #include "gpu/kernels.cl"
 #ifdef __CUDACC__
-#include "gpu/tensor.h"
+#include "gpu/tensor.cuh"
 #include "gpu/tensor_attention.cuh"
 #endif
 

@@ -1,4 +1,4 @@
-/* tensor.h: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
 
    The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
    (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
@@ -6,7 +6,7 @@
 #ifndef DML_GPU_TENSOR_H
 #define DML_GPU_TENSOR_H
 
-#include "gpu/tensor_lt.h"
+#include "gpu/tensor_lt.cuh"
 #include "gpu/tensor_mma.cuh"
 #include "gpu/tensor_pack.cuh"
 #include "gpu/tensor_wgmma.cuh"

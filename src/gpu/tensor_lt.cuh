@@ -1,4 +1,4 @@
-/* tensor_lt.h: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
+/* tensor_lt.cuh: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
    wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
    since CUDA 11. */
 #ifndef DML_GPU_TENSOR_LT_H
