@@ -1271,6 +1271,9 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define RUN 4
 #endif
 #define RUN_BEGIN ((unsigned)GROUP_X * (RUN * DML__GROUP_ITEMS) + (unsigned)ITEM)
+/* At a kernel's begin: where an item has one element, the compiler then knows that it is below n. */
+#define RUN_BEGINS(n)                                                                                        \
+    if (RUN == 1 && RUN_BEGIN >= (n)) return
 /* Before a statement for each k below RUN, whose element, i, is below n. */
 #define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
 #define EACH_OF(count, begin, k, i, n)                                                                       \
@@ -1334,6 +1337,16 @@ HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 #endif
 }
 
+/* Where what is read by the quotient takes a CPU's items apart anyway, they divide as fast. */
+HELPER unsigned dml__gpu_row(unsigned n, const dml__gpu_divisor d)
+{
+#ifdef DML__RUN
+    return n / d.number;
+#else
+    return dml__gpu_divide(n, d);
+#endif
+}
+
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
 KERNEL(axpby)
 {
@@ -1341,6 +1354,7 @@ KERNEL(axpby)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
     const float alpha = REAL(0), beta = REAL(1);
+    RUN_BEGINS(n);
     float from[RUN], old[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -1374,6 +1388,7 @@ KERNEL(bias_add)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
     const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN], more[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -1527,6 +1542,7 @@ KERNEL(formula_forward)
     GLOBAL float *out = BUFFER(3, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
+    RUN_BEGINS(n);
     float as[RUN], bs[RUN], cs[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -1574,6 +1590,7 @@ KERNEL(formula_backward)
     GLOBAL float *g1 = BUFFER(5, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
+    RUN_BEGINS(n);
     float as[RUN], bs[RUN], ys[RUN], dys[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -1627,6 +1644,7 @@ KERNEL(broadcast)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned left[RUN], from[RUN];
     float value[RUN];
     EACH_OF_RUN(k, i, n)
@@ -3020,9 +3038,16 @@ KERNEL(slice2d_backward)
 #define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
     TEAM_TOTAL(total, part, first, lane, lanes, step, other > (total) ? other : (total))
 
-/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. */
+/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. A
+   CPU has its caches for the first, and does the items of a group in vectors instead of the second. */
+#ifdef DML__RUN
+#define ROW_KEPT 1
+#define ROW_AHEAD 1
+#else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
+#endif
+#define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
 #define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
     UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))
@@ -3169,6 +3194,15 @@ KERNEL(reduce_axis_backward)
     const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
     const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
 
+/* Before what reads a longer row again, ROW_AHEAD numbers from `from` on. */
+#ifdef DML__RUN
+#define SOFTMAX_AGAIN(from) for (int from = lane; from < most; from += ROW_AHEAD * lanes)
+#else
+#define SOFTMAX_AGAIN(from)                                                                                  \
+    for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;                   \
+         from -= ROW_AHEAD * lanes)
+#endif
+
 /* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
    Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
 #define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
@@ -3194,13 +3228,23 @@ KERNEL(softmax_forward)
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
         UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
     } else {
-        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner];
-            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+#ifdef DML__RUN
+        for (int i = lane; i < most; i += lanes) {
+            const float some = x[begin + (WIDE)i * inner];
+            if (some > largest) largest = some;
         }
+#else
+        for (int from = lane; from < most; from += EXPONENTIALS_AHEAD * lanes) {
+            float some[EXPONENTIALS_AHEAD];
+            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) some[k] = MINUS_INFINITY;
+            EACH_AHEAD(EXPONENTIALS_AHEAD, k, i, from, lanes, most) some[k] = x[begin + (WIDE)i * inner];
+            ADD_EXPONENTIALS(some, EXPONENTIALS_AHEAD, largest, sum);
+        }
+#endif
     }
+#ifndef DML__RUN
     const float own = largest;
+#endif
     TEAM_MOST(largest, part, first, lane, lanes, step);
     if (kept) {
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
@@ -3210,20 +3254,36 @@ KERNEL(softmax_forward)
             if (!logs) value[k] = e;
             sum += e;
         }
-    } else if (own < largest)
-        sum *= EXP(own - largest);
+    } else {
+#ifdef DML__RUN /* a cache takes them, and they take longer to make again */
+        for (int i = lane; i < most; i += lanes) {
+            const float e = EXP(x[begin + (WIDE)i * inner] - largest);
+            if (!logs) y[begin + (WIDE)i * inner] = e;
+            sum += e;
+        }
+#else
+        if (own < largest) sum *= EXP(own - largest);
+#endif
+    }
     TEAM_SUM(sum, part, first, lane, lanes, step);
     const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
     if (kept) {
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
         y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
     } else {
-        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
-             from -= ROW_AHEAD * lanes) {
+#ifdef DML__RUN
+        for (int i = lane; i < most; i += lanes) {
+            const WIDE at = begin + (WIDE)i * inner;
+            y[at] = logs ? x[at] - largest - shift : y[at] * factor;
+        }
+#else
+        SOFTMAX_AGAIN(from)
+        {
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
             y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
         }
+#endif
     }
 }
 
@@ -3264,8 +3324,8 @@ KERNEL(softmax_backward)
             dx[at] = dml__with_beta(gradient, beta, dx + at);
         }
     } else {
-        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
-             from -= ROW_AHEAD * lanes) {
+        SOFTMAX_AGAIN(from)
+        {
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
             {
                 value[k] = y[begin + (WIDE)i * inner];
@@ -3323,11 +3383,11 @@ KERNEL(cross_entropy_forward)
     if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
     const int counts = inside && weight != 0.0f;
     if (counts)
-        for (int from = lane; from < classes; from += ROW_AHEAD * lanes) {
-            float value[ROW_AHEAD];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(ROW_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
-            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+        for (int from = lane; from < classes; from += EXPONENTIALS_AHEAD * lanes) {
+            float value[EXPONENTIALS_AHEAD];
+            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(EXPONENTIALS_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            ADD_EXPONENTIALS(value, EXPONENTIALS_AHEAD, largest, sum);
         }
     const float own_largest = largest;
     TEAM_MOST(largest, part, team, lane, lanes, 1);
@@ -3380,6 +3440,7 @@ KERNEL(cross_entropy_backward)
     const unsigned n = rows * classes;
     const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
     const float scale = dloss[0] * kept[(WIDE)rows * 6];
+    RUN_BEGINS(n);
     float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
     unsigned last = 0xffffffffu; /* the row that these are of */
     int label = 0;
@@ -3719,6 +3780,19 @@ KERNEL(batch_norm_moments)
     const float pivot = column < channels && from < rows ? x[(WIDE)from * channels + column] : 0.0f;
     dml__moments all;
     all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
+#ifdef DML__RUN /* once more from the cache */
+    if (column < channels) {
+        for (int row = from + lane; row < to; row += 16) {
+            all.mean += x[(WIDE)row * channels + column] - pivot;
+            all.count++;
+        }
+        if (all.count) all.mean /= (float)all.count;
+        for (int row = from + lane; row < to; row += 16) {
+            const float distance = x[(WIDE)row * channels + column] - pivot - all.mean;
+            all.squares += distance * distance;
+        }
+    }
+#else
     if (column < channels)
         for (int first = from + lane; first < to; first += ROW_KEPT * 16) {
             float value[ROW_KEPT], sum = 0.0f;
@@ -3739,6 +3813,7 @@ KERNEL(batch_norm_moments)
             }
             all = dml__moments_of_both(all, more);
         }
+#endif
     means[ITEM] = all.mean;
     squares_part[ITEM] = all.squares;
     counts[ITEM] = all.count;
@@ -3813,11 +3888,12 @@ KERNEL(batch_norm_forward)
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
     const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN];
     EACH_OF_RUN(k, i, n) value[k] = x[i];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
         y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
     }
 }
@@ -3904,6 +3980,7 @@ KERNEL(batch_norm_backward)
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
     const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN], d[RUN], old[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -3913,7 +3990,7 @@ KERNEL(batch_norm_backward)
     }
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
         dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
                 by_channel[3 * channels + c] + beta * old[k];
     }
@@ -4314,11 +4391,12 @@ KERNEL(embedding_forward)
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
     const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     int row[RUN];
     float value[RUN];
-    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_divide(i, by_width)];
+    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_row(i, by_width)];
     EACH_OF_RUN(k, i, n)
-    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -4403,7 +4481,11 @@ SOLO_KERNEL(embedding_links_solo)
 
 /* dtable[r] += the sum of those dy[i] whose index is r. Buffers indices (int), links (int), dy, dtable;
    size{count * width}. */
+#ifdef DML__RUN
+#define LINKS_AHEAD 1
+#else
 #define LINKS_AHEAD 4
+#endif
 KERNEL(embedding_backward)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
@@ -4412,20 +4494,21 @@ KERNEL(embedding_backward)
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
     const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     int next[RUN], row[RUN];
     float sum[RUN], d[RUN];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned place = dml__gpu_divide(i, by_width);
+        const unsigned place = dml__gpu_row(i, by_width);
         row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
         next[k] = links[place];
         d[k] = dy[i];
     }
     EACH_OF_RUN(k, i, n)
-    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned column = i - dml__gpu_divide(i, by_width) * width;
+        const unsigned column = i - dml__gpu_row(i, by_width) * width;
         if (row[k] < 0) continue;
         sum[k] += d[k];
         for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */
@@ -5391,6 +5474,7 @@ KERNEL(half_narrow)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL unsigned short *y = BUFFER(1, unsigned short);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned bits[RUN];
     EACH_OF_RUN(k, i, n) bits[k] = BITS_OF(x[i]);
     if (INT(1)) {
@@ -5406,6 +5490,7 @@ KERNEL(half_widen)
     GLOBAL const unsigned short *x = BUFFER(0, const unsigned short);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned bits[RUN];
     EACH_OF_RUN(k, i, n) bits[k] = x[i];
     if (INT(1)) {

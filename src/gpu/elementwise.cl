@@ -13,6 +13,9 @@
 #define RUN 4
 #endif
 #define RUN_BEGIN ((unsigned)GROUP_X * (RUN * DML__GROUP_ITEMS) + (unsigned)ITEM)
+/* At a kernel's begin: where an item has one element, the compiler then knows that it is below n. */
+#define RUN_BEGINS(n)                                                                                        \
+    if (RUN == 1 && RUN_BEGIN >= (n)) return
 /* Before a statement for each k below RUN, whose element, i, is below n. */
 #define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
 #define EACH_OF(count, begin, k, i, n)                                                                       \
@@ -76,6 +79,16 @@ HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 #endif
 }
 
+/* Where what is read by the quotient takes a CPU's items apart anyway, they divide as fast. */
+HELPER unsigned dml__gpu_row(unsigned n, const dml__gpu_divisor d)
+{
+#ifdef DML__RUN
+    return n / d.number;
+#else
+    return dml__gpu_divide(n, d);
+#endif
+}
+
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
 KERNEL(axpby)
 {
@@ -83,6 +96,7 @@ KERNEL(axpby)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
     const float alpha = REAL(0), beta = REAL(1);
+    RUN_BEGINS(n);
     float from[RUN], old[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -116,6 +130,7 @@ KERNEL(bias_add)
     GLOBAL float *y = BUFFER(1, float);
     const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
     const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN], more[RUN];
     EACH_OF_RUN(k, i, n)
     {

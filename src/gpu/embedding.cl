@@ -12,11 +12,12 @@ KERNEL(embedding_forward)
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
     const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     int row[RUN];
     float value[RUN];
-    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_divide(i, by_width)];
+    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_row(i, by_width)];
     EACH_OF_RUN(k, i, n)
-    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -101,7 +102,11 @@ SOLO_KERNEL(embedding_links_solo)
 
 /* dtable[r] += the sum of those dy[i] whose index is r. Buffers indices (int), links (int), dy, dtable;
    size{count * width}. */
+#ifdef DML__RUN
+#define LINKS_AHEAD 1
+#else
 #define LINKS_AHEAD 4
+#endif
 KERNEL(embedding_backward)
 {
     GLOBAL const int *indices = BUFFER(0, const int);
@@ -110,20 +115,21 @@ KERNEL(embedding_backward)
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
     const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     int next[RUN], row[RUN];
     float sum[RUN], d[RUN];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned place = dml__gpu_divide(i, by_width);
+        const unsigned place = dml__gpu_row(i, by_width);
         row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
         next[k] = links[place];
         d[k] = dy[i];
     }
     EACH_OF_RUN(k, i, n)
-    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_divide(i, by_width) * width)];
+    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned column = i - dml__gpu_divide(i, by_width) * width;
+        const unsigned column = i - dml__gpu_row(i, by_width) * width;
         if (row[k] < 0) continue;
         sum[k] += d[k];
         for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */

@@ -25,6 +25,7 @@ KERNEL(formula_forward)
     GLOBAL float *out = BUFFER(3, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
+    RUN_BEGINS(n);
     float as[RUN], bs[RUN], cs[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -72,6 +73,7 @@ KERNEL(formula_backward)
     GLOBAL float *g1 = BUFFER(5, float);
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
+    RUN_BEGINS(n);
     float as[RUN], bs[RUN], ys[RUN], dys[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -125,6 +127,7 @@ KERNEL(broadcast)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned left[RUN], from[RUN];
     float value[RUN];
     EACH_OF_RUN(k, i, n)

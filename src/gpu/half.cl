@@ -31,6 +31,7 @@ KERNEL(half_narrow)
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL unsigned short *y = BUFFER(1, unsigned short);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned bits[RUN];
     EACH_OF_RUN(k, i, n) bits[k] = BITS_OF(x[i]);
     if (INT(1)) {
@@ -46,6 +47,7 @@ KERNEL(half_widen)
     GLOBAL const unsigned short *x = BUFFER(0, const unsigned short);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
+    RUN_BEGINS(n);
     unsigned bits[RUN];
     EACH_OF_RUN(k, i, n) bits[k] = x[i];
     if (INT(1)) {

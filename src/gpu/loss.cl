@@ -36,11 +36,11 @@ KERNEL(cross_entropy_forward)
     if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
     const int counts = inside && weight != 0.0f;
     if (counts)
-        for (int from = lane; from < classes; from += ROW_AHEAD * lanes) {
-            float value[ROW_AHEAD];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(ROW_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
-            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+        for (int from = lane; from < classes; from += EXPONENTIALS_AHEAD * lanes) {
+            float value[EXPONENTIALS_AHEAD];
+            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) value[k] = MINUS_INFINITY;
+            EACH_AHEAD(EXPONENTIALS_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            ADD_EXPONENTIALS(value, EXPONENTIALS_AHEAD, largest, sum);
         }
     const float own_largest = largest;
     TEAM_MOST(largest, part, team, lane, lanes, 1);
@@ -93,6 +93,7 @@ KERNEL(cross_entropy_backward)
     const unsigned n = rows * classes;
     const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
     const float scale = dloss[0] * kept[(WIDE)rows * 6];
+    RUN_BEGINS(n);
     float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
     unsigned last = 0xffffffffu; /* the row that these are of */
     int label = 0;

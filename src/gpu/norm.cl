@@ -39,6 +39,19 @@ KERNEL(batch_norm_moments)
     const float pivot = column < channels && from < rows ? x[(WIDE)from * channels + column] : 0.0f;
     dml__moments all;
     all.count = 0, all.mean = 0.0f, all.squares = 0.0f;
+#ifdef DML__RUN /* once more from the cache */
+    if (column < channels) {
+        for (int row = from + lane; row < to; row += 16) {
+            all.mean += x[(WIDE)row * channels + column] - pivot;
+            all.count++;
+        }
+        if (all.count) all.mean /= (float)all.count;
+        for (int row = from + lane; row < to; row += 16) {
+            const float distance = x[(WIDE)row * channels + column] - pivot - all.mean;
+            all.squares += distance * distance;
+        }
+    }
+#else
     if (column < channels)
         for (int first = from + lane; first < to; first += ROW_KEPT * 16) {
             float value[ROW_KEPT], sum = 0.0f;
@@ -59,6 +72,7 @@ KERNEL(batch_norm_moments)
             }
             all = dml__moments_of_both(all, more);
         }
+#endif
     means[ITEM] = all.mean;
     squares_part[ITEM] = all.squares;
     counts[ITEM] = all.count;
@@ -133,11 +147,12 @@ KERNEL(batch_norm_forward)
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
     const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN];
     EACH_OF_RUN(k, i, n) value[k] = x[i];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
         y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
     }
 }
@@ -224,6 +239,7 @@ KERNEL(batch_norm_backward)
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
     const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
+    RUN_BEGINS(n);
     float value[RUN], d[RUN], old[RUN];
     EACH_OF_RUN(k, i, n)
     {
@@ -233,7 +249,7 @@ KERNEL(batch_norm_backward)
     }
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned c = i - dml__gpu_divide(i, by_channels) * channels;
+        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
         dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
                 by_channel[3 * channels + c] + beta * old[k];
     }

@@ -53,9 +53,16 @@
 #define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
     TEAM_TOTAL(total, part, first, lane, lanes, step, other > (total) ? other : (total))
 
-/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. */
+/* How many numbers of a row an item keeps in registers, and how many it reads at once of what is longer. A
+   CPU has its caches for the first, and does the items of a group in vectors instead of the second. */
+#ifdef DML__RUN
+#define ROW_KEPT 1
+#define ROW_AHEAD 1
+#else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
+#endif
+#define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
 #define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
     UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))

@@ -17,6 +17,15 @@
     const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
     const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
 
+/* Before what reads a longer row again, ROW_AHEAD numbers from `from` on. */
+#ifdef DML__RUN
+#define SOFTMAX_AGAIN(from) for (int from = lane; from < most; from += ROW_AHEAD * lanes)
+#else
+#define SOFTMAX_AGAIN(from)                                                                                  \
+    for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;                   \
+         from -= ROW_AHEAD * lanes)
+#endif
+
 /* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
    Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
 #define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
@@ -42,13 +51,23 @@ KERNEL(softmax_forward)
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
         UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
     } else {
-        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner];
-            ADD_EXPONENTIALS(value, ROW_AHEAD, largest, sum);
+#ifdef DML__RUN
+        for (int i = lane; i < most; i += lanes) {
+            const float some = x[begin + (WIDE)i * inner];
+            if (some > largest) largest = some;
         }
+#else
+        for (int from = lane; from < most; from += EXPONENTIALS_AHEAD * lanes) {
+            float some[EXPONENTIALS_AHEAD];
+            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) some[k] = MINUS_INFINITY;
+            EACH_AHEAD(EXPONENTIALS_AHEAD, k, i, from, lanes, most) some[k] = x[begin + (WIDE)i * inner];
+            ADD_EXPONENTIALS(some, EXPONENTIALS_AHEAD, largest, sum);
+        }
+#endif
     }
+#ifndef DML__RUN
     const float own = largest;
+#endif
     TEAM_MOST(largest, part, first, lane, lanes, step);
     if (kept) {
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
@@ -58,20 +77,36 @@ KERNEL(softmax_forward)
             if (!logs) value[k] = e;
             sum += e;
         }
-    } else if (own < largest)
-        sum *= EXP(own - largest);
+    } else {
+#ifdef DML__RUN /* a cache takes them, and they take longer to make again */
+        for (int i = lane; i < most; i += lanes) {
+            const float e = EXP(x[begin + (WIDE)i * inner] - largest);
+            if (!logs) y[begin + (WIDE)i * inner] = e;
+            sum += e;
+        }
+#else
+        if (own < largest) sum *= EXP(own - largest);
+#endif
+    }
     TEAM_SUM(sum, part, first, lane, lanes, step);
     const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
     if (kept) {
         EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
         y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
     } else {
-        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
-             from -= ROW_AHEAD * lanes) {
+#ifdef DML__RUN
+        for (int i = lane; i < most; i += lanes) {
+            const WIDE at = begin + (WIDE)i * inner;
+            y[at] = logs ? x[at] - largest - shift : y[at] * factor;
+        }
+#else
+        SOFTMAX_AGAIN(from)
+        {
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
             y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
         }
+#endif
     }
 }
 
@@ -112,8 +147,8 @@ KERNEL(softmax_backward)
             dx[at] = dml__with_beta(gradient, beta, dx + at);
         }
     } else {
-        for (int from = (n - 1) / (ROW_AHEAD * lanes) * (ROW_AHEAD * lanes) + lane; from >= 0;
-             from -= ROW_AHEAD * lanes) {
+        SOFTMAX_AGAIN(from)
+        {
             EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
             {
                 value[k] = y[begin + (WIDE)i * inner];
