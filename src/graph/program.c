@@ -271,11 +271,12 @@ static dml_status dml__explain_run(const dml__run *run, dml_status status)
                             : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
-/* What products round their factors to from now on. */
+/* What products round their factors to from now on. On the CPU many threads may be in programs of their own,
+   each with a pool of its own, and all on the same device, which is left alone. */
 static void dml__round_factors(const dml__run *run, dml_dtype dtype)
 {
     dml__pool_round_to(run->pool, dtype);
-    run->device->factors = (int)dtype;
+    if (!run->device->host_memory) run->device->factors = (int)dtype;
 }
 
 static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,
