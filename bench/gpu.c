@@ -61,7 +61,9 @@ static const char usage[] =
     "multiply-adds at the card's peak of f32\n"
     "  --layers N --width N --context N --vocabulary N --batch N\n"
     "               12, 768, 1024, 50304 and 16 (--quick: 4); a batch there is no memory for is halved\n"
-    "  --dtype T    f32, bf16 or f16 (mixed precision); otherwise f32 and bf16\n"
+    "  --dtype T    f32, bf16 or f16 (mixed precision); otherwise f32 and bf16. Products and attention "
+    "round\n"
+    "               their factors to it, too, otherwise to none; rounded ones have no peer\n"
     "of lenet and gpt:\n"
     "  --steps N    timed steps; otherwise 500 of lenet, and of gpt as many as 15 s allow (--quick: 4 s)\n"
     "  --profile F  adds tables of the kernels that take longest to the file F\n" BENCH_COMMON_USAGE;

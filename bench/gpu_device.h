@@ -32,6 +32,21 @@ static int gpu__lanes(const char *features)
     return major < 8 || (major == 8 && minor == 0) ? 64 : 128;
 }
 
+/* What products and attention round their factors to: --dtype, else f32. */
+static dml_dtype gpu_factors(const gpu_asked *asked)
+{
+    static const dml_dtype types[] = { DML_BF16, DML_F16 };
+    for (int i = 0; i < 2 && asked->dtype; i++)
+        if (strcmp(asked->dtype, dml_dtype_name(types[i])) == 0) return types[i];
+    return DML_F32;
+}
+
+/* The card's seconds for so much work at its peak, which is known of f32 alone; 0: it isn't. */
+static double gpu_limit(const gpu *g, double work)
+{
+    return g->peak > 0 && gpu_factors(g->asked) == DML_F32 ? work / g->peak : 0;
+}
+
 /* False, with a note among the rows, where there is no such device. */
 static bool gpu_find(gpu *g, const gpu_asked *asked)
 {
@@ -76,6 +91,7 @@ static void gpu_open(gpu *g)
     g->device.index = g->index;
     g->device.context = dml_open(&options);
     if (!g->device.context || g->backend->open(&g->device) != DML_OK) gpu_stop(g);
+    g->device.factors = (int)gpu_factors(g->asked);
 }
 
 static void gpu_close(gpu *g)

@@ -116,9 +116,10 @@ static void product_measure(product_bench *b, const product *p)
     b->launch = &launch;
     const double one = product_time(b, p, kernel, &calls);
     if (!(one > 0)) return;
-    printf("name=gpu_products what=%s m=%d n=%d k=%d ta=%d tb=%d waits=%s", kernel, p->m, p->n, p->k,
-           p->trans_a, p->trans_b, calls == 1 ? "each" : "many");
-    bench_row(&b->peers, b->g->threads, one, b->g->peak > 0 ? work / b->g->peak : 0, 1e-9 * work, "GFLOP/s");
+    printf("name=gpu_products what=%s dtype=%s m=%d n=%d k=%d ta=%d tb=%d waits=%s", kernel,
+           dml_dtype_name(gpu_factors(b->g->asked)), p->m, p->n, p->k, p->trans_a, p->trans_b,
+           calls == 1 ? "each" : "many");
+    bench_row(&b->peers, b->g->threads, one, gpu_limit(b->g, work), 1e-9 * work, "GFLOP/s");
 }
 
 /* Forward, and the gradients of the input and of the weights. */
@@ -158,13 +159,14 @@ static void products(gpu *g)
     char number[16];
     memset(&b, 0, sizeof b);
     b.g = g;
-    if (strcmp(g->backend->name, "opencl") == 0) { /* before there are threads: it forks */
+    const bool whole = gpu_factors(g->asked) == DML_F32;    /* as the peers multiply */
+    if (strcmp(g->backend->name, "opencl") == 0 && whole) { /* before there are threads: it forks */
         snprintf(number, sizeof number, "%d", g->index);
         setenv("CLBLAST_DEVICE", number, 1);
         bench_peers_start(&b.peers, "gpu", g->asked->common.peers, names, g->threads);
     }
     gpu_open(g);
-    if (strcmp(g->backend->name, "cuda") == 0) gpu_cublas_open(&b.cublas);
+    if (strcmp(g->backend->name, "cuda") == 0 && whole) gpu_cublas_open(&b.cublas);
     if (b.cublas.handle) b.peers.count = 1, b.peers.list[0].name = "cublas";
     product_measure_all(&b);
     gpu_cublas_close(&b.cublas);
