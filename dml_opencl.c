@@ -1869,7 +1869,7 @@ static const char *const dml__opencl_source[] = {
 "/* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,\n",
 "   whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),\n",
 "   beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up\n",
-"   to TILE and times them, filters (padded)}. */\n",
+"   to MOST_TILE and times them, filters (padded)}. */\n",
 "HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,\n",
 "                                              GLOBAL float *dw, GLOBAL float *db,\n",
 "                                              const dml__kernel_arguments arguments)\n",

@@ -261,7 +261,7 @@ TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
 /* dw = dconv/dw^T dy + beta dw, and the bias' gradient, the sums of dy, which are one more column of dw,
    whose x is 1. Buffers x, dy, dw (one for each share), db (likewise) or NULL; floats beta, shares (0 is 1),
    beta of db; size{kernel_h * kernel_w * channels / groups, and one more for db, of several shares rounded up
-   to TILE and times them, filters (padded)}. */
+   to MOST_TILE and times them, filters (padded)}. */
 HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
                                               GLOBAL float *dw, GLOBAL float *db,
                                               const dml__kernel_arguments arguments)
