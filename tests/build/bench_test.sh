@@ -99,7 +99,7 @@ check "says which there are" grep -q '^# gpu: there is no device opencl:63: this
 if ! "$bench/gpu" --device opencl:0 --m 1 --seconds 0.001 | grep -q 'there is no device'; then
     check "gpu's products" run gpu --device opencl:0 --m 5 --n 7 --k 9 --ta 1 $tiny $none
     check "their row" rows_are_well 1
-    check "which names the product" grep -q '^name=gpu_products what=gemm m=5 n=7 k=9 ta=1 tb=0 waits=' "$WORK/rows"
+    check "which names the product" grep -q '^name=gpu_products what=gemm dtype=f32 m=5 n=7 k=9 ta=1 tb=0 waits=' "$WORK/rows"
     check "gpu's other parts" run gpu --device opencl:0 --part memory,lenet,gpt --mib 1 --layers 1 --width 64 --context 8 --batch 2 \
         --vocabulary 50 --steps 5 --profile "$WORK/kernels" $tiny $none
     check "their rows" rows_are_well 39
