@@ -21797,9 +21797,35 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     dml__sum_rows_on(pool, dml__pool_machine(pool).isa, rows, columns, x, beta, y);
 }
 
+#define DML__SUM_FEW ((size_t)32) /* rows, of which a sum is done before dml__sum_rows_on has begun */
+
+DML__BODY void dml__sum_few_body(size_t outer, size_t n, size_t inner, const float *x, float beta, float *y)
+{
+    for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
+        size_t c = 0;
+        for (; c + DML__LANES <= inner; c += DML__LANES) {
+            dml__vf sum = DML__LOAD(x + c);
+            for (size_t k = 1; k < n; k++) sum += DML__LOAD(x + k * inner + c);
+            if (beta != 0) sum += beta * DML__LOAD(y + c);
+            DML__STORE(y + c, sum);
+        }
+        for (; c < inner; c++) {
+            float sum = x[c];
+            for (size_t k = 1; k < n; k++) sum += x[k * inner + c];
+            y[c] = beta != 0 ? sum + beta * y[c] : sum;
+        }
+    }
+}
+DML__PER_ISA(dml__sum_few, (size_t outer, size_t n, size_t inner, const float *x, float beta, float *y),
+             (outer, n, inner, x, beta, y))
+
 DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
                                     float beta, float *y)
 {
+    if (inner > 1 && n > 0 && n <= DML__SUM_FEW) {
+        dml__sum_few(isa, outer, n, inner, x, beta, y);
+        return;
+    }
     for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
         if (inner > 1) {
             dml__sum_rows_on(NULL, isa, n, inner, x, beta, y);
@@ -26278,6 +26304,13 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #ifndef DML_GRAPH_GRAPH_C
 #define DML_GRAPH_GRAPH_C
 
+/* ---- graph/names.h ---- */
+
+/* names.h: what nodes are called, in scopes, and finding them by it. Looking through all nodes for each new
+   one would take a minute for a graph of 50,000. */
+#ifndef DML_GRAPH_NAMES_H
+#define DML_GRAPH_NAMES_H
+
 /* ---- graph/node.h ---- */
 
 /* node.h: what nodes and graphs are made of, for the files of this room and the trainer. */
@@ -26285,6 +26318,7 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #define DML_GRAPH_NODE_H
 
 #define DML__MAX_INPUTS 8
+#define DML__NAME_PLACES 64
 
 struct dml__op;
 
@@ -26295,6 +26329,9 @@ struct dml_node {
     int index;      /* in that order */
     const struct dml__op *op;
     const char *name;
+    /* In the graph's table of names (graph/names.h). */
+    dml_node *before_named, *before_of_kind;
+    int kind_number; /* from 1 on, of the nodes of its op in its scope */
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
@@ -26323,6 +26360,7 @@ struct dml_graph {
     dml_context *context;
     dml_node *first, *last;
     int nodes;
+    dml_node *named[DML__NAME_PLACES], *of_kind[DML__NAME_PLACES]; /* by hash, the latest of each */
     char scope[DML_NAME_BYTES]; /* what names begin with: "block.3.attn." */
     int scopes;
     unsigned char scope_bytes[DML_MAX_SCOPES]; /* how long each nested scope's part of it is */
@@ -26346,6 +26384,9 @@ DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_
    "conv2d_2". NULL, with the error recorded, on failure. */
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape);
+
+/* Appends a node that is complete. */
+DML__LOCAL void dml__node_append(dml_node *node);
 
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */
@@ -26380,6 +26421,16 @@ static inline dml_context *dml__node_context(const dml_node *node)
 {
     return node->graph->context;
 }
+
+#endif
+
+/* A node that was appended, in the table; and no node any more that is beyond the graph's last. */
+DML__LOCAL void dml__names_add(dml_node *node);
+DML__LOCAL void dml__names_drop(dml_graph *graph);
+
+/* The full name of a new node: `given`, or, where that is NULL or "", the op's with a number. */
+DML__LOCAL dml_status dml__make_name(dml_graph *graph, const struct dml__op *op, const char *given,
+                                     char name[DML_NAME_BYTES]);
 
 #endif
 
@@ -26504,10 +26555,10 @@ DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const d
 /* Bytes that the op's forward leaves for backward, besides its value. */
 DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows);
 
-/* to (count) = the sum of the `shares` arrays that lie from `from` on, one after the other, + beta what is
-   there: on a device with memory of its own. */
-DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
-                                      dml_ref to);
+/* to (outer, inner) = the sum over n of from (outer, n, inner), + beta what is there: on a device with memory
+   of its own. */
+DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t outer, size_t n, size_t inner,
+                                      float beta, dml_ref to);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -26606,116 +26657,6 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
                      text);
 }
 
-/* ---- names ---- */
-
-DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
-{
-    if (!graph) return DML_ERROR_ARGUMENT;
-    dml__error *error = &graph->context->error;
-    if (!format) return dml__fail_null(error, "dml_push_scope", "name");
-    char name[DML_NAME_BYTES + 1];
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(name, sizeof name, format, arguments);
-    va_end(arguments);
-    const size_t used = strlen(graph->scope);
-    if (length < 1 || used + (size_t)length + 2 > sizeof graph->scope)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
-                         length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
-    if (graph->scopes == DML_MAX_SCOPES)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
-                         graph->scope, DML_MAX_SCOPES);
-    memcpy(graph->scope + used, name, (size_t)length);
-    memcpy(graph->scope + used + length, ".", 2);
-    graph->scope_bytes[graph->scopes++] = (unsigned char)(length + 1);
-    return DML_OK;
-}
-
-DML_API dml_status dml_pop_scope(dml_graph *graph)
-{
-    if (!graph) return DML_ERROR_ARGUMENT;
-    if (graph->scopes == 0)
-        return dml__fail(&graph->context->error, DML_ERROR_STATE,
-                         "a scope is popped, but none has been pushed");
-    graph->scope[strlen(graph->scope) - graph->scope_bytes[--graph->scopes]] = '\0';
-    return DML_OK;
-}
-
-DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name)
-{
-    for (dml_node *node = graph->first; node; node = node->next)
-        if (strcmp(node->name, name) == 0) return node;
-    return NULL;
-}
-
-DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
-{
-    if (!graph) return NULL;
-    dml_node *node = name ? dml__graph_find(graph, name) : NULL;
-    if (!node)
-        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
-                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
-                  "them, and a parameter's after its layer's, such as conv2d_1.weight",
-                  DML_NAME_BYTES, name ? name : "NULL");
-    return node;
-}
-
-/* Whether the node stands in the scope itself, not in one inside or outside it. */
-static bool dml__is_in_scope(const dml_node *node, const char *scope)
-{
-    const size_t length = strlen(scope);
-    return strncmp(node->name, scope, length) == 0 && !strchr(node->name + length, '.');
-}
-
-/* The next free of "SCOPE.relu_1", "SCOPE.relu_2", ...; false when it is too long. */
-static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
-{
-    int number = 0;
-    for (const dml_node *node = graph->first; node; node = node->next)
-        number += node->op == op && dml__is_in_scope(node, graph->scope);
-    do {
-        const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
-        if (length >= DML_NAME_BYTES) return false;
-    } while (dml__graph_find(graph, name));
-    return true;
-}
-
-/* The full name of a new node: `given`, or, where that is NULL or "", the op's with a number. */
-static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char *given,
-                                 char name[DML_NAME_BYTES])
-{
-    dml__error *error = &graph->context->error;
-    const bool numbered = !given || !*given;
-    const bool fits = numbered ? dml__next_name(graph, op, name)
-                               : snprintf(name, DML_NAME_BYTES, "%s%s", graph->scope, given) < DML_NAME_BYTES;
-    if (!fits)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
-                         numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
-    if (!dml__is_utf8(name))
-        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
-                         op->name);
-    char shown[DML__SHOWN_BYTES];
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return dml__fail(
-                error, DML_ERROR_ARGUMENT,
-                "%s '%s': a name with control characters, which tables and sentences could not show",
-                op->name, dml__shown(name, strlen(name), shown));
-    if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
-                         op->name, name);
-    if (dml__graph_find(graph, name))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%s': the graph has a node of that name; give another one, or tell repeated "
-                         "blocks apart with dml_push_scope",
-                         op->name, name);
-    return DML_OK;
-}
-
 /* ---- building ---- */
 
 /* Kernels count the elements of a sample with 32 bits. */
@@ -26762,7 +26703,7 @@ static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const c
     return node;
 }
 
-static void dml__node_append(dml_node *node)
+DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
@@ -26771,6 +26712,7 @@ static void dml__node_append(dml_node *node)
     else
         graph->first = node;
     graph->last = node;
+    dml__names_add(node);
 }
 
 static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
@@ -26926,6 +26868,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
         graph->first = NULL;
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
+    dml__names_drop(graph);
     while (node) {
         dml_node *next = node->next;
         DML_ASSERT(!node->used);
@@ -27025,6 +26968,174 @@ DML_API double dml_node_flops(const dml_node *node)
 {
     if (!node) return 0;
     return node->op->flops ? node->op->flops(node) : (double)dml_shape_count(&node->shape);
+}
+
+#endif
+
+/* ---- graph/names.c ---- */
+
+#ifndef DML_GRAPH_NAMES_C
+#define DML_GRAPH_NAMES_C
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- scopes ---- */
+
+DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
+{
+    if (!graph) return DML_ERROR_ARGUMENT;
+    dml__error *error = &graph->context->error;
+    if (!format) return dml__fail_null(error, "dml_push_scope", "name");
+    char name[DML_NAME_BYTES + 1];
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    const size_t used = strlen(graph->scope);
+    if (length < 1 || used + (size_t)length + 2 > sizeof graph->scope)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
+                         length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
+    if (graph->scopes == DML_MAX_SCOPES)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
+                         graph->scope, DML_MAX_SCOPES);
+    memcpy(graph->scope + used, name, (size_t)length);
+    memcpy(graph->scope + used + length, ".", 2);
+    graph->scope_bytes[graph->scopes++] = (unsigned char)(length + 1);
+    return DML_OK;
+}
+
+DML_API dml_status dml_pop_scope(dml_graph *graph)
+{
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (graph->scopes == 0)
+        return dml__fail(&graph->context->error, DML_ERROR_STATE,
+                         "a scope is popped, but none has been pushed");
+    graph->scope[strlen(graph->scope) - graph->scope_bytes[--graph->scopes]] = '\0';
+    return DML_OK;
+}
+
+/* ---- the table ---- */
+
+/* FNV-1a, of a name's place in the table. */
+static unsigned dml__name_hash(const char *text, size_t length)
+{
+    unsigned hash = 2166136261u;
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)text[i]) * 16777619u;
+    return (hash ^ hash >> 16) % DML__NAME_PLACES;
+}
+
+/* How much of a full name is its scope, with the point. */
+static size_t dml__scope_length(const char *name)
+{
+    const char *point = strrchr(name, '.');
+    return point ? (size_t)(point + 1 - name) : 0;
+}
+
+/* The last node of that op that stands in the scope itself, not in one inside it; NULL: there is none. */
+static dml_node *dml__last_of_kind(const dml_graph *graph, const dml__op *op, const char *scope,
+                                   size_t length)
+{
+    dml_node *node =
+        graph->of_kind[dml__name_hash(scope, length) ^ dml__name_hash(op->name, strlen(op->name))];
+    for (; node; node = node->before_of_kind)
+        if (node->op == op && dml__scope_length(node->name) == length &&
+            memcmp(node->name, scope, length) == 0)
+            return node;
+    return NULL;
+}
+
+DML__LOCAL void dml__names_add(dml_node *node)
+{
+    dml_graph *graph = node->graph;
+    const size_t length = dml__scope_length(node->name);
+    const dml_node *last = dml__last_of_kind(graph, node->op, node->name, length);
+    dml_node **named = &graph->named[dml__name_hash(node->name, strlen(node->name))];
+    dml_node **of_kind = &graph->of_kind[dml__name_hash(node->name, length) ^
+                                         dml__name_hash(node->op->name, strlen(node->op->name))];
+    node->kind_number = last ? last->kind_number + 1 : 1;
+    node->before_named = *named;
+    node->before_of_kind = *of_kind;
+    *named = *of_kind = node;
+}
+
+DML__LOCAL void dml__names_drop(dml_graph *graph)
+{
+    for (int i = 0; i < DML__NAME_PLACES; i++) {
+        while (graph->named[i] && graph->named[i]->index >= graph->nodes)
+            graph->named[i] = graph->named[i]->before_named;
+        while (graph->of_kind[i] && graph->of_kind[i]->index >= graph->nodes)
+            graph->of_kind[i] = graph->of_kind[i]->before_of_kind;
+    }
+}
+
+DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name)
+{
+    dml_node *node = graph->named[dml__name_hash(name, strlen(name))];
+    while (node && strcmp(node->name, name) != 0) node = node->before_named;
+    return node;
+}
+
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+{
+    if (!graph) return NULL;
+    dml_node *node = name ? dml__graph_find(graph, name) : NULL;
+    if (!node)
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
+                  "them, and a parameter's after its layer's, such as conv2d_1.weight",
+                  DML_NAME_BYTES, name ? name : "NULL");
+    return node;
+}
+
+/* ---- new names ---- */
+
+/* The next free of "SCOPE.relu_1", "SCOPE.relu_2", ...; false when it is too long. */
+static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
+{
+    const dml_node *last = dml__last_of_kind(graph, op, graph->scope, strlen(graph->scope));
+    int number = last ? last->kind_number : 0;
+    do {
+        const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
+        if (length >= DML_NAME_BYTES) return false;
+    } while (dml__graph_find(graph, name));
+    return true;
+}
+
+DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char *given,
+                                     char name[DML_NAME_BYTES])
+{
+    dml__error *error = &graph->context->error;
+    const bool numbered = !given || !*given;
+    const bool fits = numbered ? dml__next_name(graph, op, name)
+                               : snprintf(name, DML_NAME_BYTES, "%s%s", graph->scope, given) < DML_NAME_BYTES;
+    if (!fits)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
+                         numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
+    if (!dml__is_utf8(name))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
+                         op->name);
+    char shown[DML__SHOWN_BYTES];
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return dml__fail(
+                error, DML_ERROR_ARGUMENT,
+                "%s '%s': a name with control characters, which tables and sentences could not show",
+                op->name, dml__shown(name, strlen(name), shown));
+    if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
+                         op->name, name);
+    if (dml__graph_find(graph, name))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': the graph has a node of that name; give another one, or tell repeated "
+                         "blocks apart with dml_push_scope",
+                         op->name, name);
+    return DML_OK;
 }
 
 #endif
@@ -27660,9 +27771,10 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
    does has that op's. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused, gone;      /* a relu that the op of its input does; that has nothing to do in backward too */
-    bool ends_in_relu;     /* such an op */
+    int root;            /* the slot whose memory this one is: its own index, but for views and fused */
+    int uses, first_use; /* of how many inputs of the program's ops it is one, and the first such op's slot */
+    bool fused, gone;    /* a relu that the op of its input does; that has nothing to do in backward too */
+    bool ends_in_relu;   /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     /* Of an op in a chain (graph/chain.h), forward and backward: whether the chain ends with it. */
@@ -27924,16 +28036,18 @@ DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
     return leaves ? node->op->saved_bytes(node, rows) : 0;
 }
 
-DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
-                                      dml_ref to)
+DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t outer, size_t n, size_t inner,
+                                      float beta, dml_ref to)
 {
-    const bool many = count >= 4096; /* enough that an item can have one alone */
-    dml_launch launch = dml__launch(many ? "sum_shares" : "sum_rows", count, 1);
+    const size_t count = outer * inner;
+    const bool alone =
+        count >= 4096 && (outer == 1 || n <= 32); /* enough, and short enough, for an item each */
+    dml_launch launch = dml__launch(alone ? "sum_few" : "sum_rows", alone ? count : inner, alone ? 1 : outer);
     launch.buffer[0] = from;
     launch.buffer[1] = to;
-    launch.integer[many ? 1 : 0] = shares;
-    launch.integer[many ? 0 : 1] = (int32_t)count;
-    launch.integer[2] = 1;
+    launch.integer[0] = (int32_t)(alone ? count : n);
+    launch.integer[1] = (int32_t)(alone ? n : inner);
+    launch.integer[2] = (int32_t)(alone ? inner : outer);
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }
@@ -27993,7 +28107,7 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
         if (status != DML_OK) return status;
         from = parts;
     }
-    return dml__sum_shares(run, from, (int)(count > 1 ? count : rows), columns, beta,
+    return dml__launch_sum(run, from, 1, count > 1 ? count : rows, columns, beta,
                            dml__gradient(run, node->input[i]));
 }
 
@@ -28047,13 +28161,17 @@ static size_t dml__lowest_free_offset(const dml__block_life *blocks, const int *
 DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *order)
 {
     /* Insertion sort, largest first; stable, so that plans repeat. */
+    int placed = 0;
     for (int i = 0; i < count; i++) {
-        int j = i;
+        int j = placed;
+        blocks[i].offset = 0;
+        if (blocks[i].bytes == 0) continue;
         for (; j > 0 && blocks[order[j - 1]].bytes < blocks[i].bytes; j--) order[j] = order[j - 1];
         order[j] = i;
+        placed++;
     }
     size_t total = 0;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < placed; i++) {
         dml__block_life *block = &blocks[order[i]];
         block->offset = dml__lowest_free_offset(blocks, order, i, block);
         const size_t end = dml__align_up(block->offset + block->bytes);
@@ -28624,6 +28742,10 @@ static dml_status dml__collect_slots(dml_program *program)
         slot->value_at = 3 * s;
         slot->gradient_at = 3 * s + 1;
         program->slot_of_node[i] = s;
+        for (int k = 0; k < node[i]->inputs; k++) {
+            dml__slot *input = dml__input_slot(program, slot, k);
+            if (input->uses++ == 0) input->first_use = s;
+        }
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) {
             slot->given = program->inputs;
@@ -28637,25 +28759,13 @@ static dml_status dml__collect_slots(dml_program *program)
     return status;
 }
 
-/* How many inputs of the program's ops a slot's node is. */
-static int dml__count_uses(const dml_program *program, const dml__slot *slot)
-{
-    int uses = 0;
-    for (int s = 0; s < program->slots; s++)
-        for (int i = 0; i < program->slot[s].node->inputs; i++)
-            uses += program->slot[s].node->input[i] == slot->node;
-    return uses;
-}
-
 /* The only op that reads a slot's node, where there is one that gates a relu; else NULL. */
 static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
 {
-    if (dml__count_uses(program, slot) != 1) return NULL;
-    for (int s = 0; s < program->slots; s++)
-        if ((program->slot[s].node->op->needs & DML__GATES_RELU) &&
-            program->slot[s].node->input[0] == slot->node)
-            return &program->slot[s];
-    return NULL;
+    if (slot->uses != 1) return NULL;
+    dml__slot *user = &program->slot[slot->first_use];
+    const bool gates = (user->node->op->needs & DML__GATES_RELU) && user->node->input[0] == slot->node;
+    return gates ? user : NULL;
 }
 
 /* Step 2: a relu and the op before it that nothing else reads become one. They share value and gradient,
@@ -28670,7 +28780,7 @@ static void dml__fuse(dml_program *program)
         slot->root = program->slot[slot->root].root;
         if (!(slot->node->op->needs & DML__IS_RELU)) continue;
         dml__slot *input = dml__input_slot(program, slot, 0);
-        if ((input->node->op->needs & takes) != takes || dml__count_uses(program, input) > 1) continue;
+        if ((input->node->op->needs & takes) != takes || input->uses > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
         dml__slot *gate = dml__gate_behind(program, slot);
@@ -28712,15 +28822,6 @@ static void dml__find_gradients(dml_program *program)
     }
 }
 
-/* The first op in execution order that uses a parameter is the last to write its gradient. */
-static int dml__first_use(const dml_program *program, const dml__slot *parameter)
-{
-    for (int s = 0; s < program->slots; s++)
-        for (int i = 0; i < program->slot[s].node->inputs; i++)
-            if (program->slot[s].node->input[i] == parameter->node) return s;
-    return program->slots;
-}
-
 /* Step 4: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
 static void dml__order_gradients(dml_program *program)
 {
@@ -28734,13 +28835,18 @@ static void dml__order_gradients(dml_program *program)
             root->written = true;
         }
     }
+    /* The first op in execution order that uses a parameter is the last to write its gradient. */
     for (int p = 0; p < program->slots; p++) {
         const dml__slot *parameter = &program->slot[p];
         if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;
         const size_t end = parameter->node->offset + dml_shape_count(&parameter->node->shape);
-        for (int s = dml__first_use(program, parameter) + 1; s < program->slots; s++)
-            if (program->slot[s].final_from < end) program->slot[s].final_from = end;
+        const int behind = parameter->first_use + 1;
+        if (behind < program->slots && program->slot[behind].final_from < end)
+            program->slot[behind].final_from = end;
     }
+    for (int s = 1; s < program->slots; s++)
+        if (program->slot[s].final_from < program->slot[s - 1].final_from)
+            program->slot[s].final_from = program->slot[s - 1].final_from;
 }
 
 static size_t dml__value_bytes(const dml_program *program, const dml_node *node)
@@ -30022,14 +30128,9 @@ static dml_status dml__clone_nodes(const dml_graph *from, dml_graph *to)
         dml_node *clone = clones[node->index] = dml__clone_node(node, to, clones);
         if (!clone) {
             dml__fail(error, DML_ERROR_MEMORY, "no memory left to clone the node '%s'", node->name);
-            continue;
+            break;
         }
-        if (to->last)
-            to->last->next = clone;
-        else
-            to->first = clone;
-        to->last = clone;
-        to->nodes++;
+        dml__node_append(clone);
     }
     for (const dml_node *p = from->first_parameter; p && error->status == DML_OK; p = p->next_parameter) {
         dml_node *clone = clones[p->index];
@@ -30419,14 +30520,10 @@ static dml_status dml__launch_sums(const dml__run *run, const dml_node *node, in
     dml_status status = DML_OK;
     to.offset += dml__count(run, node) * sizeof(float);
     for (int s = 0; s < count && status == DML_OK; s++) {
-        dml_launch launch = dml__launch("sum_rows", sums[s].inner, sums[s].outer);
-        launch.buffer[0] = from;
-        launch.buffer[1] = s == count - 1 ? dml__gradient(run, node->input[i]) : to;
-        launch.integer[0] = (int32_t)sums[s].n;
-        launch.integer[1] = (int32_t)sums[s].inner;
-        launch.integer[2] = (int32_t)sums[s].outer;
-        launch.real[0] = s == count - 1 ? dml__beta(run, node, i) : 0.0f;
-        status = dml__submit(run->device, &launch);
+        const bool last = s == count - 1;
+        status = dml__launch_sum(run, from, sums[s].outer, sums[s].n, sums[s].inner,
+                                 last ? dml__beta(run, node, i) : 0.0f,
+                                 last ? dml__gradient(run, node->input[i]) : to);
         from = to;
         to.offset += sums[s].outer * sums[s].inner * sizeof(float);
     }
@@ -31546,10 +31643,10 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     launch.real[2] = bias && shares == 1 ? dml__beta(run, node, 2) : 0.0f;
     dml_status status = dml__submit(run->device, &launch);
     if (status == DML_OK && shares > 1)
-        status = dml__sum_shares(run, weights, shares, count, dml__beta(run, node, 1),
+        status = dml__launch_sum(run, weights, 1, (size_t)shares, count, dml__beta(run, node, 1),
                                  dml__gradient(run, node->input[1]));
     if (status == DML_OK && shares > 1 && bias)
-        status = dml__sum_shares(run, sums, shares, (size_t)s->filters, dml__beta(run, node, 2),
+        status = dml__launch_sum(run, sums, 1, (size_t)shares, (size_t)s->filters, dml__beta(run, node, 2),
                                  dml__gradient(run, node->input[2]));
     return status;
 }

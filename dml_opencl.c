@@ -71,7 +71,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(formula_forward, DML__COVERS_RUNS, 1)                                                                  \
     X(formula_backward, DML__COVERS_RUNS, 1)                                                                 \
     X(broadcast, DML__COVERS_RUNS, 1)                                                                        \
-    X(sum_shares, 256, 1)                                                                                    \
+    X(sum_few, 256, 1)                                                                                       \
     X(bias_add, DML__COVERS_RUNS, 1)                                                                         \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \
@@ -428,11 +428,11 @@ static inline bool dml__launch_in_shares(dml_device *device, const dml_launch *l
     *status = device->backend->launch(device, &share);
     if (*status != DML_OK) return true;
     memset(&sum, 0, sizeof sum);
-    sum.kernel = "sum_shares";
+    sum.kernel = "sum_few";
     sum.size[0] = count, sum.size[1] = 1;
     sum.buffer[0] = share.buffer[2];
     sum.buffer[1] = launch->buffer[2];
-    sum.integer[0] = (int32_t)count, sum.integer[1] = shares;
+    sum.integer[0] = sum.integer[2] = (int32_t)count, sum.integer[1] = shares;
     sum.real[0] = launch->real[1];
     *status = device->backend->launch(device, &sum);
     return true;
@@ -1042,18 +1042,19 @@ static const char *const dml__opencl_source[] = {
 "    EACH_OF_RUN(k, i, n) y[i] = alpha * from[k] + beta * old[k];\n",
 "}\n",
 "\n",
-"/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats\n",
-"   beta. */\n",
-"KERNEL(sum_shares)\n",
+"/* y[o][c] = the sum of x[o][s][c] over few s, in their order, + beta y[o][c]. Buffers x, y; ints y's\n",
+"   elements, how many s, how many c; floats beta; size{y's elements}. */\n",
+"KERNEL(sum_few)\n",
 "{\n",
 "    GLOBAL const float *x = BUFFER(0, const float);\n",
 "    GLOBAL float *y = BUFFER(1, float);\n",
 "    const unsigned n = (unsigned)INT(0);\n",
-"    const int shares = INT(1);\n",
-"    const unsigned i = ELEMENT;\n",
+"    const int few = INT(1);\n",
+"    const unsigned inner = (unsigned)INT(2), i = ELEMENT;\n",
 "    if (i < n) {\n",
+"        const unsigned o = i / inner;\n",
 "        float sum = 0.0f;\n",
-"        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];\n",
+"        for (int s = 0; s < few; s++) sum += x[(o * (WIDE)few + s) * inner + (i - o * inner)];\n",
 "        y[i] = dml__with_beta(sum, REAL(0), y + i);\n",
 "    }\n",
 "}\n",

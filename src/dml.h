@@ -200,6 +200,7 @@ DML__DRIVERS_BEGIN
 #include "device/profile.c"
 #include "graph/shape.c"
 #include "graph/graph.c"
+#include "graph/names.c"
 #include "graph/weights.c"
 #include "graph/weights_file.c"
 #include "graph/op.c"

@@ -106,18 +106,19 @@ KERNEL(axpby)
     EACH_OF_RUN(k, i, n) y[i] = alpha * from[k] + beta * old[k];
 }
 
-/* y[i] = the sum of x[s][i] over few s, in their order, + beta y[i]. Buffers x, y; ints n, how many; floats
-   beta. */
-KERNEL(sum_shares)
+/* y[o][c] = the sum of x[o][s][c] over few s, in their order, + beta y[o][c]. Buffers x, y; ints y's
+   elements, how many s, how many c; floats beta; size{y's elements}. */
+KERNEL(sum_few)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0);
-    const int shares = INT(1);
-    const unsigned i = ELEMENT;
+    const int few = INT(1);
+    const unsigned inner = (unsigned)INT(2), i = ELEMENT;
     if (i < n) {
+        const unsigned o = i / inner;
         float sum = 0.0f;
-        for (int s = 0; s < shares; s++) sum += x[(WIDE)s * n + i];
+        for (int s = 0; s < few; s++) sum += x[(o * (WIDE)few + s) * inner + (i - o * inner)];
         y[i] = dml__with_beta(sum, REAL(0), y + i);
     }
 }

@@ -24,7 +24,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(formula_forward, DML__COVERS_RUNS, 1)                                                                  \
     X(formula_backward, DML__COVERS_RUNS, 1)                                                                 \
     X(broadcast, DML__COVERS_RUNS, 1)                                                                        \
-    X(sum_shares, 256, 1)                                                                                    \
+    X(sum_few, 256, 1)                                                                                       \
     X(bias_add, DML__COVERS_RUNS, 1)                                                                         \
     X(sgd_update, 256, 1)                                                                                    \
     X(adam_update, 256, 1)                                                                                   \

@@ -182,11 +182,11 @@ static inline bool dml__launch_in_shares(dml_device *device, const dml_launch *l
     *status = device->backend->launch(device, &share);
     if (*status != DML_OK) return true;
     memset(&sum, 0, sizeof sum);
-    sum.kernel = "sum_shares";
+    sum.kernel = "sum_few";
     sum.size[0] = count, sum.size[1] = 1;
     sum.buffer[0] = share.buffer[2];
     sum.buffer[1] = launch->buffer[2];
-    sum.integer[0] = (int32_t)count, sum.integer[1] = shares;
+    sum.integer[0] = sum.integer[2] = (int32_t)count, sum.integer[1] = shares;
     sum.real[0] = launch->real[1];
     *status = device->backend->launch(device, &sum);
     return true;

@@ -35,14 +35,9 @@ static dml_status dml__clone_nodes(const dml_graph *from, dml_graph *to)
         dml_node *clone = clones[node->index] = dml__clone_node(node, to, clones);
         if (!clone) {
             dml__fail(error, DML_ERROR_MEMORY, "no memory left to clone the node '%s'", node->name);
-            continue;
+            break;
         }
-        if (to->last)
-            to->last->next = clone;
-        else
-            to->first = clone;
-        to->last = clone;
-        to->nodes++;
+        dml__node_append(clone);
     }
     for (const dml_node *p = from->first_parameter; p && error->status == DML_OK; p = p->next_parameter) {
         dml_node *clone = clones[p->index];

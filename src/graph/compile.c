@@ -101,6 +101,10 @@ static dml_status dml__collect_slots(dml_program *program)
         slot->value_at = 3 * s;
         slot->gradient_at = 3 * s + 1;
         program->slot_of_node[i] = s;
+        for (int k = 0; k < node[i]->inputs; k++) {
+            dml__slot *input = dml__input_slot(program, slot, k);
+            if (input->uses++ == 0) input->first_use = s;
+        }
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) {
             slot->given = program->inputs;
@@ -114,25 +118,13 @@ static dml_status dml__collect_slots(dml_program *program)
     return status;
 }
 
-/* How many inputs of the program's ops a slot's node is. */
-static int dml__count_uses(const dml_program *program, const dml__slot *slot)
-{
-    int uses = 0;
-    for (int s = 0; s < program->slots; s++)
-        for (int i = 0; i < program->slot[s].node->inputs; i++)
-            uses += program->slot[s].node->input[i] == slot->node;
-    return uses;
-}
-
 /* The only op that reads a slot's node, where there is one that gates a relu; else NULL. */
 static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
 {
-    if (dml__count_uses(program, slot) != 1) return NULL;
-    for (int s = 0; s < program->slots; s++)
-        if ((program->slot[s].node->op->needs & DML__GATES_RELU) &&
-            program->slot[s].node->input[0] == slot->node)
-            return &program->slot[s];
-    return NULL;
+    if (slot->uses != 1) return NULL;
+    dml__slot *user = &program->slot[slot->first_use];
+    const bool gates = (user->node->op->needs & DML__GATES_RELU) && user->node->input[0] == slot->node;
+    return gates ? user : NULL;
 }
 
 /* Step 2: a relu and the op before it that nothing else reads become one. They share value and gradient,
@@ -147,7 +139,7 @@ static void dml__fuse(dml_program *program)
         slot->root = program->slot[slot->root].root;
         if (!(slot->node->op->needs & DML__IS_RELU)) continue;
         dml__slot *input = dml__input_slot(program, slot, 0);
-        if ((input->node->op->needs & takes) != takes || dml__count_uses(program, input) > 1) continue;
+        if ((input->node->op->needs & takes) != takes || input->uses > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
         dml__slot *gate = dml__gate_behind(program, slot);
@@ -189,15 +181,6 @@ static void dml__find_gradients(dml_program *program)
     }
 }
 
-/* The first op in execution order that uses a parameter is the last to write its gradient. */
-static int dml__first_use(const dml_program *program, const dml__slot *parameter)
-{
-    for (int s = 0; s < program->slots; s++)
-        for (int i = 0; i < program->slot[s].node->inputs; i++)
-            if (program->slot[s].node->input[i] == parameter->node) return s;
-    return program->slots;
-}
-
 /* Step 4: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
 static void dml__order_gradients(dml_program *program)
 {
@@ -211,13 +194,18 @@ static void dml__order_gradients(dml_program *program)
             root->written = true;
         }
     }
+    /* The first op in execution order that uses a parameter is the last to write its gradient. */
     for (int p = 0; p < program->slots; p++) {
         const dml__slot *parameter = &program->slot[p];
         if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;
         const size_t end = parameter->node->offset + dml_shape_count(&parameter->node->shape);
-        for (int s = dml__first_use(program, parameter) + 1; s < program->slots; s++)
-            if (program->slot[s].final_from < end) program->slot[s].final_from = end;
+        const int behind = parameter->first_use + 1;
+        if (behind < program->slots && program->slot[behind].final_from < end)
+            program->slot[behind].final_from = end;
     }
+    for (int s = 1; s < program->slots; s++)
+        if (program->slot[s].final_from < program->slot[s - 1].final_from)
+            program->slot[s].final_from = program->slot[s - 1].final_from;
 }
 
 static size_t dml__value_bytes(const dml_program *program, const dml_node *node)

@@ -3,8 +3,8 @@
 
 #include "graph/graph.h"
 
-#include "base/json.h"
 #include "base/memory.h"
+#include "graph/names.h"
 #include "graph/node.h"
 #include "graph/op.h"
 
@@ -67,116 +67,6 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
                      text);
 }
 
-/* ---- names ---- */
-
-DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
-{
-    if (!graph) return DML_ERROR_ARGUMENT;
-    dml__error *error = &graph->context->error;
-    if (!format) return dml__fail_null(error, "dml_push_scope", "name");
-    char name[DML_NAME_BYTES + 1];
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(name, sizeof name, format, arguments);
-    va_end(arguments);
-    const size_t used = strlen(graph->scope);
-    if (length < 1 || used + (size_t)length + 2 > sizeof graph->scope)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
-                         length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
-    if (graph->scopes == DML_MAX_SCOPES)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
-                         graph->scope, DML_MAX_SCOPES);
-    memcpy(graph->scope + used, name, (size_t)length);
-    memcpy(graph->scope + used + length, ".", 2);
-    graph->scope_bytes[graph->scopes++] = (unsigned char)(length + 1);
-    return DML_OK;
-}
-
-DML_API dml_status dml_pop_scope(dml_graph *graph)
-{
-    if (!graph) return DML_ERROR_ARGUMENT;
-    if (graph->scopes == 0)
-        return dml__fail(&graph->context->error, DML_ERROR_STATE,
-                         "a scope is popped, but none has been pushed");
-    graph->scope[strlen(graph->scope) - graph->scope_bytes[--graph->scopes]] = '\0';
-    return DML_OK;
-}
-
-DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name)
-{
-    for (dml_node *node = graph->first; node; node = node->next)
-        if (strcmp(node->name, name) == 0) return node;
-    return NULL;
-}
-
-DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
-{
-    if (!graph) return NULL;
-    dml_node *node = name ? dml__graph_find(graph, name) : NULL;
-    if (!node)
-        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
-                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
-                  "them, and a parameter's after its layer's, such as conv2d_1.weight",
-                  DML_NAME_BYTES, name ? name : "NULL");
-    return node;
-}
-
-/* Whether the node stands in the scope itself, not in one inside or outside it. */
-static bool dml__is_in_scope(const dml_node *node, const char *scope)
-{
-    const size_t length = strlen(scope);
-    return strncmp(node->name, scope, length) == 0 && !strchr(node->name + length, '.');
-}
-
-/* The next free of "SCOPE.relu_1", "SCOPE.relu_2", ...; false when it is too long. */
-static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
-{
-    int number = 0;
-    for (const dml_node *node = graph->first; node; node = node->next)
-        number += node->op == op && dml__is_in_scope(node, graph->scope);
-    do {
-        const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
-        if (length >= DML_NAME_BYTES) return false;
-    } while (dml__graph_find(graph, name));
-    return true;
-}
-
-/* The full name of a new node: `given`, or, where that is NULL or "", the op's with a number. */
-static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char *given,
-                                 char name[DML_NAME_BYTES])
-{
-    dml__error *error = &graph->context->error;
-    const bool numbered = !given || !*given;
-    const bool fits = numbered ? dml__next_name(graph, op, name)
-                               : snprintf(name, DML_NAME_BYTES, "%s%s", graph->scope, given) < DML_NAME_BYTES;
-    if (!fits)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
-                         numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
-    if (!dml__is_utf8(name))
-        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
-                         op->name);
-    char shown[DML__SHOWN_BYTES];
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return dml__fail(
-                error, DML_ERROR_ARGUMENT,
-                "%s '%s': a name with control characters, which tables and sentences could not show",
-                op->name, dml__shown(name, strlen(name), shown));
-    if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
-                         op->name, name);
-    if (dml__graph_find(graph, name))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s '%s': the graph has a node of that name; give another one, or tell repeated "
-                         "blocks apart with dml_push_scope",
-                         op->name, name);
-    return DML_OK;
-}
-
 /* ---- building ---- */
 
 /* Kernels count the elements of a sample with 32 bits. */
@@ -223,7 +113,7 @@ static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const c
     return node;
 }
 
-static void dml__node_append(dml_node *node)
+DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
@@ -232,6 +122,7 @@ static void dml__node_append(dml_node *node)
     else
         graph->first = node;
     graph->last = node;
+    dml__names_add(node);
 }
 
 static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
@@ -387,6 +278,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
         graph->first = NULL;
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
+    dml__names_drop(graph);
     while (node) {
         dml_node *next = node->next;
         DML_ASSERT(!node->used);

@@ -9,6 +9,7 @@
 #include "graph/shape.h"
 
 #define DML__MAX_INPUTS 8
+#define DML__NAME_PLACES 64
 
 struct dml__op;
 
@@ -19,6 +20,9 @@ struct dml_node {
     int index;      /* in that order */
     const struct dml__op *op;
     const char *name;
+    /* In the graph's table of names (graph/names.h). */
+    dml_node *before_named, *before_of_kind;
+    int kind_number; /* from 1 on, of the nodes of its op in its scope */
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
@@ -47,6 +51,7 @@ struct dml_graph {
     dml_context *context;
     dml_node *first, *last;
     int nodes;
+    dml_node *named[DML__NAME_PLACES], *of_kind[DML__NAME_PLACES]; /* by hash, the latest of each */
     char scope[DML_NAME_BYTES]; /* what names begin with: "block.3.attn." */
     int scopes;
     unsigned char scope_bytes[DML_MAX_SCOPES]; /* how long each nested scope's part of it is */
@@ -70,6 +75,9 @@ DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_
    "conv2d_2". NULL, with the error recorded, on failure. */
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape);
+
+/* Appends a node that is complete. */
+DML__LOCAL void dml__node_append(dml_node *node);
 
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */

@@ -150,16 +150,18 @@ DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows)
     return leaves ? node->op->saved_bytes(node, rows) : 0;
 }
 
-DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
-                                      dml_ref to)
+DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t outer, size_t n, size_t inner,
+                                      float beta, dml_ref to)
 {
-    const bool many = count >= 4096; /* enough that an item can have one alone */
-    dml_launch launch = dml__launch(many ? "sum_shares" : "sum_rows", count, 1);
+    const size_t count = outer * inner;
+    const bool alone =
+        count >= 4096 && (outer == 1 || n <= 32); /* enough, and short enough, for an item each */
+    dml_launch launch = dml__launch(alone ? "sum_few" : "sum_rows", alone ? count : inner, alone ? 1 : outer);
     launch.buffer[0] = from;
     launch.buffer[1] = to;
-    launch.integer[many ? 1 : 0] = shares;
-    launch.integer[many ? 0 : 1] = (int32_t)count;
-    launch.integer[2] = 1;
+    launch.integer[0] = (int32_t)(alone ? count : n);
+    launch.integer[1] = (int32_t)(alone ? n : inner);
+    launch.integer[2] = (int32_t)(alone ? inner : outer);
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }
@@ -219,7 +221,7 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
         if (status != DML_OK) return status;
         from = parts;
     }
-    return dml__sum_shares(run, from, (int)(count > 1 ? count : rows), columns, beta,
+    return dml__launch_sum(run, from, 1, count > 1 ? count : rows, columns, beta,
                            dml__gradient(run, node->input[i]));
 }
 

@@ -123,10 +123,10 @@ DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const d
 /* Bytes that the op's forward leaves for backward, besides its value. */
 DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows);
 
-/* to (count) = the sum of the `shares` arrays that lie from `from` on, one after the other, + beta what is
-   there: on a device with memory of its own. */
-DML__LOCAL dml_status dml__sum_shares(const dml__run *run, dml_ref from, int shares, size_t count, float beta,
-                                      dml_ref to);
+/* to (outer, inner) = the sum over n of from (outer, n, inner), + beta what is there: on a device with memory
+   of its own. */
+DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t outer, size_t n, size_t inner,
+                                      float beta, dml_ref to);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -27,13 +27,17 @@ static size_t dml__lowest_free_offset(const dml__block_life *blocks, const int *
 DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *order)
 {
     /* Insertion sort, largest first; stable, so that plans repeat. */
+    int placed = 0;
     for (int i = 0; i < count; i++) {
-        int j = i;
+        int j = placed;
+        blocks[i].offset = 0;
+        if (blocks[i].bytes == 0) continue;
         for (; j > 0 && blocks[order[j - 1]].bytes < blocks[i].bytes; j--) order[j] = order[j - 1];
         order[j] = i;
+        placed++;
     }
     size_t total = 0;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < placed; i++) {
         dml__block_life *block = &blocks[order[i]];
         block->offset = dml__lowest_free_offset(blocks, order, i, block);
         const size_t end = dml__align_up(block->offset + block->bytes);

@@ -13,9 +13,10 @@
    does has that op's. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused, gone;      /* a relu that the op of its input does; that has nothing to do in backward too */
-    bool ends_in_relu;     /* such an op */
+    int root;            /* the slot whose memory this one is: its own index, but for views and fused */
+    int uses, first_use; /* of how many inputs of the program's ops it is one, and the first such op's slot */
+    bool fused, gone;    /* a relu that the op of its input does; that has nothing to do in backward too */
+    bool ends_in_relu;   /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     /* Of an op in a chain (graph/chain.h), forward and backward: whether the chain ends with it. */

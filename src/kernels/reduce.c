@@ -421,9 +421,35 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     dml__sum_rows_on(pool, dml__pool_machine(pool).isa, rows, columns, x, beta, y);
 }
 
+#define DML__SUM_FEW ((size_t)32) /* rows, of which a sum is done before dml__sum_rows_on has begun */
+
+DML__BODY void dml__sum_few_body(size_t outer, size_t n, size_t inner, const float *x, float beta, float *y)
+{
+    for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
+        size_t c = 0;
+        for (; c + DML__LANES <= inner; c += DML__LANES) {
+            dml__vf sum = DML__LOAD(x + c);
+            for (size_t k = 1; k < n; k++) sum += DML__LOAD(x + k * inner + c);
+            if (beta != 0) sum += beta * DML__LOAD(y + c);
+            DML__STORE(y + c, sum);
+        }
+        for (; c < inner; c++) {
+            float sum = x[c];
+            for (size_t k = 1; k < n; k++) sum += x[k * inner + c];
+            y[c] = beta != 0 ? sum + beta * y[c] : sum;
+        }
+    }
+}
+DML__PER_ISA(dml__sum_few, (size_t outer, size_t n, size_t inner, const float *x, float beta, float *y),
+             (outer, n, inner, x, beta, y))
+
 DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
                                     float beta, float *y)
 {
+    if (inner > 1 && n > 0 && n <= DML__SUM_FEW) {
+        dml__sum_few(isa, outer, n, inner, x, beta, y);
+        return;
+    }
     for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
         if (inner > 1) {
             dml__sum_rows_on(NULL, isa, n, inner, x, beta, y);

@@ -294,10 +294,10 @@ static dml_status dml__conv_weights_on_device(const dml__run *run, const dml_nod
     launch.real[2] = bias && shares == 1 ? dml__beta(run, node, 2) : 0.0f;
     dml_status status = dml__submit(run->device, &launch);
     if (status == DML_OK && shares > 1)
-        status = dml__sum_shares(run, weights, shares, count, dml__beta(run, node, 1),
+        status = dml__launch_sum(run, weights, 1, (size_t)shares, count, dml__beta(run, node, 1),
                                  dml__gradient(run, node->input[1]));
     if (status == DML_OK && shares > 1 && bias)
-        status = dml__sum_shares(run, sums, shares, (size_t)s->filters, dml__beta(run, node, 2),
+        status = dml__launch_sum(run, sums, 1, (size_t)shares, (size_t)s->filters, dml__beta(run, node, 2),
                                  dml__gradient(run, node->input[2]));
     return status;
 }

@@ -207,14 +207,10 @@ static dml_status dml__launch_sums(const dml__run *run, const dml_node *node, in
     dml_status status = DML_OK;
     to.offset += dml__count(run, node) * sizeof(float);
     for (int s = 0; s < count && status == DML_OK; s++) {
-        dml_launch launch = dml__launch("sum_rows", sums[s].inner, sums[s].outer);
-        launch.buffer[0] = from;
-        launch.buffer[1] = s == count - 1 ? dml__gradient(run, node->input[i]) : to;
-        launch.integer[0] = (int32_t)sums[s].n;
-        launch.integer[1] = (int32_t)sums[s].inner;
-        launch.integer[2] = (int32_t)sums[s].outer;
-        launch.real[0] = s == count - 1 ? dml__beta(run, node, i) : 0.0f;
-        status = dml__submit(run->device, &launch);
+        const bool last = s == count - 1;
+        status = dml__launch_sum(run, from, sums[s].outer, sums[s].n, sums[s].inner,
+                                 last ? dml__beta(run, node, i) : 0.0f,
+                                 last ? dml__gradient(run, node->input[i]) : to);
         from = to;
         to.offset += sums[s].outer * sums[s].inner * sizeof(float);
     }
