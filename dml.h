@@ -356,8 +356,10 @@ typedef struct dml_scratch {
     size_t worker, shared;
 } dml_scratch;
 
+#define DML_POOL_MOST 4096 /* threads: more are a mistake, and would be started until memory is gone */
+
 typedef struct dml_pool_options {
-    int threads; /* 0: dml_cpu_share(); 1: none but the caller */
+    int threads; /* 0: dml_cpu_share(); 1: none but the caller; at most DML_POOL_MOST */
     int spin;    /* microseconds that a thread without work spins before it sleeps; 0: 200, or none when there
                     are more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
@@ -374,7 +376,7 @@ typedef struct dml_pool_options {
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
-   `threads` is negative; nothing is then left behind. A pool is used by one thread
+   `threads` is negative or more than DML_POOL_MOST; nothing is then left behind. A pool is used by one thread
    at a time; a task must not call into its own pool. */
 #define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
@@ -1993,11 +1995,11 @@ DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_opt
 
 typedef struct dml_conv2d_options {
     int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
-    int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
-    int stride[2];  /* 0: 1 */
+    int kernel[2];  /* height, width; both 0: 3 (dml_conv2d_with: the weights'); one alone is refused */
+    int stride[2];  /* both 0: 1 */
     int padding[2]; /* zeros on both sides; 0: none, which is what others call "valid" */
     bool no_bias;
-    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int dilation[2]; /* how far apart the taps lie; both 0: 1 */
     int groups;      /* a divisor of the channels and of the filters, which are then connected group by group;
                         as many as channels: depthwise; 0: 1 */
     int padding_sides[4]; /* instead of padding: zeros at the top, bottom, left and right */
@@ -2045,14 +2047,14 @@ DML_API dml_node *dml_conv1d_with(dml_node *x, dml_node *w, dml_node *bias,
 
 typedef struct dml_conv_transpose2d_options {
     int filters;           /* output channels, at least 1: there is no default (_with: the weights') */
-    int kernel[2];         /* height, width; 0: 3 (_with: the weights') */
-    int stride[2];         /* how far apart in y the pixels of x spread; 0: 1 */
+    int kernel[2];         /* height, width; both 0: 3 (_with: the weights') */
+    int stride[2];         /* how far apart in y the pixels of x spread; both 0: 1 */
     int padding[2];        /* lines that are left out of y on both sides */
     int output_padding[2]; /* lines that y has more at the bottom and at the right: which of the sizes that a
                               convolution of that stride would make the same of; less than the stride or the
                               dilation */
     bool no_bias;
-    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int dilation[2]; /* how far apart the taps lie; both 0: 1 */
     int groups;      /* a divisor of the channels and of the filters; 0: 1 */
 } dml_conv_transpose2d_options;
 
@@ -2092,8 +2094,8 @@ DML_API dml_node *dml_conv_transpose1d_with(dml_node *x, dml_node *w, dml_node *
 
 typedef struct dml_local2d_options {
     int filters;   /* output channels, at least 1: there is no default (dml_local2d_with: the weights') */
-    int kernel[2]; /* height, width; 0: 3 */
-    int stride[2]; /* 0: 1 */
+    int kernel[2]; /* height, width; both 0: 3 */
+    int stride[2]; /* both 0: 1 */
     bool no_bias;
 } dml_local2d_options;
 
@@ -2117,8 +2119,8 @@ DML_API dml_node *dml_local2d_with(dml_node *x, dml_node *w, dml_node *bias,
 #define DML_OPS_OP_POOL2D_H
 
 typedef struct dml_pool2d_options {
-    int kernel[2];  /* height, width; 0: 2 */
-    int stride[2];  /* 0: the kernel's */
+    int kernel[2];  /* height, width; both 0: 2; one alone is refused */
+    int stride[2];  /* both 0: the kernel's */
     int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins, and is not counted
                        unless count_include_pad says so */
     bool ceil_mode; /* windows may end behind the padding, as long as they begin before its last side: OH is
@@ -2441,7 +2443,7 @@ typedef struct dml_multi_head_attention_options {
     int window;        /* position t sees only positions less than this far from t; 0: any */
     bool no_bias;      /* of neither projection */
     bool rotary;       /* queries and keys are turned by their positions: dml_rotary */
-    float rotary_base; /* 0: 10000 */
+    float rotary_base; /* 0: 10000; without `rotary` it is 0 */
     dml_node *lengths; /* as in dml_attention_options */
     dml_node *memory;  /* (S, C), where keys and values come from: cross attention; NULL: from x */
 } dml_multi_head_attention_options;
@@ -2652,10 +2654,10 @@ DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels);
 
 typedef struct dml_cross_entropy_options {
     dml_loss_reduction reduction;
-    dml_node *sample_weights; /* of one a sample, or of the rows' shape (...) */
-    float label_smoothing;    /* in 0 .. 1: so much of each target is spread over all classes */
-    bool ignores;             /* labels that are ignore_index, which may be any number, count for nothing */
-    int ignore_index;
+    dml_node *sample_weights;   /* of one a sample, or of the rows' shape (...) */
+    float label_smoothing;      /* in 0 .. 1: so much of each target is spread over all classes */
+    bool ignores;               /* labels that are ignore_index, which may be any number, count for nothing */
+    int ignore_index;           /* without `ignores` it is 0 */
     const float *class_weights; /* (classes), copied, finite and not below 0; NULL: 1 each */
 } dml_cross_entropy_options;
 
@@ -2870,7 +2872,8 @@ typedef struct dml_plateau {
 } dml_plateau;
 
 /* Takes a measure into account and returns the learning rate from then on. One that isn't finite is bad.
-   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. */
+   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. Of several
+   ranks each must be given the same measure: the mean of theirs. */
 DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
 
 #endif
@@ -3010,7 +3013,8 @@ DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
 
 /* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
-   follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
+   follows a schedule can't be told one: DML_ERROR_STATE is recorded. Under a strategy that combines gradients
+   it is the same on all ranks, else their next step is DML_ERROR_MISMATCH. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
@@ -3617,6 +3621,13 @@ DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const 
 #include <stdarg.h>
 #include <stdio.h>
 
+/* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
+static void dml__make_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
 {
     if (!error || error->status != DML_OK) return status;
@@ -3624,6 +3635,7 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    dml__make_one_line(error->text);
     error->status = status;
     return status;
 }
@@ -8083,7 +8095,7 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
     const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL, 0 };
     if (!options) options = &defaults;
-    if (options->threads < 0) return NULL;
+    if (options->threads < 0 || options->threads > DML_POOL_MOST) return NULL;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, NULL, 0);
     dml_pool *pool = (dml_pool *)dml__allocate(&memory, sizeof *pool);
@@ -25652,9 +25664,10 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
     if (!pool_options.pin) pool_options.pin = options->pin;
-    if (pool_options.threads < 0)
+    if (pool_options.threads < 0 || pool_options.threads > DML_POOL_MOST)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", pool_options.threads);
+                  "%d threads asked for: give 0 for one a core, or 1 to %d", pool_options.threads,
+                  DML_POOL_MOST);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
                   "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
@@ -25886,7 +25899,9 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
 
 DML_API const char *dml_error(const dml_context *context)
 {
-    if (!context) return "no memory left to open a context";
+    if (!context)
+        return "no memory left to open a context; if dml_options.memory was given, memory_bytes must be its "
+               "size, and enough (dml_memory_needed)";
     if (dml__was_refused(context))
         return "another thread is in a call of this context, which one thread at a time may be in; open a "
                "context for each, or predict with programs that have a thread of their own (own_thread)";
@@ -26981,6 +26996,20 @@ DML_API double dml_node_flops(const dml_node *node)
 #include <stdio.h>
 #include <string.h>
 
+static bool dml__has_control(const char *name)
+{
+    while ((unsigned char)*name >= ' ' && *name != 0x7f) name++;
+    return *name != '\0';
+}
+
+static dml_status dml__refuse_control(dml__error *error, const char *what, const char *name)
+{
+    char shown[DML__SHOWN_BYTES];
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "%s '%s': a name with control characters, which tables and sentences could not show",
+                     what, dml__shown(name, strlen(name), shown));
+}
+
 /* ---- scopes ---- */
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
@@ -26998,6 +27027,7 @@ DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
                          length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
+    if (dml__has_control(name)) return dml__refuse_control(error, "a scope", name);
     if (graph->scopes == DML_MAX_SCOPES)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
@@ -27119,13 +27149,7 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const 
     if (!dml__is_utf8(name))
         return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
                          op->name);
-    char shown[DML__SHOWN_BYTES];
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return dml__fail(
-                error, DML_ERROR_ARGUMENT,
-                "%s '%s': a name with control characters, which tables and sentences could not show",
-                op->name, dml__shown(name, strlen(name), shown));
+    if (dml__has_control(name)) return dml__refuse_control(error, op->name, name);
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
@@ -31319,7 +31343,20 @@ static inline int dml__image_axis(int ndim, int axis)
     return axis - (ndim == 2);
 }
 
-/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C). */
+/* What was said of neither axis is `value`, along lines of the second. What was said of one alone stays 0,
+   and is refused: who writes { 5 } means { 5, 5 }, mostly. */
+static inline void dml__default_pair(bool lines, int pair[2], int value)
+{
+    if (pair[1] || (!lines && pair[0])) return;
+    pair[1] = value;
+    if (!lines) pair[0] = value;
+}
+
+/* "3 x 5" of two sizes, "5" of a line's, which has `ndim` 2. */
+DML__LOCAL const char *dml__conv_pair(int ndim, const int size[2], char text[32]);
+
+/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C); weights, of a layer that has
+   them, have a dimension more. */
 DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim);
 
 /* For infer: `filters` and `channels` x kernel of the weights, as the options and x have them, and the bias.
@@ -31364,15 +31401,29 @@ DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis);
 
 /* ---- for all layers of this kind ---- */
 
+static const char *dml__conv_weights_layout(const dml__op *op)
+{
+    if (op == dml__conv1d_op()) return "filters x kernel x channels / groups";
+    if (op == dml__conv_transpose1d_op()) return "channels x kernel x filters / groups";
+    if (op == dml__conv_transpose2d_op()) return "channels x kernel height x kernel width x filters / groups";
+    if (op == dml__local2d_op()) return "output height x output width x filters x weights of one";
+    return "filters x kernel height x kernel width x channels / groups";
+}
+
+/* And of the layers with weights, whose sizes the options may have been taken from, these as many dimensions
+   as there are sizes. */
 DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim)
 {
-    const dml_node *x = node->input[0];
+    const dml_node *x = node->input[0], *w = node->inputs > 1 ? node->input[1] : NULL;
     char text[DML_SHAPE_TEXT];
-    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == ndim) return DML_OK;
-    return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s",
-                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
-                          x->batched ? "" : ", the same for all samples",
-                          ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != ndim)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s", dml_dtype_name(x->dtype),
+            dml_shape_format(&x->shape, text), x->batched ? "" : ", the same for all samples",
+            ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+    if (!w || w->shape.ndim == ndim + 1) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its weights are %s; they need %d dimensions: %s",
+                          dml_shape_format(&w->shape, text), ndim + 1, dml__conv_weights_layout(node->op));
 }
 
 DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
@@ -31381,7 +31432,7 @@ DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first
     const dml_node *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
     const int ndim = node->input[0]->shape.ndim + 1;
     char text[DML_SHAPE_TEXT];
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != ndim || w->shape.dims[0] != first ||
+    if (w->dtype != DML_F32 || w->batched || w->shape.dims[0] != first ||
         dml__image_dim(&w->shape, 1, 0) != kernel[0] || dml__image_dim(&w->shape, 1, 1) != kernel[1] ||
         dml__image_dim(&w->shape, 1, 2) != last) {
         char size[32] = "";
@@ -31472,6 +31523,28 @@ DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis)
     return missing > 0 ? (int)(missing / 2) : 0;
 }
 
+DML__LOCAL const char *dml__conv_pair(int ndim, const int size[2], char text[32])
+{
+    if (ndim == 3)
+        snprintf(text, 32, "%d x %d", size[0], size[1]);
+    else
+        snprintf(text, 32, "%d", size[1]);
+    return text;
+}
+
+static const char *dml__conv_padding_words(const dml_conv2d_options *o, int ndim, char text[64])
+{
+    const int *sides = o->padding_sides;
+    char pair[32];
+    if (dml__conv_pads(o, 0) < 0 && ndim == 3)
+        snprintf(text, 64, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
+    else if (dml__conv_pads(o, 0) < 0)
+        snprintf(text, 64, "%d + %d", sides[2], sides[3]);
+    else
+        snprintf(text, 64, "%s", o->same ? "same" : dml__conv_pair(ndim, o->padding, pair));
+    return text;
+}
+
 static dml_status dml__check_conv_padding(const dml_node *node)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
@@ -31505,7 +31578,7 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     const int ndim = node->op == dml__conv1d_op() ? 2 : 3;
-    char x_text[DML_SHAPE_TEXT];
+    char x_text[DML_SHAPE_TEXT], kernel[32], dilation[32], padding[64];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
@@ -31528,11 +31601,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
         if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "a kernel of %d x %d doesn't fit an input of %s with padding %lld x %lld and dilation "
-                "%d x %d",
-                options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                (long long)dml__conv_padding(options, 0) / 2, (long long)dml__conv_padding(options, 1) / 2,
-                options->dilation[0], options->dilation[1]);
+                "a kernel of %s doesn't fit an input of %s (%s) with padding %s and dilation %s",
+                dml__conv_pair(ndim, options->kernel, kernel), dml_shape_format(&x->shape, x_text),
+                ndim == 3 ? "height x width x channels" : "length x channels",
+                dml__conv_padding_words(options, ndim, padding),
+                dml__conv_pair(ndim, options->dilation, dilation));
     }
     return DML_OK;
 }
@@ -31680,32 +31753,17 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
-/* "3 x 5" of two sizes, "5" of a line's. */
-static const char *dml__conv_pair(const dml_node *node, const int size[2], char text[32])
-{
-    if (node->shape.ndim == 3)
-        snprintf(text, 32, "%d x %d", size[0], size[1]);
-    else
-        snprintf(text, 32, "%d", size[1]);
-    return text;
-}
-
 static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *sides = o->padding_sides;
+    const int ndim = node->shape.ndim;
     char dilation[48] = "", groups[24] = "", padding[64], kernel[32], stride[32], pair[32];
-    snprintf(padding, sizeof padding, "%s", o->same ? "same" : dml__conv_pair(node, o->padding, pair));
-    if (dml__conv_pads(o, 0) < 0 && node->shape.ndim == 3)
-        snprintf(padding, sizeof padding, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
-    else if (dml__conv_pads(o, 0) < 0)
-        snprintf(padding, sizeof padding, "%d + %d", sides[2], sides[3]);
     if (o->dilation[0] != 1 || o->dilation[1] != 1)
-        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(node, o->dilation, pair));
+        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(ndim, o->dilation, pair));
     if (o->groups != 1) snprintf(groups, sizeof groups, ", %d groups", o->groups);
     snprintf(text, bytes, "%d filters, kernel %s, stride %s, padding %s%s%s%s", o->filters,
-             dml__conv_pair(node, o->kernel, kernel), dml__conv_pair(node, o->stride, stride), padding,
-             dilation, groups, node->input[2] ? "" : ", no bias");
+             dml__conv_pair(ndim, o->kernel, kernel), dml__conv_pair(ndim, o->stride, stride),
+             dml__conv_padding_words(o, ndim, padding), dilation, groups, node->input[2] ? "" : ", no bias");
 }
 
 static double dml__conv2d_flops(const dml_node *node)
@@ -31755,14 +31813,13 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
     return &op;
 }
 
-static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
+static void dml__conv2d_defaults(const dml__op *op, dml_conv2d_options *o, const dml_conv2d_options *options)
 {
+    const bool lines = op == dml__conv1d_op();
     memset(o, 0, sizeof *o);
     if (options) *o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o->stride[axis]) o->stride[axis] = 1;
-        if (!o->dilation[axis]) o->dilation[axis] = 1;
-    }
+    dml__default_pair(lines, o->stride, 1);
+    dml__default_pair(lines, o->dilation, 1);
     if (!o->groups) o->groups = 1;
 }
 
@@ -31770,7 +31827,7 @@ DML__LOCAL dml_node *dml__conv_with(const dml__op *op, dml_node *x, dml_node *w,
                                     const dml_conv2d_options *options)
 {
     dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
+    dml__conv2d_defaults(op, &o, options);
     const int ndim = op == dml__conv1d_op() ? 3 : 4;
     if (w && !o.filters) o.filters = w->shape.dims[0];
     for (int axis = 0; w && axis < 2; axis++)
@@ -31784,14 +31841,14 @@ DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_
 {
     if (!x) return NULL;
     dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
+    dml__conv2d_defaults(op, &o, options);
     const int ndim = op == dml__conv1d_op() ? 2 : 3;
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    dml__default_pair(ndim == 2, o.kernel, 3);
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        char kernel[32];
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
-                  o.kernel[0], o.kernel[1]);
+                  "%s: %d filters of %s asked for, each must be 1 or more", op->name, o.filters,
+                  dml__conv_pair(ndim, o.kernel, kernel));
         return NULL;
     }
     const int all = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
@@ -31917,7 +31974,7 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
     const dml_node *x = node->input[0];
     const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
     const int ndim = dml__conv_transpose_ndim(node);
-    char text[DML_SHAPE_TEXT];
+    char text[DML_SHAPE_TEXT], pair[3][32];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
@@ -31939,9 +31996,9 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
                 "of an input of %s nothing is left, or more than can be counted, by a kernel of "
-                "%d x %d, stride %d x %d and padding %d x %d",
-                dml_shape_format(&x->shape, text), o->kernel[0], o->kernel[1], o->stride[0], o->stride[1],
-                o->padding[0], o->padding[1]);
+                "%s, stride %s and padding %s",
+                dml_shape_format(&x->shape, text), dml__conv_pair(ndim, o->kernel, pair[0]),
+                dml__conv_pair(ndim, o->stride, pair[1]), dml__conv_pair(ndim, o->padding, pair[2]));
     }
     return DML_OK;
 }
@@ -32043,11 +32100,10 @@ static void dml__conv_transpose_describe(const dml_node *node, char *text, size_
     static const int unsaid[] = { -1, -1, -1, 0, 1 };
     int used = snprintf(text, bytes, "%d filters", o->filters);
     for (int i = 0; i < 5 && used >= 0 && (size_t)used < bytes; i++) {
-        const int *pair = pairs[i];
-        if (pair[0] == unsaid[i] && pair[1] == unsaid[i]) continue;
-        used += node->shape.ndim == 3
-                    ? snprintf(text + used, bytes - (size_t)used, ", %s %d x %d", names[i], pair[0], pair[1])
-                    : snprintf(text + used, bytes - (size_t)used, ", %s %d", names[i], pair[1]);
+        char pair[32];
+        if (pairs[i][0] == unsaid[i] && pairs[i][1] == unsaid[i]) continue;
+        used += snprintf(text + used, bytes - (size_t)used, ", %s %s", names[i],
+                         dml__conv_pair(node->shape.ndim, pairs[i], pair));
     }
     if (used >= 0 && (size_t)used < bytes && o->groups != 1)
         used += snprintf(text + used, bytes - (size_t)used, ", %d groups", o->groups);
@@ -32103,19 +32159,18 @@ DML__LOCAL const dml__op *dml__conv_transpose1d_op(void)
     return &op;
 }
 
-static void dml__conv_transpose_defaults(dml_conv_transpose2d_options *o)
+static void dml__conv_transpose_defaults(const dml__op *op, dml_conv_transpose2d_options *o)
 {
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o->stride[axis]) o->stride[axis] = 1;
-        if (!o->dilation[axis]) o->dilation[axis] = 1;
-    }
+    const bool lines = op == dml__conv_transpose1d_op();
+    dml__default_pair(lines, o->stride, 1);
+    dml__default_pair(lines, o->dilation, 1);
     if (!o->groups) o->groups = 1;
 }
 
 static dml_node *dml__conv_transpose_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
                                           dml_conv_transpose2d_options o)
 {
-    dml__conv_transpose_defaults(&o);
+    dml__conv_transpose_defaults(op, &o);
     if (w) {
         const int ndim = op == dml__conv_transpose1d_op() ? 3 : 4;
         const int64_t filters = (int64_t)w->shape.dims[ndim - 1] * o.groups;
@@ -32131,14 +32186,14 @@ static dml_node *dml__conv_transpose_with(const dml__op *op, dml_node *x, dml_no
 static dml_node *dml__conv_transpose_create(const dml__op *op, dml_node *x, dml_conv_transpose2d_options o)
 {
     if (!x) return NULL;
-    dml__conv_transpose_defaults(&o);
+    dml__conv_transpose_defaults(op, &o);
     const int ndim = op == dml__conv_transpose1d_op() ? 2 : 3;
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    dml__default_pair(ndim == 2, o.kernel, 3);
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        char kernel[32];
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
-                  o.kernel[0], o.kernel[1]);
+                  "%s: %d filters of %s asked for, each must be 1 or more", op->name, o.filters,
+                  dml__conv_pair(ndim, o.kernel, kernel));
         return NULL;
     }
     const int channels = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
@@ -32166,7 +32221,7 @@ static dml_conv_transpose2d_options dml__conv_transpose_of_lines(const dml_conv_
 {
     dml_conv_transpose2d_options o;
     memset(&o, 0, sizeof o);
-    o.kernel[0] = 1;
+    o.kernel[0] = o.stride[0] = o.dilation[0] = 1;
     if (!options) return o;
     o.filters = options->filters;
     o.kernel[1] = options->kernel;
@@ -32406,10 +32461,8 @@ static dml_local2d_options dml__local2d_defaults(const dml_local2d_options *opti
     dml_local2d_options o;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
-        if (!o.stride[axis]) o.stride[axis] = 1;
-    }
+    dml__default_pair(false, o.kernel, 3);
+    dml__default_pair(false, o.stride, 1);
     return o;
 }
 
@@ -32508,7 +32561,7 @@ static dml_status dml__pool2d_infer(dml_node *node)
     const dml_node *x = node->input[0];
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
     const int ndim = dml__pool_ndim(node);
-    char x_text[DML_SHAPE_TEXT];
+    char x_text[DML_SHAPE_TEXT], kernel_text[32];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status == DML_OK) status = dml__check_pool_ways(node);
     if (status != DML_OK) return status;
@@ -32526,8 +32579,8 @@ static dml_status dml__pool2d_infer(dml_node *node)
         const int size = dml__pool_size(node, axis);
         node->shape.dims[dml__image_axis(ndim, axis)] = size;
         if (size < 1)
-            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
-                                  options->kernel[0], options->kernel[1],
+            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %s doesn't fit an input of %s",
+                                  dml__conv_pair(ndim, options->kernel, kernel_text),
                                   dml_shape_format(&x->shape, x_text));
     }
     return DML_OK;
@@ -32536,21 +32589,12 @@ static dml_status dml__pool2d_infer(dml_node *node)
 static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    char padding[32];
-    if (o->same)
-        snprintf(padding, sizeof padding, "same");
-    else if (node->shape.ndim == 3)
-        snprintf(padding, sizeof padding, "%d x %d", o->padding[0], o->padding[1]);
-    else
-        snprintf(padding, sizeof padding, "%d", o->padding[1]);
-    const char *rounded = o->ceil_mode ? ", rounded up" : "";
-    const char *counted = o->count_include_pad ? ", padding counts" : "";
-    if (node->shape.ndim == 3)
-        snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %s%s%s", o->kernel[0], o->kernel[1],
-                 o->stride[0], o->stride[1], padding, rounded, counted);
-    else
-        snprintf(text, bytes, "kernel %d, stride %d, padding %s%s%s", o->kernel[1], o->stride[1], padding,
-                 rounded, counted);
+    const int ndim = node->shape.ndim;
+    char kernel[32], stride[32], padding[32];
+    snprintf(text, bytes, "kernel %s, stride %s, padding %s%s%s", dml__conv_pair(ndim, o->kernel, kernel),
+             dml__conv_pair(ndim, o->stride, stride),
+             o->same ? "same" : dml__conv_pair(ndim, o->padding, padding), o->ceil_mode ? ", rounded up" : "",
+             o->count_include_pad ? ", padding counts" : "");
 }
 
 static double dml__avg_pool2d_flops(const dml_node *node)
@@ -32734,10 +32778,10 @@ static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_po
     dml_pool2d_options o;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o.kernel[axis]) o.kernel[axis] = 2;
-        if (!o.stride[axis]) o.stride[axis] = o.kernel[axis];
-    }
+    const bool lines = op == dml__max_pool1d_op() || op == dml__avg_pool1d_op();
+    dml__default_pair(lines, o.kernel, 2);
+    if (!o.stride[0] && !o.stride[1]) memcpy(o.stride, o.kernel, sizeof o.stride);
+    if (lines && !o.stride[1]) o.stride[1] = o.kernel[1];
     return dml__node_create(op, 1, &x, &o, sizeof o);
 }
 
@@ -32786,7 +32830,7 @@ static dml_node *dml__pool1d_create(const dml__op *op, dml_node *x, const dml_po
 {
     dml_pool2d_options o;
     memset(&o, 0, sizeof o);
-    o.kernel[0] = 1;
+    o.kernel[0] = o.stride[0] = 1;
     if (options) {
         o.kernel[1] = options->kernel;
         o.stride[1] = options->stride;
@@ -32837,9 +32881,9 @@ static dml_status dml__slice2d_infer(dml_node *node)
         const int before = o->before[axis], after = o->after[axis];
         if (begin < 0 || end <= begin || end > x->shape.dims[axis] || step < 1)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                                  "of an axis of %d, places %d to %d by steps of %d asked for; there must be "
-                                  "at least one, and steps are 1 or more",
-                                  x->shape.dims[axis], begin, end - 1, step);
+                                  "of an axis of %d, places from %d to before %d by steps of %d asked for; "
+                                  "there must be at least one, and steps are 1 or more",
+                                  x->shape.dims[axis], begin, end, step);
         const int64_t size = (int64_t)before + after + dml__slice2d_taken(o, axis);
         if (before < 0 || after < 0 || size > INT32_MAX)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
@@ -32970,14 +33014,15 @@ DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options)
 DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
 {
     if (!x) return NULL;
-    const int more = x->shape.ndim == 3 ? channels - x->shape.dims[2] : 0;
-    if (stride < 1 || more < 0) {
+    const int there = x->shape.ndim == 3 ? x->shape.dims[2] : channels;
+    if (stride < 1 || channels < there) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "a shortcut of stride %d to %d channels asked for, %d fewer than there are; a stride is 1 "
-                  "or more, and channels can't be left out",
-                  stride, channels, more < 0 ? -more : 0);
+                  "a shortcut of stride %d to %d channels asked for, of %d; a stride is 1 or more, and "
+                  "channels can't be left out",
+                  stride, channels, there);
         return NULL;
     }
+    const int more = channels - there;
     if (stride == 1 && more == 0 && x->shape.ndim == 3) return x;
     dml_slice2d_options o;
     memset(&o, 0, sizeof o);
@@ -33595,7 +33640,7 @@ static dml_status dml__sample_norm_infer(dml_node *node)
     if (!(o->epsilon > 0 && o->epsilon <= 1e30f))
         return dml__node_fail(node, DML_ERROR_ARGUMENT, "an epsilon of %g asked for; it must be above 0",
                               (double)o->epsilon);
-    if (o->groups && (o->groups < 0 || channels % o->groups))
+    if (node->op == dml__group_norm_op() && (o->groups < 1 || channels % o->groups))
         return dml__node_fail(node, DML_ERROR_ARGUMENT, "%d channels can't be cut into %d equal groups",
                               channels, o->groups);
     for (int i = 1; i < node->inputs; i++) {
@@ -33960,7 +34005,7 @@ DML_API dml_node *dml_rms_norm(dml_node *x, const dml_sample_norm_options *optio
 static dml__sample_norm dml__group_norm_of(int groups, const dml_sample_norm_options *options)
 {
     dml__sample_norm o = dml__sample_norm_with(options, 1e-5f);
-    o.groups = groups ? groups : -1; /* 0 means none here, and is refused like what is below */
+    o.groups = groups;
     return o;
 }
 
@@ -35850,6 +35895,12 @@ static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
             "multi_head_attention: a window of %d, rotary positions in heads of width %d with a base "
             "of %g; a window and a base are 0 or more, and such heads of an even width",
             h->o.window, h->width, (double)h->o.rotary_base);
+    if (!h->o.rotary && h->o.rotary_base != 0)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "multi_head_attention: a rotary_base of %g asked for, but rotary is false; set rotary "
+            "too, or leave both out",
+            (double)h->o.rotary_base);
     if (memory && (memory->dtype != DML_F32 || memory->shape.ndim != 2 || memory->batched != x->batched ||
                    memory->shape.dims[1] != h->channels))
         return dml__fail(
@@ -36100,6 +36151,8 @@ DML__LOCAL int dml__find_axis(const dml_node *node, int axis)
     char text[DML_SHAPE_TEXT];
     const int found = axis < 0 ? axis + x->ndim : axis;
     if (found >= 0 && found < x->ndim) return found;
+    if (x->ndim == 0)
+        dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of a scalar, which has no axis", axis);
     dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
                    axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
     return -1;
@@ -36561,6 +36614,11 @@ static dml_status dml__cross_entropy_check_options(const dml_node *node)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
                                   "the weight of class %d is %g; it must be finite and not below 0", c,
                                   (double)weights[c]);
+    if (!o->ignores && o->ignored != 0)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "an ignore_index of %d asked for, but ignores is false; set ignores too, or "
+                              "leave both out",
+                              (int)o->ignored);
     if (o->ignores && !dml__has_labels(node))
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "label %d is to be ignored, but its target is probabilities; weigh the samples",
@@ -37152,6 +37210,12 @@ static unsigned dml__reduced_mask(const dml__op *op, const dml_node *x, const dm
         if (fits) mask |= 1u << axis;
     }
     if (fits) return axes->ndim ? mask : (1u << x->shape.ndim) - 1;
+    if (!x->shape.ndim && axes->ndim > 0) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: axis %d of '%s' asked for, which is a scalar and has no axis", op->name, axes->dims[0],
+                  x->name);
+        return 0;
+    }
     dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
               "%s: of axes of '%s', which is %s, a list that names one twice, or one that isn't in %d .. %d",
               op->name, x->name, dml_shape_format(&x->shape, text), -x->shape.ndim, x->shape.ndim - 1);
@@ -41169,6 +41233,14 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     return DML_OK;
 }
 
+static bool dml__file_has_average(const dml__safetensors *file)
+{
+    static const char begins[] = DML__OWN_TENSORS "average.";
+    for (int i = 0; i < dml__safetensors_count(file); i++)
+        if (strncmp(dml__safetensors_at(file, i)->name, begins, sizeof begins - 1) == 0) return true;
+    return false;
+}
+
 /* Whether the run's optimizer keeps the state that the trainer's does, and the file has it. */
 static dml_status dml__check_states(const dml_trainer *trainer, const dml__safetensors *file,
                                     const char *path, const dml_optimizer *optimizer)
@@ -41181,6 +41253,12 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
+    if (trainer->average > 0.0f && trainer->program->graph->trained_count > 0 && !dml__file_has_average(file))
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%s\" holds a run that kept no moving average, and this trainer keeps one: load it "
+            "into a trainer without .average, or start the run anew",
+            path);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;

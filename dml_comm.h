@@ -3340,6 +3340,13 @@ DML_API const char *dml_status_string(dml_status status)
 #include <stdarg.h>
 #include <stdio.h>
 
+/* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
+static void dml__make_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
 {
     if (!error || error->status != DML_OK) return status;
@@ -3347,6 +3354,7 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    dml__make_one_line(error->text);
     error->status = status;
     return status;
 }
@@ -19801,6 +19809,7 @@ DML_API dml_status dml_comm_close(dml_comm *comm)
 
 DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes)
 {
+    if (!text) bytes = 0;
     if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;
@@ -22982,18 +22991,18 @@ DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                           uint32_t options);
 
-/* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
-   It begins as zeros. */
+/* How many samples the ranks have together, and whether they are at the same step with the same learning
+   rate: asked while forward runs. It begins as zeros. */
 typedef struct dml__roll_call {
-    double mark;    /* of the step that this rank is at */
-    double sent[3]; /* its samples, mark and mark^2, then the sums over all ranks */
+    double mark, lr; /* of the step that this rank is at */
+    double sent[5];  /* its samples, mark, mark^2, lr and lr^2, then the sums over all ranks */
     dml_request *request;
 } dml__roll_call;
 
 DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
                                            dml__roll_call *call);
 
-/* DML_ERROR_MISMATCH where ranks are at different steps. */
+/* DML_ERROR_MISMATCH where ranks are at different steps, or have different learning rates. */
 DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
                                          double *samples);
 
@@ -23781,6 +23790,7 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
 #ifndef DML_DIST_REPLICAS_C
 #define DML_DIST_REPLICAS_C
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23812,6 +23822,10 @@ DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *com
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 {
+    if (!comm)
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                "the sync strategy's communicator is NULL: none was given, or there was no "
+                                "memory left to open one");
     return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
 }
 
@@ -24018,11 +24032,21 @@ DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer,
                                            dml__roll_call *call)
 {
     call->mark = (double)(dml_trainer_steps(trainer) % DML__STEP_MARKS);
+    call->lr = (double)dml_trainer_get_run(trainer).optimizer.lr;
     call->sent[0] = samples;
     call->sent[1] = call->mark;
     call->sent[2] = call->mark * call->mark;
-    call->request = dml_comm_all_reduce_start(comm, call->sent, 3, DML_F64, DML_SUM);
+    call->sent[3] = call->lr;
+    call->sent[4] = call->lr * call->lr;
+    call->request = dml_comm_all_reduce_start(comm, call->sent, 5, DML_F64, DML_SUM);
     return call->request ? DML_OK : dml__sync_failed(trainer, comm);
+}
+
+/* Whether the sum over n ranks is n times this one's, but for what differs between processors: cosines, say.
+ */
+static bool dml__is_everyones(double sum, double ranks, double mine)
+{
+    return fabs(sum - ranks * mine) <= 1e-5 * ranks * mine;
 }
 
 /* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
@@ -24035,13 +24059,21 @@ DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, d
     call->request = NULL;
     if (dml_comm_wait(comm, request) != DML_OK) return dml__sync_failed(trainer, comm);
     *samples = call->sent[0];
-    if (call->sent[1] == ranks * call->mark && call->sent[2] == ranks * call->mark * call->mark)
-        return DML_OK;
-    return dml_trainer_fail(
-        trainer, DML_ERROR_MISMATCH,
-        "this rank is at step %llu and others aren't; every rank must make the same calls of "
-        "step, backward, update and advance, with DML_MORE in the same places",
-        (unsigned long long)dml_trainer_steps(trainer));
+    if (call->sent[1] != ranks * call->mark || call->sent[2] != ranks * call->mark * call->mark)
+        return dml_trainer_fail(
+            trainer, DML_ERROR_MISMATCH,
+            "this rank is at step %llu and others aren't; every rank must make the same calls of "
+            "step, backward, update and advance, with DML_MORE in the same places",
+            (unsigned long long)dml_trainer_steps(trainer));
+    if (!dml__is_everyones(call->sent[3], ranks, call->lr) ||
+        !dml__is_everyones(call->sent[4], ranks, call->lr * call->lr))
+        return dml_trainer_fail(
+            trainer, DML_ERROR_MISMATCH,
+            "this rank's learning rate is %g at step %llu, and others' %g in the mean; where it follows a "
+            "loss, every rank must be given the same one, such as the mean over all ranks",
+            call->lr, (unsigned long long)dml_trainer_steps(trainer),
+            (call->sent[3] - call->lr) / (ranks - 1));
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count)

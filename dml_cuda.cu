@@ -835,6 +835,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
@@ -887,12 +888,21 @@ typedef enum dml__tune_kind {
     DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
 } dml__tune_kind;
 
+/* Whether what is there, if anything is, isn't a plain file: it is neither read, which may wait, nor
+   replaced. */
+static inline bool dml__tune_is_special(const char *path)
+{
+    struct stat what;
+    return stat(path, &what) == 0 && !S_ISREG(what.st_mode);
+}
+
 /* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
 static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
                                             FILE *aside)
 {
     char line[DML__TUNE_LINE];
     dml__tune_kind kind = DML__TUNE_OURS;
+    if (dml__tune_is_special(path)) return DML__TUNE_FOREIGN;
     FILE *file = fopen(path, "r");
     const bool titled = file && fgets(line, sizeof line, file);
     const bool current = titled && strcmp(line, dml__tune_title) == 0;
@@ -1114,6 +1124,10 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define HERE_PARAMETER
 #define HERE
 #define HELPER static
+HELPER float dml__tanh(float x)
+{
+    return fabs(x) > 9.02f ? copysign(1.0f, x) : tanh(x); /* PoCL's stays 2^-24 below 1 */
+}
 #define WIDE long
 #define KERNEL(name)                                                                                         \
     __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
@@ -1148,7 +1162,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define EXPM1(x) expm1(x)
 #define LOG(x) log(x)
 #define LOG1P(x) log1p(x)
-#define TANH(x) tanh(x)
+#define TANH(x) dml__tanh(x)
 #define ERF(x) erf(x)
 #define ABS(x) fabs(x)
 #ifdef DML__SOLO_LANES

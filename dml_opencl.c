@@ -487,6 +487,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
@@ -539,12 +540,21 @@ typedef enum dml__tune_kind {
     DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
 } dml__tune_kind;
 
+/* Whether what is there, if anything is, isn't a plain file: it is neither read, which may wait, nor
+   replaced. */
+static inline bool dml__tune_is_special(const char *path)
+{
+    struct stat what;
+    return stat(path, &what) == 0 && !S_ISREG(what.st_mode);
+}
+
 /* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
 static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
                                             FILE *aside)
 {
     char line[DML__TUNE_LINE];
     dml__tune_kind kind = DML__TUNE_OURS;
+    if (dml__tune_is_special(path)) return DML__TUNE_FOREIGN;
     FILE *file = fopen(path, "r");
     const bool titled = file && fgets(line, sizeof line, file);
     const bool current = titled && strcmp(line, dml__tune_title) == 0;
@@ -699,6 +709,9 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <dlfcn.h>
+#ifndef DML_NO_THREADS
+#include <pthread.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -793,6 +806,10 @@ static const char *const dml__opencl_source[] = {
 "#define HERE_PARAMETER\n",
 "#define HERE\n",
 "#define HELPER static\n",
+"HELPER float dml__tanh(float x)\n",
+"{\n",
+"    return fabs(x) > 9.02f \? copysign(1.0f, x) : tanh(x); /* PoCL's stays 2^-24 below 1 */\n",
+"}\n",
 "#define WIDE long\n",
 "#define KERNEL(name)                                                                                         \\\n",
 "    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \\\n",
@@ -827,7 +844,7 @@ static const char *const dml__opencl_source[] = {
 "#define EXPM1(x) expm1(x)\n",
 "#define LOG(x) log(x)\n",
 "#define LOG1P(x) log1p(x)\n",
-"#define TANH(x) tanh(x)\n",
+"#define TANH(x) dml__tanh(x)\n",
 "#define ERF(x) erf(x)\n",
 "#define ABS(x) fabs(x)\n",
 "#ifdef DML__SOLO_LANES\n",
@@ -5347,9 +5364,8 @@ static bool dml__opencl_is_gpu(const dml__opencl_library *cl, cl_device_id id)
     return (type & CL_DEVICE_TYPE_GPU) != 0;
 }
 
-/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
 enum { DML__OPENCL_PLATFORMS = 16, DML__OPENCL_DEVICES = 64 };
-static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+static int dml__opencl_list_now(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
 {
     cl_platform_id platforms[DML__OPENCL_PLATFORMS];
     cl_uint platform_count = 0;
@@ -5370,6 +5386,31 @@ static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, in
         }
     }
     return count;
+}
+
+#ifdef DML_NO_THREADS
+#define dml__opencl_begin_once() ((void)0)
+#else
+static void dml__opencl_begin(void)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    if (dml__opencl_load(&cl)) (void)dml__opencl_list_now(&cl, ids, DML__OPENCL_DEVICES);
+}
+
+/* The first calls of a process are one thread's: PoCL crashes where two threads find it at its beginning. */
+static void dml__opencl_begin_once(void)
+{
+    static pthread_once_t begun = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&begun, dml__opencl_begin);
+}
+#endif
+
+/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
+static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+{
+    dml__opencl_begin_once();
+    return dml__opencl_list_now(cl, ids, capacity);
 }
 
 static int dml__opencl_count(void)

@@ -1,5 +1,5 @@
 /* dmlrun: starts N processes of one program as the ranks of a job, shows their output, and ends them all when
-   one fails. POSIX only, no library: cc -O2 -o dmlrun dmlrun.c
+   one fails, unless the others are to go on. POSIX only, no library: cc -O2 -o dmlrun dmlrun.c
    (dmlrun_options.h, dmlrun_environment.h and dmlrun_output.h lie beside it)
 
    One poll() loop does everything. Signals arrive through a pipe of our own, the ranks' output through two
@@ -58,7 +58,8 @@ typedef struct job {
     stage stage;
     double until;    /* FAILED, ASKED: when the next stage comes */
     bool silenced;   /* a signal came when only output was left */
-    int exit_status; /* of the first failure */
+    int exit_status; /* of the first failure that isn't for the others to go on from */
+    int last_status; /* --kill-on-bad-exit 0: of the rank that ended last */
     int ended_by;    /* the signal that we were sent, or 0 */
 } job;
 
@@ -308,9 +309,10 @@ static void describe_stopped(const job *j, char *text, size_t size)
     }
 }
 
-/* Servers and other workers go on without a worker. */
+/* Servers and other workers go on without a worker, and where it was asked for, all ranks without any. */
 static bool can_be_spared(const job *j, int r)
 {
+    if (!j->options.kill_on_bad_exit) return true;
     int workers = 0;
     for (int w = 0; w < j->options.workers; w++) workers += j->ranks[w].pid != 0;
     return r < j->options.workers && workers > 0;
@@ -328,7 +330,8 @@ static int gravest(const job *j, int cause)
 static void rank_failed(job *j, int r)
 {
     const int status = j->ranks[r].status;
-    char how[128], others[64] = "", stopped[64];
+    const double alone = ALONE * j->options.grace;
+    char how[128], ranks[32] = "rank", others[96] = "", stopped[64];
     if (WIFSIGNALED(status)) {
         snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
@@ -336,15 +339,25 @@ static void rank_failed(job *j, int r)
         snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(status));
     }
     const bool spared = can_be_spared(j, r);
-    if (spared)
-        snprintf(others, sizeof others, "; the others go on");
-    else if (j->living == 1)
-        snprintf(others, sizeof others, "; ending the other rank");
-    else if (j->living > 1)
-        snprintf(others, sizeof others, "; ending the other %d ranks", j->living);
+    if (j->living > 1) snprintf(ranks, sizeof ranks, "%d ranks", j->living);
+    if (j->living > 0 && spared)
+        snprintf(others, sizeof others, "; the other %s go%s on", ranks, j->living == 1 ? "es" : "");
+    else if (j->living > 0 && alone > 0)
+        snprintf(others, sizeof others, "; ending the other %s in %g s", ranks, alone);
+    else if (j->living > 0)
+        snprintf(others, sizeof others, "; ending the other %s", ranks);
     describe_stopped(j, stopped, sizeof stopped);
     say(j, "rank %d %s%s%s", r, how, stopped, others);
     if (!spared) let_end(j);
+}
+
+/* The others have had their time. They may have been going on, so it is said who ends them. */
+static void end_others(job *j)
+{
+    const double alone = ALONE * j->options.grace;
+    const int n = j->living;
+    if (alone > 0) say(j, "%g s are over; ending %d rank%s", alone, n, n == 1 ? "" : "s");
+    begin_ending(j, SIGTERM);
 }
 
 static int rank_of(const job *j, pid_t pid)
@@ -354,14 +367,13 @@ static int rank_of(const job *j, pid_t pid)
     return -1;
 }
 
-/* Buries the dead. Of several that failed together, a signal's victim is the cause and the others, whose
-   connections it broke, the consequence. Takes and returns the cause so far, -1 when nobody failed. */
-static int bury(job *j, int cause)
+/* Buries a rank that has ended and returns it; -1: there is none. */
+static int bury_one(job *j)
 {
     for (;;) {
         siginfo_t info;
         memset(&info, 0, sizeof info);
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return cause;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return -1;
         const int r = rank_of(j, info.si_pid);
         if (r >= 0) kill(-info.si_pid, SIGKILL); /* what it started; its number isn't free before waitpid */
         int status;
@@ -373,13 +385,43 @@ static int bury(job *j, int cause)
         j->living--;
         stream_finish(&dead->out);
         stream_finish(&dead->err);
+        return r;
+    }
+}
+
+/* Buries the dead. Of several that failed together, a signal's victim is the cause and the others, whose
+   connections it broke, the consequence. Takes and returns the cause so far, -1 when nobody failed. */
+static int bury(job *j, int cause)
+{
+    for (int r; (r = bury_one(j)) >= 0;) {
+        const int status = j->ranks[r].status;
         if (status != 0 && (cause < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(j->ranks[cause].status))))
             cause = r;
     }
+    return cause;
+}
+
+/* Where the others go on, each failure is one of its own. Of ranks found at once nobody knows which ended
+   last: a failure among them counts. Once the job is being ended, any failure does. */
+static void reap_each(job *j)
+{
+    int r = bury_one(j), failure = 0;
+    if (r < 0) return;
+    for (; r >= 0; r = bury_one(j)) {
+        if (j->ranks[r].status == 0) continue;
+        if (failure == 0) failure = exit_status_of(j->ranks[r].status);
+        if (j->stage == RUNNING) rank_failed(j, r);
+    }
+    j->last_status = failure;
+    if (j->stage != RUNNING && j->exit_status == 0) j->exit_status = failure;
 }
 
 static void reap(job *j)
 {
+    if (!j->options.kill_on_bad_exit) {
+        reap_each(j);
+        return;
+    }
     int cause = bury(j, -1);
     if (cause < 0) return;
     if (j->stage == RUNNING && j->living > 0 && !WIFSIGNALED(j->ranks[cause].status)) {
@@ -513,7 +555,7 @@ static void run(job *j, struct pollfd *polls, stream **polled)
         if (polls[0].revents) take_signals(j);
         if (poll_timeout(j) != 0) continue;
         if (j->stage == FAILED)
-            begin_ending(j, SIGTERM);
+            end_others(j);
         else
             kill_ranks(j);
     }
@@ -578,6 +620,7 @@ int main(int argc, char **argv)
     if (j->options.trace) begin_trace(&j->options);
     start_all(j);
     run(j, polls, polled);
+    if (j->exit_status == 0) j->exit_status = j->last_status;
     if (j->options.trace) end_trace(j);
     free(polls);
     free(polled);

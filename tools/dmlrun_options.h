@@ -32,6 +32,9 @@ static const char USAGE[] =
     "      --cpus-per-rank C  DML_THREADS, the threads of each rank (default: its share of the processors)\n"
     "      --grace S          seconds between asking a rank to end and killing it (default 5); after a\n"
     "                         failure 0.4 of them go by before the others are asked\n"
+    "      --kill-on-bad-exit 0|1\n"
+    "                         0: a rank that fails doesn't end the others, and the exit status is that of\n"
+    "                         the rank that ended last; 1: it does (default)\n"
     "      --trace FILE       a timeline of all ranks' collectives in FILE, for ui.perfetto.dev (DML_TRACE)\n"
     "      --no-prefix        don't collect the output: the ranks write to ours themselves\n"
     "      --version          print the version\n"
@@ -50,10 +53,10 @@ static const char USAGE[] =
     "at\n"
     "a second signal, are killed. Standard input goes to rank 0, except from a terminal.\n"
     "\n"
-    "Exit status: 0 when every rank ended with 0, else that of the rank that failed first (128 + N when\n"
-    "signal N killed it or ended the job), 1 when its output can't be written, 2 for wrong usage, 126 and "
-    "127\n"
-    "for a program that can't be run.\n";
+    "Exit status: 0 when every rank ended with 0, else that of the rank that failed first, or, with\n"
+    "--kill-on-bad-exit 0, that of the rank that ended last (128 + N when signal N killed it or ended the\n"
+    "job); 1 when its output can't be written, 2 for wrong usage, 126 and 127 for a program that can't be\n"
+    "run.\n";
 
 typedef struct options {
     int ranks;
@@ -62,6 +65,7 @@ typedef struct options {
     int master_port; /* 0: a free one */
     int threads;     /* 0: unset */
     double grace;    /* seconds */
+    bool kill_on_bad_exit;
     bool prefix;
     const char *trace; /* NULL: none */
     char **program;    /* with its arguments, NULL at the end */
@@ -101,6 +105,13 @@ static bool option_value(char **argv, int *i, const char *letter, const char *na
     return true;
 }
 
+static bool switch_of(const char *option, const char *text)
+{
+    const bool on = strcmp(text, "1") == 0;
+    if (!on && strcmp(text, "0") != 0) die(EXIT_USAGE, "%s takes 0 or 1, not '%s'", option, text);
+    return on;
+}
+
 /* Does nothing but print this. */
 static void print_and_exit(const char *text)
 {
@@ -111,7 +122,7 @@ static void print_and_exit(const char *text)
 
 static options parse_options(char **argv)
 {
-    options o = { .master_address = "127.0.0.1", .grace = 5, .prefix = true };
+    options o = { .master_address = "127.0.0.1", .grace = 5, .kill_on_bad_exit = true, .prefix = true };
     int i = 1;
     for (; argv[i] && argv[i][0] == '-'; i++) {
         const char *value;
@@ -140,6 +151,8 @@ static options parse_options(char **argv)
             o.trace = value;
         } else if (option_value(argv, &i, NULL, "--grace", &value)) {
             o.grace = number_of("--grace", value, 0, 1e6);
+        } else if (option_value(argv, &i, NULL, "--kill-on-bad-exit", &value)) {
+            o.kill_on_bad_exit = switch_of("--kill-on-bad-exit", value);
         } else {
             die(EXIT_USAGE, "there is no option '%s' (dmlrun --help)", argv[i]);
         }

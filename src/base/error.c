@@ -6,6 +6,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
+static void dml__make_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
 {
     if (!error || error->status != DML_OK) return status;
@@ -13,6 +20,7 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    dml__make_one_line(error->text);
     error->status = status;
     return status;
 }

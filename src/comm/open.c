@@ -679,6 +679,7 @@ DML_API dml_status dml_comm_close(dml_comm *comm)
 
 DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes)
 {
+    if (!text) bytes = 0;
     if (bytes) text[0] = 0;
     if (!comm) return DML_OK;
     dml__comm_job *job = comm->job;

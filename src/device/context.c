@@ -22,9 +22,10 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
     if (!pool_options.pin) pool_options.pin = options->pin;
-    if (pool_options.threads < 0)
+    if (pool_options.threads < 0 || pool_options.threads > DML_POOL_MOST)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", pool_options.threads);
+                  "%d threads asked for: give 0 for one a core, or 1 to %d", pool_options.threads,
+                  DML_POOL_MOST);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
                   "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
@@ -256,7 +257,9 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
 
 DML_API const char *dml_error(const dml_context *context)
 {
-    if (!context) return "no memory left to open a context";
+    if (!context)
+        return "no memory left to open a context; if dml_options.memory was given, memory_bytes must be its "
+               "size, and enough (dml_memory_needed)";
     if (dml__was_refused(context))
         return "another thread is in a call of this context, which one thread at a time may be in; open a "
                "context for each, or predict with programs that have a thread of their own (own_thread)";

@@ -11,6 +11,7 @@
 #include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,6 +43,10 @@ DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *com
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 {
+    if (!comm)
+        return dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                "the sync strategy's communicator is NULL: none was given, or there was no "
+                                "memory left to open one");
     return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
 }
 
@@ -248,11 +253,21 @@ DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer,
                                            dml__roll_call *call)
 {
     call->mark = (double)(dml_trainer_steps(trainer) % DML__STEP_MARKS);
+    call->lr = (double)dml_trainer_get_run(trainer).optimizer.lr;
     call->sent[0] = samples;
     call->sent[1] = call->mark;
     call->sent[2] = call->mark * call->mark;
-    call->request = dml_comm_all_reduce_start(comm, call->sent, 3, DML_F64, DML_SUM);
+    call->sent[3] = call->lr;
+    call->sent[4] = call->lr * call->lr;
+    call->request = dml_comm_all_reduce_start(comm, call->sent, 5, DML_F64, DML_SUM);
     return call->request ? DML_OK : dml__sync_failed(trainer, comm);
+}
+
+/* Whether the sum over n ranks is n times this one's, but for what differs between processors: cosines, say.
+ */
+static bool dml__is_everyones(double sum, double ranks, double mine)
+{
+    return fabs(sum - ranks * mine) <= 1e-5 * ranks * mine;
 }
 
 /* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
@@ -265,13 +280,21 @@ DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, d
     call->request = NULL;
     if (dml_comm_wait(comm, request) != DML_OK) return dml__sync_failed(trainer, comm);
     *samples = call->sent[0];
-    if (call->sent[1] == ranks * call->mark && call->sent[2] == ranks * call->mark * call->mark)
-        return DML_OK;
-    return dml_trainer_fail(
-        trainer, DML_ERROR_MISMATCH,
-        "this rank is at step %llu and others aren't; every rank must make the same calls of "
-        "step, backward, update and advance, with DML_MORE in the same places",
-        (unsigned long long)dml_trainer_steps(trainer));
+    if (call->sent[1] != ranks * call->mark || call->sent[2] != ranks * call->mark * call->mark)
+        return dml_trainer_fail(
+            trainer, DML_ERROR_MISMATCH,
+            "this rank is at step %llu and others aren't; every rank must make the same calls of "
+            "step, backward, update and advance, with DML_MORE in the same places",
+            (unsigned long long)dml_trainer_steps(trainer));
+    if (!dml__is_everyones(call->sent[3], ranks, call->lr) ||
+        !dml__is_everyones(call->sent[4], ranks, call->lr * call->lr))
+        return dml_trainer_fail(
+            trainer, DML_ERROR_MISMATCH,
+            "this rank's learning rate is %g at step %llu, and others' %g in the mean; where it follows a "
+            "loss, every rank must be given the same one, such as the mean over all ranks",
+            call->lr, (unsigned long long)dml_trainer_steps(trainer),
+            (call->sent[3] - call->lr) / (ranks - 1));
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count)

@@ -34,18 +34,18 @@ DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                           uint32_t options);
 
-/* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
-   It begins as zeros. */
+/* How many samples the ranks have together, and whether they are at the same step with the same learning
+   rate: asked while forward runs. It begins as zeros. */
 typedef struct dml__roll_call {
-    double mark;    /* of the step that this rank is at */
-    double sent[3]; /* its samples, mark and mark^2, then the sums over all ranks */
+    double mark, lr; /* of the step that this rank is at */
+    double sent[5];  /* its samples, mark, mark^2, lr and lr^2, then the sums over all ranks */
     dml_request *request;
 } dml__roll_call;
 
 DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
                                            dml__roll_call *call);
 
-/* DML_ERROR_MISMATCH where ranks are at different steps. */
+/* DML_ERROR_MISMATCH where ranks are at different steps, or have different learning rates. */
 DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
                                          double *samples);
 

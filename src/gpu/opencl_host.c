@@ -13,6 +13,9 @@
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <dlfcn.h>
+#ifndef DML_NO_THREADS
+#include <pthread.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -205,9 +208,8 @@ static bool dml__opencl_is_gpu(const dml__opencl_library *cl, cl_device_id id)
     return (type & CL_DEVICE_TYPE_GPU) != 0;
 }
 
-/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
 enum { DML__OPENCL_PLATFORMS = 16, DML__OPENCL_DEVICES = 64 };
-static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+static int dml__opencl_list_now(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
 {
     cl_platform_id platforms[DML__OPENCL_PLATFORMS];
     cl_uint platform_count = 0;
@@ -228,6 +230,31 @@ static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, in
         }
     }
     return count;
+}
+
+#ifdef DML_NO_THREADS
+#define dml__opencl_begin_once() ((void)0)
+#else
+static void dml__opencl_begin(void)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    if (dml__opencl_load(&cl)) (void)dml__opencl_list_now(&cl, ids, DML__OPENCL_DEVICES);
+}
+
+/* The first calls of a process are one thread's: PoCL crashes where two threads find it at its beginning. */
+static void dml__opencl_begin_once(void)
+{
+    static pthread_once_t begun = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&begun, dml__opencl_begin);
+}
+#endif
+
+/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
+static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+{
+    dml__opencl_begin_once();
+    return dml__opencl_list_now(cl, ids, capacity);
 }
 
 static int dml__opencl_count(void)

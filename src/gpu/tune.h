@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
@@ -67,12 +68,21 @@ typedef enum dml__tune_kind {
     DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
 } dml__tune_kind;
 
+/* Whether what is there, if anything is, isn't a plain file: it is neither read, which may wait, nor
+   replaced. */
+static inline bool dml__tune_is_special(const char *path)
+{
+    struct stat what;
+    return stat(path, &what) == 0 && !S_ISREG(what.st_mode);
+}
+
 /* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
 static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
                                             FILE *aside)
 {
     char line[DML__TUNE_LINE];
     dml__tune_kind kind = DML__TUNE_OURS;
+    if (dml__tune_is_special(path)) return DML__TUNE_FOREIGN;
     FILE *file = fopen(path, "r");
     const bool titled = file && fgets(line, sizeof line, file);
     const bool current = titled && strcmp(line, dml__tune_title) == 0;

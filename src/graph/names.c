@@ -10,6 +10,20 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool dml__has_control(const char *name)
+{
+    while ((unsigned char)*name >= ' ' && *name != 0x7f) name++;
+    return *name != '\0';
+}
+
+static dml_status dml__refuse_control(dml__error *error, const char *what, const char *name)
+{
+    char shown[DML__SHOWN_BYTES];
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "%s '%s': a name with control characters, which tables and sentences could not show",
+                     what, dml__shown(name, strlen(name), shown));
+}
+
 /* ---- scopes ---- */
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
@@ -27,6 +41,7 @@ DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
                          length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
+    if (dml__has_control(name)) return dml__refuse_control(error, "a scope", name);
     if (graph->scopes == DML_MAX_SCOPES)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
@@ -148,13 +163,7 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const 
     if (!dml__is_utf8(name))
         return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
                          op->name);
-    char shown[DML__SHOWN_BYTES];
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return dml__fail(
-                error, DML_ERROR_ARGUMENT,
-                "%s '%s': a name with control characters, which tables and sentences could not show",
-                op->name, dml__shown(name, strlen(name), shown));
+    if (dml__has_control(name)) return dml__refuse_control(error, op->name, name);
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",

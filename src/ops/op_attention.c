@@ -407,6 +407,12 @@ static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
             "multi_head_attention: a window of %d, rotary positions in heads of width %d with a base "
             "of %g; a window and a base are 0 or more, and such heads of an even width",
             h->o.window, h->width, (double)h->o.rotary_base);
+    if (!h->o.rotary && h->o.rotary_base != 0)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "multi_head_attention: a rotary_base of %g asked for, but rotary is false; set rotary "
+            "too, or leave both out",
+            (double)h->o.rotary_base);
     if (memory && (memory->dtype != DML_F32 || memory->shape.ndim != 2 || memory->batched != x->batched ||
                    memory->shape.dims[1] != h->channels))
         return dml__fail(

@@ -31,7 +31,7 @@ typedef struct dml_multi_head_attention_options {
     int window;        /* position t sees only positions less than this far from t; 0: any */
     bool no_bias;      /* of neither projection */
     bool rotary;       /* queries and keys are turned by their positions: dml_rotary */
-    float rotary_base; /* 0: 10000 */
+    float rotary_base; /* 0: 10000; without `rotary` it is 0 */
     dml_node *lengths; /* as in dml_attention_options */
     dml_node *memory;  /* (S, C), where keys and values come from: cross attention; NULL: from x */
 } dml_multi_head_attention_options;

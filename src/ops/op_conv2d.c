@@ -15,15 +15,29 @@
 
 /* ---- for all layers of this kind ---- */
 
+static const char *dml__conv_weights_layout(const dml__op *op)
+{
+    if (op == dml__conv1d_op()) return "filters x kernel x channels / groups";
+    if (op == dml__conv_transpose1d_op()) return "channels x kernel x filters / groups";
+    if (op == dml__conv_transpose2d_op()) return "channels x kernel height x kernel width x filters / groups";
+    if (op == dml__local2d_op()) return "output height x output width x filters x weights of one";
+    return "filters x kernel height x kernel width x channels / groups";
+}
+
+/* And of the layers with weights, whose sizes the options may have been taken from, these as many dimensions
+   as there are sizes. */
 DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim)
 {
-    const dml_node *x = node->input[0];
+    const dml_node *x = node->input[0], *w = node->inputs > 1 ? node->input[1] : NULL;
     char text[DML_SHAPE_TEXT];
-    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == ndim) return DML_OK;
-    return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s",
-                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
-                          x->batched ? "" : ", the same for all samples",
-                          ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != ndim)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s", dml_dtype_name(x->dtype),
+            dml_shape_format(&x->shape, text), x->batched ? "" : ", the same for all samples",
+            ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+    if (!w || w->shape.ndim == ndim + 1) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its weights are %s; they need %d dimensions: %s",
+                          dml_shape_format(&w->shape, text), ndim + 1, dml__conv_weights_layout(node->op));
 }
 
 DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
@@ -32,7 +46,7 @@ DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first
     const dml_node *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
     const int ndim = node->input[0]->shape.ndim + 1;
     char text[DML_SHAPE_TEXT];
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != ndim || w->shape.dims[0] != first ||
+    if (w->dtype != DML_F32 || w->batched || w->shape.dims[0] != first ||
         dml__image_dim(&w->shape, 1, 0) != kernel[0] || dml__image_dim(&w->shape, 1, 1) != kernel[1] ||
         dml__image_dim(&w->shape, 1, 2) != last) {
         char size[32] = "";
@@ -123,6 +137,28 @@ DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis)
     return missing > 0 ? (int)(missing / 2) : 0;
 }
 
+DML__LOCAL const char *dml__conv_pair(int ndim, const int size[2], char text[32])
+{
+    if (ndim == 3)
+        snprintf(text, 32, "%d x %d", size[0], size[1]);
+    else
+        snprintf(text, 32, "%d", size[1]);
+    return text;
+}
+
+static const char *dml__conv_padding_words(const dml_conv2d_options *o, int ndim, char text[64])
+{
+    const int *sides = o->padding_sides;
+    char pair[32];
+    if (dml__conv_pads(o, 0) < 0 && ndim == 3)
+        snprintf(text, 64, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
+    else if (dml__conv_pads(o, 0) < 0)
+        snprintf(text, 64, "%d + %d", sides[2], sides[3]);
+    else
+        snprintf(text, 64, "%s", o->same ? "same" : dml__conv_pair(ndim, o->padding, pair));
+    return text;
+}
+
 static dml_status dml__check_conv_padding(const dml_node *node)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
@@ -156,7 +192,7 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     const int ndim = node->op == dml__conv1d_op() ? 2 : 3;
-    char x_text[DML_SHAPE_TEXT];
+    char x_text[DML_SHAPE_TEXT], kernel[32], dilation[32], padding[64];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
@@ -179,11 +215,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
         if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "a kernel of %d x %d doesn't fit an input of %s with padding %lld x %lld and dilation "
-                "%d x %d",
-                options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                (long long)dml__conv_padding(options, 0) / 2, (long long)dml__conv_padding(options, 1) / 2,
-                options->dilation[0], options->dilation[1]);
+                "a kernel of %s doesn't fit an input of %s (%s) with padding %s and dilation %s",
+                dml__conv_pair(ndim, options->kernel, kernel), dml_shape_format(&x->shape, x_text),
+                ndim == 3 ? "height x width x channels" : "length x channels",
+                dml__conv_padding_words(options, ndim, padding),
+                dml__conv_pair(ndim, options->dilation, dilation));
     }
     return DML_OK;
 }
@@ -331,32 +367,17 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
-/* "3 x 5" of two sizes, "5" of a line's. */
-static const char *dml__conv_pair(const dml_node *node, const int size[2], char text[32])
-{
-    if (node->shape.ndim == 3)
-        snprintf(text, 32, "%d x %d", size[0], size[1]);
-    else
-        snprintf(text, 32, "%d", size[1]);
-    return text;
-}
-
 static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *sides = o->padding_sides;
+    const int ndim = node->shape.ndim;
     char dilation[48] = "", groups[24] = "", padding[64], kernel[32], stride[32], pair[32];
-    snprintf(padding, sizeof padding, "%s", o->same ? "same" : dml__conv_pair(node, o->padding, pair));
-    if (dml__conv_pads(o, 0) < 0 && node->shape.ndim == 3)
-        snprintf(padding, sizeof padding, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
-    else if (dml__conv_pads(o, 0) < 0)
-        snprintf(padding, sizeof padding, "%d + %d", sides[2], sides[3]);
     if (o->dilation[0] != 1 || o->dilation[1] != 1)
-        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(node, o->dilation, pair));
+        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(ndim, o->dilation, pair));
     if (o->groups != 1) snprintf(groups, sizeof groups, ", %d groups", o->groups);
     snprintf(text, bytes, "%d filters, kernel %s, stride %s, padding %s%s%s%s", o->filters,
-             dml__conv_pair(node, o->kernel, kernel), dml__conv_pair(node, o->stride, stride), padding,
-             dilation, groups, node->input[2] ? "" : ", no bias");
+             dml__conv_pair(ndim, o->kernel, kernel), dml__conv_pair(ndim, o->stride, stride),
+             dml__conv_padding_words(o, ndim, padding), dilation, groups, node->input[2] ? "" : ", no bias");
 }
 
 static double dml__conv2d_flops(const dml_node *node)
@@ -406,14 +427,13 @@ DML__LOCAL const dml__op *dml__conv1d_op(void)
     return &op;
 }
 
-static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
+static void dml__conv2d_defaults(const dml__op *op, dml_conv2d_options *o, const dml_conv2d_options *options)
 {
+    const bool lines = op == dml__conv1d_op();
     memset(o, 0, sizeof *o);
     if (options) *o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o->stride[axis]) o->stride[axis] = 1;
-        if (!o->dilation[axis]) o->dilation[axis] = 1;
-    }
+    dml__default_pair(lines, o->stride, 1);
+    dml__default_pair(lines, o->dilation, 1);
     if (!o->groups) o->groups = 1;
 }
 
@@ -421,7 +441,7 @@ DML__LOCAL dml_node *dml__conv_with(const dml__op *op, dml_node *x, dml_node *w,
                                     const dml_conv2d_options *options)
 {
     dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
+    dml__conv2d_defaults(op, &o, options);
     const int ndim = op == dml__conv1d_op() ? 3 : 4;
     if (w && !o.filters) o.filters = w->shape.dims[0];
     for (int axis = 0; w && axis < 2; axis++)
@@ -435,14 +455,14 @@ DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_
 {
     if (!x) return NULL;
     dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
+    dml__conv2d_defaults(op, &o, options);
     const int ndim = op == dml__conv1d_op() ? 2 : 3;
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    dml__default_pair(ndim == 2, o.kernel, 3);
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        char kernel[32];
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
-                  o.kernel[0], o.kernel[1]);
+                  "%s: %d filters of %s asked for, each must be 1 or more", op->name, o.filters,
+                  dml__conv_pair(ndim, o.kernel, kernel));
         return NULL;
     }
     const int all = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;

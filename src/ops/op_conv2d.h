@@ -6,11 +6,11 @@
 
 typedef struct dml_conv2d_options {
     int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
-    int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
-    int stride[2];  /* 0: 1 */
+    int kernel[2];  /* height, width; both 0: 3 (dml_conv2d_with: the weights'); one alone is refused */
+    int stride[2];  /* both 0: 1 */
     int padding[2]; /* zeros on both sides; 0: none, which is what others call "valid" */
     bool no_bias;
-    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int dilation[2]; /* how far apart the taps lie; both 0: 1 */
     int groups;      /* a divisor of the channels and of the filters, which are then connected group by group;
                         as many as channels: depthwise; 0: 1 */
     int padding_sides[4]; /* instead of padding: zeros at the top, bottom, left and right */

@@ -21,7 +21,20 @@ static inline int dml__image_axis(int ndim, int axis)
     return axis - (ndim == 2);
 }
 
-/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C). */
+/* What was said of neither axis is `value`, along lines of the second. What was said of one alone stays 0,
+   and is refused: who writes { 5 } means { 5, 5 }, mostly. */
+static inline void dml__default_pair(bool lines, int pair[2], int value)
+{
+    if (pair[1] || (!lines && pair[0])) return;
+    pair[1] = value;
+    if (!lines) pair[0] = value;
+}
+
+/* "3 x 5" of two sizes, "5" of a line's, which has `ndim` 2. */
+DML__LOCAL const char *dml__conv_pair(int ndim, const int size[2], char text[32]);
+
+/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C); weights, of a layer that has
+   them, have a dimension more. */
 DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim);
 
 /* For infer: `filters` and `channels` x kernel of the weights, as the options and x have them, and the bias.

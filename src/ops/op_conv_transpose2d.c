@@ -49,7 +49,7 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
     const dml_node *x = node->input[0];
     const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
     const int ndim = dml__conv_transpose_ndim(node);
-    char text[DML_SHAPE_TEXT];
+    char text[DML_SHAPE_TEXT], pair[3][32];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
@@ -71,9 +71,9 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
                 "of an input of %s nothing is left, or more than can be counted, by a kernel of "
-                "%d x %d, stride %d x %d and padding %d x %d",
-                dml_shape_format(&x->shape, text), o->kernel[0], o->kernel[1], o->stride[0], o->stride[1],
-                o->padding[0], o->padding[1]);
+                "%s, stride %s and padding %s",
+                dml_shape_format(&x->shape, text), dml__conv_pair(ndim, o->kernel, pair[0]),
+                dml__conv_pair(ndim, o->stride, pair[1]), dml__conv_pair(ndim, o->padding, pair[2]));
     }
     return DML_OK;
 }
@@ -175,11 +175,10 @@ static void dml__conv_transpose_describe(const dml_node *node, char *text, size_
     static const int unsaid[] = { -1, -1, -1, 0, 1 };
     int used = snprintf(text, bytes, "%d filters", o->filters);
     for (int i = 0; i < 5 && used >= 0 && (size_t)used < bytes; i++) {
-        const int *pair = pairs[i];
-        if (pair[0] == unsaid[i] && pair[1] == unsaid[i]) continue;
-        used += node->shape.ndim == 3
-                    ? snprintf(text + used, bytes - (size_t)used, ", %s %d x %d", names[i], pair[0], pair[1])
-                    : snprintf(text + used, bytes - (size_t)used, ", %s %d", names[i], pair[1]);
+        char pair[32];
+        if (pairs[i][0] == unsaid[i] && pairs[i][1] == unsaid[i]) continue;
+        used += snprintf(text + used, bytes - (size_t)used, ", %s %s", names[i],
+                         dml__conv_pair(node->shape.ndim, pairs[i], pair));
     }
     if (used >= 0 && (size_t)used < bytes && o->groups != 1)
         used += snprintf(text + used, bytes - (size_t)used, ", %d groups", o->groups);
@@ -235,19 +234,18 @@ DML__LOCAL const dml__op *dml__conv_transpose1d_op(void)
     return &op;
 }
 
-static void dml__conv_transpose_defaults(dml_conv_transpose2d_options *o)
+static void dml__conv_transpose_defaults(const dml__op *op, dml_conv_transpose2d_options *o)
 {
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o->stride[axis]) o->stride[axis] = 1;
-        if (!o->dilation[axis]) o->dilation[axis] = 1;
-    }
+    const bool lines = op == dml__conv_transpose1d_op();
+    dml__default_pair(lines, o->stride, 1);
+    dml__default_pair(lines, o->dilation, 1);
     if (!o->groups) o->groups = 1;
 }
 
 static dml_node *dml__conv_transpose_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
                                           dml_conv_transpose2d_options o)
 {
-    dml__conv_transpose_defaults(&o);
+    dml__conv_transpose_defaults(op, &o);
     if (w) {
         const int ndim = op == dml__conv_transpose1d_op() ? 3 : 4;
         const int64_t filters = (int64_t)w->shape.dims[ndim - 1] * o.groups;
@@ -263,14 +261,14 @@ static dml_node *dml__conv_transpose_with(const dml__op *op, dml_node *x, dml_no
 static dml_node *dml__conv_transpose_create(const dml__op *op, dml_node *x, dml_conv_transpose2d_options o)
 {
     if (!x) return NULL;
-    dml__conv_transpose_defaults(&o);
+    dml__conv_transpose_defaults(op, &o);
     const int ndim = op == dml__conv_transpose1d_op() ? 2 : 3;
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    dml__default_pair(ndim == 2, o.kernel, 3);
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        char kernel[32];
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
-                  o.kernel[0], o.kernel[1]);
+                  "%s: %d filters of %s asked for, each must be 1 or more", op->name, o.filters,
+                  dml__conv_pair(ndim, o.kernel, kernel));
         return NULL;
     }
     const int channels = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
@@ -298,7 +296,7 @@ static dml_conv_transpose2d_options dml__conv_transpose_of_lines(const dml_conv_
 {
     dml_conv_transpose2d_options o;
     memset(&o, 0, sizeof o);
-    o.kernel[0] = 1;
+    o.kernel[0] = o.stride[0] = o.dilation[0] = 1;
     if (!options) return o;
     o.filters = options->filters;
     o.kernel[1] = options->kernel;

@@ -7,14 +7,14 @@
 
 typedef struct dml_conv_transpose2d_options {
     int filters;           /* output channels, at least 1: there is no default (_with: the weights') */
-    int kernel[2];         /* height, width; 0: 3 (_with: the weights') */
-    int stride[2];         /* how far apart in y the pixels of x spread; 0: 1 */
+    int kernel[2];         /* height, width; both 0: 3 (_with: the weights') */
+    int stride[2];         /* how far apart in y the pixels of x spread; both 0: 1 */
     int padding[2];        /* lines that are left out of y on both sides */
     int output_padding[2]; /* lines that y has more at the bottom and at the right: which of the sizes that a
                               convolution of that stride would make the same of; less than the stride or the
                               dilation */
     bool no_bias;
-    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int dilation[2]; /* how far apart the taps lie; both 0: 1 */
     int groups;      /* a divisor of the channels and of the filters; 0: 1 */
 } dml_conv_transpose2d_options;
 

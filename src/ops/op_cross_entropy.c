@@ -56,6 +56,11 @@ static dml_status dml__cross_entropy_check_options(const dml_node *node)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
                                   "the weight of class %d is %g; it must be finite and not below 0", c,
                                   (double)weights[c]);
+    if (!o->ignores && o->ignored != 0)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "an ignore_index of %d asked for, but ignores is false; set ignores too, or "
+                              "leave both out",
+                              (int)o->ignored);
     if (o->ignores && !dml__has_labels(node))
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "label %d is to be ignored, but its target is probabilities; weigh the samples",

@@ -206,10 +206,8 @@ static dml_local2d_options dml__local2d_defaults(const dml_local2d_options *opti
     dml_local2d_options o;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
-        if (!o.stride[axis]) o.stride[axis] = 1;
-    }
+    dml__default_pair(false, o.kernel, 3);
+    dml__default_pair(false, o.stride, 1);
     return o;
 }
 

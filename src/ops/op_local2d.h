@@ -6,8 +6,8 @@
 
 typedef struct dml_local2d_options {
     int filters;   /* output channels, at least 1: there is no default (dml_local2d_with: the weights') */
-    int kernel[2]; /* height, width; 0: 3 */
-    int stride[2]; /* 0: 1 */
+    int kernel[2]; /* height, width; both 0: 3 */
+    int stride[2]; /* both 0: 1 */
     bool no_bias;
 } dml_local2d_options;
 

@@ -69,10 +69,10 @@ DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels);
 
 typedef struct dml_cross_entropy_options {
     dml_loss_reduction reduction;
-    dml_node *sample_weights; /* of one a sample, or of the rows' shape (...) */
-    float label_smoothing;    /* in 0 .. 1: so much of each target is spread over all classes */
-    bool ignores;             /* labels that are ignore_index, which may be any number, count for nothing */
-    int ignore_index;
+    dml_node *sample_weights;   /* of one a sample, or of the rows' shape (...) */
+    float label_smoothing;      /* in 0 .. 1: so much of each target is spread over all classes */
+    bool ignores;               /* labels that are ignore_index, which may be any number, count for nothing */
+    int ignore_index;           /* without `ignores` it is 0 */
     const float *class_weights; /* (classes), copied, finite and not below 0; NULL: 1 each */
 } dml_cross_entropy_options;
 

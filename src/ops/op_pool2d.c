@@ -62,7 +62,7 @@ static dml_status dml__pool2d_infer(dml_node *node)
     const dml_node *x = node->input[0];
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
     const int ndim = dml__pool_ndim(node);
-    char x_text[DML_SHAPE_TEXT];
+    char x_text[DML_SHAPE_TEXT], kernel_text[32];
     dml_status status = dml__check_conv_input(node, ndim);
     if (status == DML_OK) status = dml__check_pool_ways(node);
     if (status != DML_OK) return status;
@@ -80,8 +80,8 @@ static dml_status dml__pool2d_infer(dml_node *node)
         const int size = dml__pool_size(node, axis);
         node->shape.dims[dml__image_axis(ndim, axis)] = size;
         if (size < 1)
-            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
-                                  options->kernel[0], options->kernel[1],
+            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %s doesn't fit an input of %s",
+                                  dml__conv_pair(ndim, options->kernel, kernel_text),
                                   dml_shape_format(&x->shape, x_text));
     }
     return DML_OK;
@@ -90,21 +90,12 @@ static dml_status dml__pool2d_infer(dml_node *node)
 static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    char padding[32];
-    if (o->same)
-        snprintf(padding, sizeof padding, "same");
-    else if (node->shape.ndim == 3)
-        snprintf(padding, sizeof padding, "%d x %d", o->padding[0], o->padding[1]);
-    else
-        snprintf(padding, sizeof padding, "%d", o->padding[1]);
-    const char *rounded = o->ceil_mode ? ", rounded up" : "";
-    const char *counted = o->count_include_pad ? ", padding counts" : "";
-    if (node->shape.ndim == 3)
-        snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %s%s%s", o->kernel[0], o->kernel[1],
-                 o->stride[0], o->stride[1], padding, rounded, counted);
-    else
-        snprintf(text, bytes, "kernel %d, stride %d, padding %s%s%s", o->kernel[1], o->stride[1], padding,
-                 rounded, counted);
+    const int ndim = node->shape.ndim;
+    char kernel[32], stride[32], padding[32];
+    snprintf(text, bytes, "kernel %s, stride %s, padding %s%s%s", dml__conv_pair(ndim, o->kernel, kernel),
+             dml__conv_pair(ndim, o->stride, stride),
+             o->same ? "same" : dml__conv_pair(ndim, o->padding, padding), o->ceil_mode ? ", rounded up" : "",
+             o->count_include_pad ? ", padding counts" : "");
 }
 
 static double dml__avg_pool2d_flops(const dml_node *node)
@@ -288,10 +279,10 @@ static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_po
     dml_pool2d_options o;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o.kernel[axis]) o.kernel[axis] = 2;
-        if (!o.stride[axis]) o.stride[axis] = o.kernel[axis];
-    }
+    const bool lines = op == dml__max_pool1d_op() || op == dml__avg_pool1d_op();
+    dml__default_pair(lines, o.kernel, 2);
+    if (!o.stride[0] && !o.stride[1]) memcpy(o.stride, o.kernel, sizeof o.stride);
+    if (lines && !o.stride[1]) o.stride[1] = o.kernel[1];
     return dml__node_create(op, 1, &x, &o, sizeof o);
 }
 
@@ -340,7 +331,7 @@ static dml_node *dml__pool1d_create(const dml__op *op, dml_node *x, const dml_po
 {
     dml_pool2d_options o;
     memset(&o, 0, sizeof o);
-    o.kernel[0] = 1;
+    o.kernel[0] = o.stride[0] = 1;
     if (options) {
         o.kernel[1] = options->kernel;
         o.stride[1] = options->stride;

@@ -5,8 +5,8 @@
 #include "graph/graph.h"
 
 typedef struct dml_pool2d_options {
-    int kernel[2];  /* height, width; 0: 2 */
-    int stride[2];  /* 0: the kernel's */
+    int kernel[2];  /* height, width; both 0: 2; one alone is refused */
+    int stride[2];  /* both 0: the kernel's */
     int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins, and is not counted
                        unless count_include_pad says so */
     bool ceil_mode; /* windows may end behind the padding, as long as they begin before its last side: OH is

@@ -229,6 +229,12 @@ static unsigned dml__reduced_mask(const dml__op *op, const dml_node *x, const dm
         if (fits) mask |= 1u << axis;
     }
     if (fits) return axes->ndim ? mask : (1u << x->shape.ndim) - 1;
+    if (!x->shape.ndim && axes->ndim > 0) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: axis %d of '%s' asked for, which is a scalar and has no axis", op->name, axes->dims[0],
+                  x->name);
+        return 0;
+    }
     dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
               "%s: of axes of '%s', which is %s, a list that names one twice, or one that isn't in %d .. %d",
               op->name, x->name, dml_shape_format(&x->shape, text), -x->shape.ndim, x->shape.ndim - 1);

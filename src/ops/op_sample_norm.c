@@ -36,7 +36,7 @@ static dml_status dml__sample_norm_infer(dml_node *node)
     if (!(o->epsilon > 0 && o->epsilon <= 1e30f))
         return dml__node_fail(node, DML_ERROR_ARGUMENT, "an epsilon of %g asked for; it must be above 0",
                               (double)o->epsilon);
-    if (o->groups && (o->groups < 0 || channels % o->groups))
+    if (node->op == dml__group_norm_op() && (o->groups < 1 || channels % o->groups))
         return dml__node_fail(node, DML_ERROR_ARGUMENT, "%d channels can't be cut into %d equal groups",
                               channels, o->groups);
     for (int i = 1; i < node->inputs; i++) {
@@ -401,7 +401,7 @@ DML_API dml_node *dml_rms_norm(dml_node *x, const dml_sample_norm_options *optio
 static dml__sample_norm dml__group_norm_of(int groups, const dml_sample_norm_options *options)
 {
     dml__sample_norm o = dml__sample_norm_with(options, 1e-5f);
-    o.groups = groups ? groups : -1; /* 0 means none here, and is refused like what is below */
+    o.groups = groups;
     return o;
 }
 

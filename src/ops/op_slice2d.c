@@ -30,9 +30,9 @@ static dml_status dml__slice2d_infer(dml_node *node)
         const int before = o->before[axis], after = o->after[axis];
         if (begin < 0 || end <= begin || end > x->shape.dims[axis] || step < 1)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                                  "of an axis of %d, places %d to %d by steps of %d asked for; there must be "
-                                  "at least one, and steps are 1 or more",
-                                  x->shape.dims[axis], begin, end - 1, step);
+                                  "of an axis of %d, places from %d to before %d by steps of %d asked for; "
+                                  "there must be at least one, and steps are 1 or more",
+                                  x->shape.dims[axis], begin, end, step);
         const int64_t size = (int64_t)before + after + dml__slice2d_taken(o, axis);
         if (before < 0 || after < 0 || size > INT32_MAX)
             return dml__node_fail(node, DML_ERROR_ARGUMENT,
@@ -163,14 +163,15 @@ DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options)
 DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
 {
     if (!x) return NULL;
-    const int more = x->shape.ndim == 3 ? channels - x->shape.dims[2] : 0;
-    if (stride < 1 || more < 0) {
+    const int there = x->shape.ndim == 3 ? x->shape.dims[2] : channels;
+    if (stride < 1 || channels < there) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "a shortcut of stride %d to %d channels asked for, %d fewer than there are; a stride is 1 "
-                  "or more, and channels can't be left out",
-                  stride, channels, more < 0 ? -more : 0);
+                  "a shortcut of stride %d to %d channels asked for, of %d; a stride is 1 or more, and "
+                  "channels can't be left out",
+                  stride, channels, there);
         return NULL;
     }
+    const int more = channels - there;
     if (stride == 1 && more == 0 && x->shape.ndim == 3) return x;
     dml_slice2d_options o;
     memset(&o, 0, sizeof o);

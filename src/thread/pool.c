@@ -304,7 +304,7 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
     const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL, 0 };
     if (!options) options = &defaults;
-    if (options->threads < 0) return NULL;
+    if (options->threads < 0 || options->threads > DML_POOL_MOST) return NULL;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, NULL, 0);
     dml_pool *pool = (dml_pool *)dml__allocate(&memory, sizeof *pool);

@@ -17,8 +17,10 @@ typedef struct dml_scratch {
     size_t worker, shared;
 } dml_scratch;
 
+#define DML_POOL_MOST 4096 /* threads: more are a mistake, and would be started until memory is gone */
+
 typedef struct dml_pool_options {
-    int threads; /* 0: dml_cpu_share(); 1: none but the caller */
+    int threads; /* 0: dml_cpu_share(); 1: none but the caller; at most DML_POOL_MOST */
     int spin;    /* microseconds that a thread without work spins before it sleeps; 0: 200, or none when there
                     are more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
@@ -35,7 +37,7 @@ typedef struct dml_pool_options {
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
-   `threads` is negative; nothing is then left behind. A pool is used by one thread
+   `threads` is negative or more than DML_POOL_MOST; nothing is then left behind. A pool is used by one thread
    at a time; a task must not call into its own pool. */
 #define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);

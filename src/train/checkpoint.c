@@ -334,6 +334,14 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     return DML_OK;
 }
 
+static bool dml__file_has_average(const dml__safetensors *file)
+{
+    static const char begins[] = DML__OWN_TENSORS "average.";
+    for (int i = 0; i < dml__safetensors_count(file); i++)
+        if (strncmp(dml__safetensors_at(file, i)->name, begins, sizeof begins - 1) == 0) return true;
+    return false;
+}
+
 /* Whether the run's optimizer keeps the state that the trainer's does, and the file has it. */
 static dml_status dml__check_states(const dml_trainer *trainer, const dml__safetensors *file,
                                     const char *path, const dml_optimizer *optimizer)
@@ -346,6 +354,12 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
+    if (trainer->average > 0.0f && trainer->program->graph->trained_count > 0 && !dml__file_has_average(file))
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%s\" holds a run that kept no moving average, and this trainer keeps one: load it "
+            "into a trainer without .average, or start the run anew",
+            path);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;

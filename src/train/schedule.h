@@ -70,7 +70,8 @@ typedef struct dml_plateau {
 } dml_plateau;
 
 /* Takes a measure into account and returns the learning rate from then on. One that isn't finite is bad.
-   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. */
+   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. Of several
+   ranks each must be given the same measure: the mean of theirs. */
 DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
 
 #endif

@@ -116,7 +116,8 @@ DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
 DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
 
 /* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
-   follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
+   follows a schedule can't be told one: DML_ERROR_STATE is recorded. Under a strategy that combines gradients
+   it is the same on all ranks, else their next step is DML_ERROR_MISMATCH. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 

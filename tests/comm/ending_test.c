@@ -91,6 +91,7 @@ static void the_sentence_at_closing(void)
     dml_comm *comm;
     int status = 0;
     CHECK_INT(dml_comm_close_error(NULL, text, sizeof text), DML_OK);
+    CHECK_INT(dml_comm_close_error(NULL, NULL, sizeof text), DML_OK);
     CHECK_STRING(text, "");
     CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
     dml_comm *group = dml_comm_split(comm, 0, 0);

@@ -30,7 +30,10 @@ static void defaults(void)
 
 static void null_context(void)
 {
-    CHECK_CONTAINS(dml_error(NULL), "no memory");
+    char memory[64];
+    CHECK(!dml_open(&(dml_options){ .memory = memory }));
+    CHECK_CONTAINS(dml_error(NULL), "no memory left to open a context; if dml_options.memory was given, "
+                                    "memory_bytes must be its size");
     CHECK_INT(dml_status_of(NULL), DML_ERROR_MEMORY);
     dml_clear_error(NULL);
     CHECK(!dml_context_pool(NULL) && !dml_context_device(NULL));
@@ -98,6 +101,7 @@ static void bad_options(void)
     };
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
         check_refused(&(dml_options){ .device = devices[i].device }, devices[i].status, devices[i].part);
+    check_refused(&(dml_options){ .threads = 1000000 }, DML_ERROR_ARGUMENT, "or 1 to 4096");
     check_refused(&(dml_options){ .threads = -1 }, DML_ERROR_ARGUMENT, "-1 threads asked for");
     check_refused(&(dml_options){ .allocator = { NULL, keep, NULL } }, DML_ERROR_ARGUMENT, "allocator");
     check_refused(&(dml_options){ .allocator = { refuse, NULL, NULL } }, DML_ERROR_ARGUMENT, "both");

@@ -26,7 +26,7 @@ typedef enum way {
     EACH_PIECE, /* two backwards, each combined */
 } way;
 
-typedef enum stray { NO_STRAY, STRAY_BACKWARD, STRAY_ADVANCE } stray;
+typedef enum stray { NO_STRAY, STRAY_BACKWARD, STRAY_ADVANCE, STRAY_RATE } stray;
 
 /* What a rank is to do, and what came of it. */
 typedef struct rank_job {
@@ -46,7 +46,7 @@ typedef struct rank_job {
                         a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets, 8 which is sparse */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
-    stray stray;     /* what the last rank does once too often, before step 2 */
+    stray stray;     /* what the last rank alone does before step 2 */
     int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
     bool refused; /* rank 1 tries each step with bad input first */
     int requests; /* of the communicator; 0: the usual */
@@ -312,10 +312,10 @@ static void train(rank_job *job, dml_comm *comm)
     }
     for (int step = 0; step < job->steps && step != job->leaves_at && job->status == DML_OK; step++) {
         if (comm) one_step_that_fails(job, trainer, step, &s);
-        if (step == 2 && job->stray && job->rank == job->world - 1)
-            CHECK_INT(job->stray == STRAY_ADVANCE ? dml_trainer_advance(trainer)
-                                                  : backward(job, trainer, step, 0, job->batch, 0),
-                      DML_OK);
+        const stray what = step == 2 && job->rank == job->world - 1 ? job->stray : NO_STRAY;
+        if (what == STRAY_ADVANCE) CHECK_INT(dml_trainer_advance(trainer), DML_OK);
+        if (what == STRAY_BACKWARD) CHECK_INT(backward(job, trainer, step, 0, job->batch, 0), DML_OK);
+        if (what == STRAY_RATE) dml_trainer_set_lr(trainer, 2 * dml_trainer_lr(trainer));
         job->status = one_step(job, trainer, step);
     }
     snprintf(job->error, sizeof job->error, "%s", dml_error(context));
@@ -717,14 +717,15 @@ static void a_rank_that_leaves_is_named(void)
 static void ranks_at_other_steps_are_told(void)
 {
     for (int ranks = 2; ranks <= 3; ranks++)
-        for (int kind = STRAY_BACKWARD; kind <= STRAY_ADVANCE; kind++) {
+        for (int kind = STRAY_BACKWARD; kind <= STRAY_RATE; kind++) {
             rank_job like = usual(ranks);
             like.stray = (stray)kind;
             run_world(world, &like);
             for (int r = 0; r < ranks; r++) {
                 CHECK_MESSAGE(world[r].status == DML_ERROR_MISMATCH, "rank %d of %d: status %d, %s", r, ranks,
                               (int)world[r].status, world[r].error);
-                CHECK_CONTAINS(world[r].error, "and others aren't");
+                CHECK_CONTAINS(world[r].error,
+                               kind == STRAY_RATE ? "this rank's learning rate is" : "and others aren't");
             }
         }
 }

@@ -1,5 +1,6 @@
 /* Trainers whose communicator is closed before them, or whose strategy finds no memory. */
 #include "dist/all_reduce_sync.h"
+#include "dist/downpour_sync.h"
 #include "dist/local_sgd.h"
 #include "dist/parameter_server_sync.h"
 #include "dist/zero_sync.h"
@@ -155,8 +156,32 @@ static void no_memory(void)
     }
 }
 
+/* Which dml_comm_open gives when memory is short, and a program when it forgets to open one. */
+static void no_communicator(void)
+{
+    const dml_cluster cluster = dml_cluster_of(0, 1, 1);
+    dml_local_sgd_options local;
+    memset(&local, 0, sizeof local);
+    for (int way = 0; way < WAYS + 3; way++) {
+        dml_context *context = dml_open(NULL);
+        dml_trainer *trainer = make_trainer(context);
+        const dml_sync sync = way < WAYS        ? sync_of(way, NULL)
+                              : way == WAYS     ? dml_simu_parallel_sync(NULL, &local)
+                              : way == WAYS + 1 ? dml_parameter_server_sync(NULL, &cluster, NULL)
+                                                : dml_downpour_sync(NULL, &cluster, NULL);
+        CHECK_INT(dml_trainer_sync(trainer, sync), DML_ERROR_MEMORY);
+        CHECK_CONTAINS(dml_error(context),
+                       "the sync strategy's communicator is NULL: none was given, or there "
+                       "was no memory left to open one");
+        dml_clear_error(context);
+        CHECK_INT(step(trainer), DML_OK);
+        dml_close(context);
+    }
+}
+
 int main(void)
 {
+    RUN(no_communicator);
     RUN(no_memory);
     RUN(the_last_one);
     RUN(one_of_several);

@@ -37,6 +37,20 @@ static float *numbers_for(const formula_exact *f, size_t n)
     return x;
 }
 
+/* Where y is 1, 1 - y^2 is 0: no gradient gets through. */
+static void test_saturated_tanh(void)
+{
+    float x[6] = { 9.5f, -9.5f, 500, -500, INFINITY, -INFINITY };
+    array dx = upload(x, 6);
+    launch_ok((dml_launch){ .kernel = "formula_forward",
+                            .size = { 6, 1 },
+                            .buffer = { at(dx), { NULL, 0 }, { NULL, 0 }, at(dx) },
+                            .integer = { 6, DML__FORMULA_tanh } });
+    download(dx, x);
+    for (int i = 0; i < 6; i++)
+        CHECK_MESSAGE(x[i] == (i % 2 ? -1.0f : 1.0f), "tanh %d is %.9g", i, (double)x[i]);
+}
+
 /* Every formula, its operands in as many buffers. */
 static void test_formula_forward(void)
 {
@@ -70,6 +84,7 @@ static void test_formula_forward(void)
         download(dx, &x), download(d1, NULL);
         CHECK_MESSAGE(isnan(x), "%s made %g of a NaN", formulas[keeps_a_nan[k]].name, (double)x);
     }
+    test_saturated_tanh();
 }
 
 /* Both gradients, one of them over dy, and with each beta. */

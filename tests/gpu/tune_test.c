@@ -3,6 +3,7 @@
 
 #include "../test.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MEASURED = 34 }; /* of the pairs of classes, those whose products are small enough */
@@ -155,6 +156,36 @@ static void a_file_of_others_is_left_alone(void)
     put("");
 }
 
+/* What isn't a plain file is neither waited for nor replaced. */
+static void a_pipe_is_left_alone(void)
+{
+    dml__choice choice = { .units = 1 };
+    char pipe[sizeof path + 8];
+    struct stat what;
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    CHECK_INT(mkfifo(pipe, 0600), 0);
+    setenv("DML_TUNE", pipe, 1);
+    asked = 0;
+    CHECK(tune(&choice, "Card 2") && !choice.measured);
+    CHECK_INT(asked, 0);
+    CHECK_CONTAINS(note, "left alone");
+    CHECK(stat(pipe, &what) == 0 && S_ISFIFO(what.st_mode));
+    remove(pipe);
+}
+
+/* A folder came in the file's place meanwhile: nothing is left beside it. */
+static void what_cant_be_renamed_is_removed(void)
+{
+    dml__choice choice = { .units = 1 };
+    char folder[sizeof path + 8], aside[sizeof path + 64];
+    snprintf(folder, sizeof folder, "%s.d", path);
+    snprintf(aside, sizeof aside, "%s.%ld", folder, (long)getpid());
+    CHECK_INT(mkdir(folder, 0700), 0);
+    CHECK(dml__tune_with(&choice, "Card 2", folder, fake_seconds, NULL) && choice.measured);
+    CHECK(access(aside, F_OK) != 0);
+    rmdir(folder);
+}
+
 /* Of a version whose kernels were others. */
 static void an_older_file_is_written_anew(void)
 {
@@ -304,6 +335,8 @@ int main(void)
     RUN(told_not_to);
     RUN(damage_is_measured_again);
     RUN(a_file_of_others_is_left_alone);
+    RUN(a_pipe_is_left_alone);
+    RUN(what_cant_be_renamed_is_removed);
     RUN(an_older_file_is_written_anew);
     RUN(a_launch_that_fails_is_told);
     RUN(where_it_is_kept);

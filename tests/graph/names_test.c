@@ -186,9 +186,13 @@ static void names_fit_on_a_line(void)
     REFUSED(row("two\nlines"), DML_ERROR_ARGUMENT, "input 'two?lines': a name with control characters");
     REFUSED(row("\t"), DML_ERROR_ARGUMENT, "control characters");
     REFUSED(row("\x7f"), DML_ERROR_ARGUMENT, "control characters");
-    CHECK_INT(dml_push_scope(graph, "a\r"), DML_OK);
-    REFUSED(row("x"), DML_ERROR_ARGUMENT, "input 'a?.x'");
-    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(dml_push_scope(graph, "a\r"), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "a scope 'a?': a name with control characters");
+    dml_clear_error(context);
+    CHECK_STRING(graph->scope, "");
+    CHECK(!dml_graph_find(graph, "no\nsuch"));
+    CHECK_CONTAINS(dml_error(context), "'no?such'");
+    dml_clear_error(context);
     check_name(row("caf\xc3\xa9 ~"), "caf\xc3\xa9 ~");
     close_graph();
 }

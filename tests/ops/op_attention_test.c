@@ -92,6 +92,8 @@ static void bad_layers(void)
             "12 channels, 4 heads and 3 of keys");
     REFUSED(dml_multi_head_attention(x, 4, &(options){ .rotary = true }), DML_ERROR_ARGUMENT,
             "rotary positions in heads of width 3");
+    REFUSED(dml_multi_head_attention(x, 2, &(options){ .rotary_base = 50 }), DML_ERROR_ARGUMENT,
+            "a rotary_base of 50 asked for, but rotary is false; set rotary too, or leave both out");
     REFUSED(dml_multi_head_attention(x, 2, &(options){ .window = -2 }), DML_ERROR_ARGUMENT, "a window of -2");
     REFUSED(dml_multi_head_attention(x, 2, &(options){ .memory = other }), DML_ERROR_SHAPE,
             "its memory is f32 5 x 8 a sample; it must be f32 positions x 12");

@@ -68,7 +68,7 @@ static void bad_convolutions(void)
     dml_node *x = dml_input(graph, "x", DML_F32, 6, 7, 4), *l = dml_input(graph, "l", DML_F32, 9, 4);
     const dml_initializer zero = dml_init_constant(0);
     dml_node *w3 = dml_parameter(graph, "w3", zero, 3, 2, 4),
-             *w4 = dml_parameter(graph, "w4", zero, 3, 2, 2, 4);
+             *w4 = dml_parameter(graph, "w4", zero, 3, 2, 2, 4), *w2 = dml_parameter(graph, "w2", zero, 6, 6);
     REFUSED(CONV2D(.same = true, .padding = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
     REFUSED(CONV2D(.same = true, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
     REFUSED(CONV2D(.padding = { 1, 0 }, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
@@ -87,6 +87,20 @@ static void bad_convolutions(void)
     REFUSED(dml_conv1d_with(l, NULL, NULL, NULL), DML_ERROR_ARGUMENT, "conv1d: its input 2 of 2 is NULL");
     REFUSED(dml_conv1d_with(l, w4, NULL, NULL), DML_ERROR_SHAPE, "its weights are 3 x 2 x 2 x 4");
     REFUSED(dml_conv2d_with(x, w3, NULL, NULL), DML_ERROR_SHAPE, "its weights are 3 x 2 x 4");
+    REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2, .kernel = { 2 } }), DML_ERROR_ARGUMENT,
+            "2 filters of 2 x 0 asked for");
+    REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2, .stride = { 2 } }), DML_ERROR_ARGUMENT,
+            "stride 0");
+    REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2, .dilation = { 0, 2 } }), DML_ERROR_ARGUMENT,
+            "dilation 0");
+    REFUSED(
+        dml_conv2d_with(x, w2, NULL, NULL), DML_ERROR_SHAPE,
+        "its weights are 6 x 6; they need 4 dimensions: filters x kernel height x kernel width x channels "
+        "/ groups");
+    REFUSED(dml_conv2d_with(x, w2, NULL, &(dml_conv2d_options){ .groups = 4 }), DML_ERROR_SHAPE,
+            "they need 4 dimensions");
+    REFUSED(dml_conv1d_with(l, w2, NULL, NULL), DML_ERROR_SHAPE,
+            "its weights are 6 x 6; they need 3 dimensions: filters x kernel x channels / groups");
     REFUSED(dml_conv1d_with(l, w3, w3, NULL), DML_ERROR_SHAPE, "its bias is 3 x 2 x 4, it must be 3");
     REFUSED(dml_conv1d_with(l, w3, NULL, &(dml_conv1d_options){ .kernel = 3 }), DML_ERROR_SHAPE,
             "for 3 filters of 3 over 4 channels they must be 3 x 3 x 4");
@@ -94,7 +108,14 @@ static void bad_convolutions(void)
     REFUSED(CONV1D(.causal = true, .padding = 1), DML_ERROR_ARGUMENT, "causal and another padding");
     REFUSED(CONV1D(.causal = true, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "causal and another");
     REFUSED(CONV1D(.causal = true, .dilation = -1), DML_ERROR_ARGUMENT, "dilation -1");
-    REFUSED(CONV1D(.kernel = 10), DML_ERROR_SHAPE, "doesn't fit an input of 9 x 4");
+    REFUSED(CONV1D(.kernel = 10), DML_ERROR_SHAPE,
+            "a kernel of 10 doesn't fit an input of 9 x 4 (length x channels) with padding 0 and dilation 1");
+    REFUSED(CONV1D(.kernel = 14, .padding_sides = { 1, 3 }), DML_ERROR_SHAPE, "with padding 1 + 3 and");
+    REFUSED(
+        CONV2D(.kernel = { 7, 9 }), DML_ERROR_SHAPE,
+        "a kernel of 7 x 9 doesn't fit an input of 6 x 7 x 4 (height x width x channels) with padding 0 x "
+        "0 and dilation 1 x 1");
+    REFUSED(CONV1D(.kernel = -1), DML_ERROR_ARGUMENT, "conv1d: 3 filters of -1 asked for");
     REFUSED(CONV1D(.groups = 3), DML_ERROR_ARGUMENT, "3 groups asked for, of 4 channels and 3 filters");
     dml_close(context);
 }
@@ -108,6 +129,7 @@ static void transposed(void)
     const dml_initializer zero = dml_init_constant(0);
     dml_node *x = dml_input(graph, "x", DML_F32, 3, 5, 6), *l = dml_input(graph, "l", DML_F32, 4, 6);
     dml_node *w = dml_parameter(graph, "w", zero, 6, 2, 3, 4), *t = dml_input(graph, "t", DML_I32, 4);
+    dml_node *w2 = dml_parameter(graph, "w2", zero, 6, 6);
     check_shape(TRANSPOSE(.groups = 2), "5 x 7 x 4");
     check_shape(dml_graph_find(graph, "conv_transpose2d_1.weight"), "6 x 3 x 3 x 2");
     check_shape(dml_conv_transpose2d_with(x, w, NULL, NULL), "4 x 7 x 4");
@@ -118,10 +140,10 @@ static void transposed(void)
     check_shape(dml_graph_find(graph, "conv_transpose1d_1.weight"), "6 x 3 x 2");
     REFUSED(dml_conv_transpose2d(NULL, NULL), DML_OK, "");
     REFUSED(dml_conv_transpose2d(x, NULL), DML_ERROR_ARGUMENT, "conv_transpose2d: 0 filters of 3 x 3");
-    REFUSED(TRANSPOSE(.kernel = { -1, 0 }), DML_ERROR_ARGUMENT, "4 filters of -1 x 3");
+    REFUSED(TRANSPOSE(.kernel = { -1, 0 }), DML_ERROR_ARGUMENT, "4 filters of -1 x 0");
     REFUSED(TRANSPOSE(.stride = { -1, 0 }), DML_ERROR_ARGUMENT, "stride -1");
     REFUSED(TRANSPOSE(.padding = { 0, -3 }), DML_ERROR_ARGUMENT, "padding -3");
-    REFUSED(TRANSPOSE(.dilation = { 0, -3 }), DML_ERROR_ARGUMENT, "dilation -3");
+    REFUSED(TRANSPOSE(.dilation = { 1, -3 }), DML_ERROR_ARGUMENT, "dilation -3");
     REFUSED(TRANSPOSE(.groups = 3), DML_ERROR_ARGUMENT, "3 groups asked for, of 6 channels and 4 filters");
     REFUSED(TRANSPOSE(.groups = -2), DML_ERROR_ARGUMENT, "-2 groups");
     REFUSED(TRANSPOSE(.output_padding = { 1, 0 }), DML_ERROR_ARGUMENT, "output padding 1 asked for");
@@ -144,6 +166,18 @@ static void transposed(void)
     REFUSED(dml_conv_transpose2d_with(x, w, NULL, &(dml_conv_transpose2d_options){ .groups = 1 << 30 }),
             DML_ERROR_ARGUMENT, "groups must divide both");
     REFUSED(dml_conv_transpose1d_with(l, w, NULL, NULL), DML_ERROR_SHAPE, "its weights are 6 x 2 x 3 x 4");
+    REFUSED(
+        dml_conv_transpose2d_with(x, w2, NULL, NULL), DML_ERROR_SHAPE,
+        "its weights are 6 x 6; they need 4 dimensions: channels x kernel height x kernel width x filters "
+        "/ groups");
+    REFUSED(dml_conv_transpose1d_with(l, w2, NULL, NULL), DML_ERROR_SHAPE,
+            "they need 3 dimensions: channels x kernel x filters / groups");
+    REFUSED(
+        dml_conv_transpose1d(l, &(dml_conv_transpose1d_options){ .filters = 2, .padding = 3 }),
+        DML_ERROR_SHAPE,
+        "of an input of 4 x 6 nothing is left, or more than can be counted, by a kernel of 3, stride 1 and "
+        "padding 3");
+    REFUSED(dml_conv_transpose1d(l, NULL), DML_ERROR_ARGUMENT, "conv_transpose1d: 0 filters of 3 asked for");
     dml_close(context);
 }
 
@@ -179,8 +213,10 @@ static void pools(void)
             "doesn't fit an input of 7 x 8 x 3");
     REFUSED(AVG(.kernel = { -1, 1 }, .same = true), DML_ERROR_ARGUMENT, "kernel -1");
     REFUSED(AVG(.stride = { -1, 1 }, .same = true), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(AVG(.kernel = { 2 }), DML_ERROR_ARGUMENT, "kernel 0");
+    REFUSED(AVG(.stride = { 2 }), DML_ERROR_ARGUMENT, "stride 0");
     REFUSED(AVG1(.padding = 2), DML_ERROR_ARGUMENT, "padding 2 asked for");
-    REFUSED(AVG1(.kernel = 10), DML_ERROR_SHAPE, "a window of 1 x 10 doesn't fit an input of 9 x 3");
+    REFUSED(AVG1(.kernel = 10), DML_ERROR_SHAPE, "a window of 10 doesn't fit an input of 9 x 3");
     REFUSED(dml_max_pool1d(x, NULL), DML_ERROR_SHAPE, "it takes f32 lines");
     REFUSED(dml_max_pool2d(l, NULL), DML_ERROR_SHAPE, "it takes f32 images");
     REFUSED(dml_global_max_pool2d(l), DML_ERROR_SHAPE, "it takes f32 images");
@@ -212,8 +248,9 @@ static void locally_connected(void)
     REFUSED(dml_local2d_with(NULL, w, NULL, NULL), DML_ERROR_ARGUMENT, "input 1 of 2 is NULL");
     REFUSED(dml_local2d_with(l, w, NULL, NULL), DML_ERROR_SHAPE, "it takes f32 images");
     REFUSED(dml_local2d_with(x, w, b, NULL), DML_ERROR_SHAPE, "its bias is 4, it must be 2 x 3 x 4");
-    REFUSED(dml_local2d_with(x, b, NULL, &(dml_local2d_options){ .filters = 4 }), DML_ERROR_SHAPE,
-            "its weights are 4, they must be 2 x 3 x 4 x 18");
+    REFUSED(
+        dml_local2d_with(x, b, NULL, &(dml_local2d_options){ .filters = 4 }), DML_ERROR_SHAPE,
+        "its weights are 4; they need 4 dimensions: output height x output width x filters x weights of one");
     REFUSED(dml_local2d_with(x, w, NULL, &(dml_local2d_options){ .kernel = { 2, 3 } }), DML_ERROR_SHAPE,
             "they must be 3 x 3 x 4 x 12");
     REFUSED(dml_local2d_with(x, w, NULL, &(dml_local2d_options){ .kernel = { -2, 3 } }), DML_ERROR_ARGUMENT,

@@ -126,10 +126,25 @@ static void bad_distillations(void)
     dml_close(context);
 }
 
+/* Else it would be left out without a word, and a label of it refused later. */
+static void an_index_that_nothing_ignores(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, CLASSES), *label = dml_input(graph, "label", DML_I32);
+    REFUSED(dml_softmax_cross_entropy_with(x, label, &(dml_cross_entropy_options){ .ignore_index = -100 }),
+            DML_ERROR_ARGUMENT,
+            "an ignore_index of -100 asked for, but ignores is false; set ignores too, or leave both out");
+    CHECK(dml_softmax_cross_entropy_with(x, label, &(dml_cross_entropy_options){ .ignores = true }));
+    CHECK_INT(dml_status_of(context), DML_OK);
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(labels_out_of_range);
     RUN_EACH(nothing_counts);
     RUN(bad_distillations);
+    RUN(an_index_that_nothing_ignores);
     return test_report("ops/op_loss");
 }

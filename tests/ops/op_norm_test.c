@@ -334,11 +334,11 @@ static void bad_slices(void)
     dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 3), *r = dml_input(graph, "r", DML_F32, 3);
     static const dml_slice2d_options bad[] = {
-        { .begin = { 4 } },         { .begin = { -1 } },
-        { .end = { 0, 6 } },        { .begin = { 0, 3 }, .end = { 0, 3 } },
-        { .end = { -1 } },          { .step = { -1 } },
-        { .before = { 0, 0, -1 } }, { .after = { -1 } },
-        { .before = { INT32_MAX } }
+        { .begin = { 4 } },          { .begin = { -1 } },
+        { .end = { 0, 6 } },         { .begin = { 0, 3 }, .end = { 0, 3 } },
+        { .end = { -1 } },           { .step = { -1 } },
+        { .before = { 0, 0, -1 } },  { .after = { -1 } },
+        { .before = { INT32_MAX } }, { .end = { INT32_MIN } }
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         REFUSED(dml_slice2d(x, &bad[i]), DML_ERROR_ARGUMENT, "slice2d 'slice2d_1': ");
@@ -348,7 +348,8 @@ static void bad_slices(void)
     REFUSED(dml_padded_shortcut2d(r, 2, 6), DML_ERROR_SHAPE, "height x width x channels");
     REFUSED(dml_padded_shortcut2d(r, 1, 3), DML_ERROR_SHAPE, "height x width x channels");
     REFUSED(dml_padded_shortcut2d(x, 0, 3), DML_ERROR_ARGUMENT, "stride 0");
-    REFUSED(dml_padded_shortcut2d(x, 2, 1), DML_ERROR_ARGUMENT, "2 fewer than there are");
+    REFUSED(dml_padded_shortcut2d(x, 2, 1), DML_ERROR_ARGUMENT, "2 to 1 channels asked for, of 3");
+    REFUSED(dml_padded_shortcut2d(x, 1, INT32_MIN), DML_ERROR_ARGUMENT, "channels can't be left out");
     CHECK(!dml_slice2d(NULL, NULL) && !dml_padded_shortcut2d(NULL, 1, 1));
     CHECK(dml_padded_shortcut2d(x, 1, 3) == x);
     dml_node *y = dml_padded_shortcut2d(x, 2, 8);

@@ -63,6 +63,7 @@ static void refusals(void)
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 6), *t = dml_input(graph, "t", DML_I32, 4, 2, 3);
+    dml_node *scalar = dml_input(graph, "scalar", DML_F32);
     const dml_shape long_list = { 6, { 0, 1, 2, 0, 0 } }, negative = { -1, { 0 } };
     CHECK(!dml_sum(NULL, dml_all_axes(), false) && !dml_norm(NULL, 2, dml_all_axes(), false));
     CHECK(!dml_argmax(NULL, 0, false) && !dml_argmin(NULL, 0, false));
@@ -87,6 +88,13 @@ static void refusals(void)
     REFUSED(dml_argmax(x, 3, false), DML_ERROR_ARGUMENT, "argmax: of axes");
     REFUSED(dml_argmin(x, -4, false), DML_ERROR_ARGUMENT, "argmax: of axes");
     REFUSED(dml_argmax(t, 0, false), DML_ERROR_ARGUMENT, "i32");
+    REFUSED(dml_softmax(scalar, -1), DML_ERROR_ARGUMENT,
+            "softmax 'softmax_1': axis -1 asked for, of a scalar, which has no axis");
+    REFUSED(dml_log_softmax(scalar, 0), DML_ERROR_ARGUMENT, "axis 0 asked for, of a scalar, which has no");
+    REFUSED(dml_argmax(scalar, -1, false), DML_ERROR_ARGUMENT,
+            "argmax: axis -1 of 'scalar' asked for, which is a scalar and has no axis");
+    REFUSED(dml_sum(scalar, dml_shape_of(0), false), DML_ERROR_ARGUMENT, "sum: axis 0 of 'scalar'");
+    CHECK(dml_sum(scalar, dml_all_axes(), false));
     dml_close(context);
 }
 

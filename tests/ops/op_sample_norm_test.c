@@ -40,6 +40,8 @@ static void bad_norms(void)
     static const int cuts[] = { 0, -2, 4, 7 };
     for (int i = 0; i < 4; i++)
         REFUSED(dml_group_norm(x, cuts[i], NULL), DML_ERROR_ARGUMENT, "6 channels can't be cut into");
+    REFUSED(dml_group_norm(x, 0, NULL), DML_ERROR_ARGUMENT, "6 channels can't be cut into 0 equal groups");
+    REFUSED(dml_group_norm_with(x, 0, six, NULL, NULL), DML_ERROR_ARGUMENT, "cut into 0 equal groups");
     REFUSED(dml_layer_norm_with(x, five, NULL, NULL), DML_ERROR_SHAPE,
             "its weight is f32 5, it must be f32 6: one for each channel");
     REFUSED(dml_layer_norm_with(x, six, flat, NULL), DML_ERROR_SHAPE, "its bias is f32 2 x 3,");

@@ -86,7 +86,7 @@ static int child(int argc, char **argv)
     } else if (strcmp(mode, "exit_two") == 0) { /* ranks a and b exit at once, the others wait */
         if (my_rank() == a || my_rank() == b) return 7;
         wait_forever();
-    } else if (strcmp(mode, "spare") == 0) { /* the others end a little later */
+    } else if (strcmp(mode, "spare") == 0) { /* rank a exits with b, the others end a little later */
         if (my_rank() == a) return b;
         nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
         printf("went on\n");
@@ -221,6 +221,18 @@ TEST__UNUSED static pid_t pid_of(const run *r, int rank)
     }
     CHECK_MESSAGE(false, "rank %d never said its pid", rank);
     return 0;
+}
+
+/* Waits until one of its outputs holds the text. */
+TEST__UNUSED static void wait_until_said(FILE *file, const char *want)
+{
+    for (int waited = 0; waited < PATIENCE_MS; waited += 2, nap()) {
+        char *text = contents(file);
+        const bool said = strstr(text, want) != NULL;
+        free(text);
+        if (said) return;
+    }
+    CHECK_MESSAGE(false, "nobody said '%s'", want);
 }
 
 static void finish(run *r)

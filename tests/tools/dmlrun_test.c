@@ -65,21 +65,23 @@ static void a_worker_can_be_spared(void)
 {
     run r = DMLRUN("--workers", "2", "--ps", "1", "@", "spare", "1", "7");
     CHECK_INT(r.status, 7);
-    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; the others go on\n");
+    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; the other 2 ranks go on\n");
     CHECK_CONTAINS(r.out, "[0] went on");
     CHECK_CONTAINS(r.out, "[2] went on");
     forget(&r);
     r = DMLRUN("--workers", "1", "--ps", "1", "--grace", "0.2", "@", "exit", "0", "7");
     CHECK_INT(r.status, 7);
-    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; ending the other rank\n");
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; ending the other rank in 0.08 s\n"
+                        "dmlrun: 0.08 s are over; ending 1 rank\n");
     forget(&r);
     r = DMLRUN("--workers", "2", "--ps", "1", "--grace", "0.2", "@", "exit", "2", "7");
     CHECK_INT(r.status, 7);
-    CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 2 ranks\n");
+    CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 2 ranks in 0.08 s\n"
+                        "dmlrun: 0.08 s are over; ending 2 ranks\n");
     forget(&r);
     r = DMLRUN("--workers", "3", "--ps", "1", "--grace", "0.2", "@", "exit_two", "0", "3");
     CHECK_INT(r.status, 7);
-    CHECK_CONTAINS(r.err, "dmlrun: rank 3 exited with status 7; ending the other 2 ranks\n");
+    CHECK_CONTAINS(r.err, "dmlrun: rank 3 exited with status 7; ending the other 2 ranks in 0.08 s\n");
     forget(&r);
 }
 
@@ -99,11 +101,17 @@ static void a_failing_rank_is_named(void)
 {
     run r = DMLRUN("-n", "4", "--grace", "0.2", "@", "exit", "2", "7");
     CHECK_INT(r.status, 7);
-    CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 3 ranks\n");
+    CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 3 ranks in 0.08 s\n"
+                        "dmlrun: 0.08 s are over; ending 3 ranks\n");
     forget(&r);
     r = DMLRUN("-n", "2", "--grace", "0.2", "@", "kill", "1", "9");
     CHECK_INT(r.status, 128 + 9);
-    CHECK_STRING(r.err, "dmlrun: rank 1 was killed by signal 9 (Killed); ending the other rank\n");
+    CHECK_STRING(r.err, "dmlrun: rank 1 was killed by signal 9 (Killed); ending the other rank in 0.08 s\n"
+                        "dmlrun: 0.08 s are over; ending 1 rank\n");
+    forget(&r);
+    r = DMLRUN("-n", "2", "--grace", "0", "--kill-on-bad-exit=1", "@", "exit", "0", "7");
+    CHECK_INT(r.status, 7);
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; ending the other rank\n");
     forget(&r);
     r = DMLRUN("-n", "1", "@", "exit", "0", "3");
     CHECK_INT(r.status, 3);
@@ -116,7 +124,7 @@ static void the_others_have_last_words(void)
 {
     run r = DMLRUN("-n", "3", "--grace", "25", "@", "last_words", "1", "7");
     CHECK_INT(r.status, 7);
-    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; ending the other 2 ranks\n");
+    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; ending the other 2 ranks in 10 s\n");
     CHECK_CONTAINS(r.out, "[0] rank 1 died\n");
     CHECK_CONTAINS(r.out, "[2] rank 1 died\n");
     forget(&r);
@@ -146,7 +154,8 @@ static void a_stopped_rank_is_named_and_ended(void)
     finish(&r);
     CHECK_INT(r.status, 3);
     CHECK_STRING(r.err,
-                 "dmlrun: rank 0 exited with status 3 (rank 2 is stopped); ending the other 2 ranks\n");
+                 "dmlrun: rank 0 exited with status 3 (rank 2 is stopped); ending the other 2 ranks in 2 s\n"
+                 "dmlrun: 2 s are over; ending 2 ranks\n");
     CHECK_CONTAINS(r.out, "[2] caught T\n"); /* so it was woken, not killed */
     forget(&r);
 }
@@ -196,15 +205,92 @@ static void a_second_signal_kills(void)
     run r = START("-n", "2", "--grace", "1000", "@", "stubborn");
     pid_of(&r, 0), pid_of(&r, 1);
     kill(r.pid, SIGTERM);
-    for (int waited = 0; waited < PATIENCE_MS; waited += 2, nap()) { /* until the first has been taken */
-        char *text = contents(r.err_file);
-        const bool said = strstr(text, "got signal") != NULL;
-        free(text);
-        if (said) break;
-    }
+    wait_until_said(r.err_file, "got signal"); /* the first has been taken */
     kill(r.pid, SIGINT);
     finish(&r);
     CHECK_INT(r.status, 128 + SIGINT);
+    forget(&r);
+}
+
+/* Starts ranks that end when they are told to, and kills rank 0. */
+static run start_and_lose_rank_0(const char *one, const char *two, pid_t left[2])
+{
+    run r = START(one, two, "--kill-on-bad-exit", "0", "--grace", "0.05", "@", "signals");
+    const pid_t lost = pid_of(&r, 0);
+    for (int i = 0; i < 2; i++) left[i] = pid_of(&r, i + 1);
+    if (lost > 0) kill(lost, SIGKILL);
+    wait_until_said(r.err_file, "rank 0 was killed by signal 9 (Killed); the other 2 ranks go on\n");
+    return r;
+}
+
+/* Returns when dmlrun has seen its end. */
+static void end_rank(pid_t pid, int number)
+{
+    if (pid <= 0) return;
+    kill(pid, number);
+    for (int waited = 0; waited < PATIENCE_MS && kill(pid, 0) == 0; waited += 2) nap();
+}
+
+/* They have as long as they want: the grace period is over long before they end. */
+static void the_others_go_on(void)
+{
+    run r = DMLRUN("-n", "3", "--kill-on-bad-exit", "0", "--grace", "0.05", "@", "spare", "0", "7");
+    CHECK_INT(r.status, 0);
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; the other 2 ranks go on\n");
+    CHECK_CONTAINS(r.out, "[1] went on");
+    CHECK_CONTAINS(r.out, "[2] went on");
+    forget(&r);
+    r = DMLRUN("--workers=1", "--ps=1", "--kill-on-bad-exit=0", "--grace=0.05", "@", "spare", "0", "7");
+    CHECK_INT(r.status, 0);
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; the other rank goes on\n");
+    CHECK_CONTAINS(r.out, "[1] went on");
+    forget(&r);
+}
+
+static void the_last_rank_gives_the_status(void)
+{
+    pid_t left[2];
+    run r = start_and_lose_rank_0("-n", "3", left);
+    end_rank(left[0], SIGTERM); /* it ends well */
+    end_rank(left[1], SIGUSR1); /* it fails */
+    finish(&r);
+    CHECK_INT(r.status, 3);
+    CHECK_STRING(r.err, "dmlrun: rank 0 was killed by signal 9 (Killed); the other 2 ranks go on\n"
+                        "dmlrun: rank 2 exited with status 3\n");
+    forget(&r);
+    r = start_and_lose_rank_0("--workers=2", "--ps=1", left);
+    end_rank(left[1], SIGUSR1); /* a server, whose failure would end the others */
+    end_rank(left[0], SIGTERM);
+    finish(&r);
+    CHECK_INT(r.status, 0);
+    CHECK_STRING(r.err, "dmlrun: rank 0 was killed by signal 9 (Killed); the other 2 ranks go on\n"
+                        "dmlrun: rank 2 exited with status 3; the other rank goes on\n");
+    forget(&r);
+    r = DMLRUN("-n", "1", "--kill-on-bad-exit=0", "@", "exit", "0", "3");
+    CHECK_INT(r.status, 3);
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 3\n");
+    forget(&r);
+}
+
+static void signals_end_those_that_go_on(void)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    pid_t left[2];
+    for (int i = 0; i < 3; i++) {
+        run r = start_and_lose_rank_0("-n", "3", left);
+        kill(r.pid, numbers[i]);
+        finish(&r);
+        CHECK_INT(r.status, 0); /* as many as went on caught it and ended well */
+        CHECK_CONTAINS(r.err, "; ending 2 ranks\n");
+        CHECK_INT(count_of(r.out, "caught "), 2);
+        forget(&r);
+    }
+    run r = START("-n", "2", "--kill-on-bad-exit", "0", "@", "bar");
+    pid_of(&r, 1);
+    kill(r.pid, SIGINT); /* which these ranks don't catch */
+    finish(&r);
+    CHECK_INT(r.status, 128 + SIGINT);
+    CHECK_INT(count_of(r.err, "\n"), 1);
     forget(&r);
 }
 
@@ -246,6 +332,8 @@ static void wrong_usage_is_told(void)
         { "-n2", "--wrong", "true", "there is no option '--wrong'" },
         { "-n2", "--master-port=70000", "true", "--master-port takes a number from 1 to 65535" },
         { "-n2", "--grace=-1", "true", "--grace takes a number" },
+        { "-n2", "--kill-on-bad-exit=2", "true", "dmlrun: --kill-on-bad-exit takes 0 or 1, not '2'\n" },
+        { "-n2", "--kill-on-bad-exit", "true", "dmlrun: --kill-on-bad-exit takes 0 or 1, not 'true'\n" },
         { "--workers=2", "true", NULL, "--workers and --ps go together" },
         { "--ps=2", "true", NULL, "--workers and --ps go together" },
         { "--workers=0", "--ps=1", "true", "--workers takes a number from 1" },
@@ -297,6 +385,9 @@ static void all(void)
     RUN(a_stubborn_rank_is_killed);
     RUN(signals_are_passed_on);
     RUN(a_second_signal_kills);
+    RUN(the_others_go_on);
+    RUN(the_last_rank_gives_the_status);
+    RUN(signals_end_those_that_go_on);
     RUN(no_rank_outlives_a_killed_dmlrun);
     RUN(grandchildren_end_with_their_rank);
     RUN(wrong_usage_is_told);
