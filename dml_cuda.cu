@@ -5587,8 +5587,8 @@ typedef struct dml__tensor_place {
     int row, column;
 } dml__tensor_place;
 
-static __device__ __forceinline__ dml__tensor_place dml__tensor_place_of(int number, int rows, int columns,
-                                                                         int band)
+static __device__ __forceinline__ __attribute__((unused)) dml__tensor_place
+dml__tensor_place_of(int number, int rows, int columns, int band)
 {
     const int first = number / (band * columns) * band;
     const int height = rows - first < band ? rows - first : band;
@@ -5640,7 +5640,7 @@ static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * bl
     }
 }
 
-static __device__ __forceinline__ uint32_t dml__tensor_shared(const void *p)
+static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_shared(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
@@ -6038,7 +6038,8 @@ template <int type> static __device__ __forceinline__ uint32_t dml__tensor_narro
 
 /* Four floats from p on, of which `left` are there; zeros for the others. Four: p is a multiple of 16 bytes.
  */
-static __device__ __forceinline__ float4 dml__tensor_read(const float *p, int left, bool four)
+static __device__ __forceinline__ __attribute__((unused)) float4 dml__tensor_read(const float *p, int left,
+                                                                                  bool four)
 {
     if (four && left >= 4) return *(const float4 *)p;
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

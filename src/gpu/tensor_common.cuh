@@ -45,8 +45,8 @@ typedef struct dml__tensor_place {
     int row, column;
 } dml__tensor_place;
 
-static __device__ __forceinline__ dml__tensor_place dml__tensor_place_of(int number, int rows, int columns,
-                                                                         int band)
+static __device__ __forceinline__ __attribute__((unused)) dml__tensor_place
+dml__tensor_place_of(int number, int rows, int columns, int band)
 {
     const int first = number / (band * columns) * band;
     const int height = rows - first < band ? rows - first : band;
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * bl
     }
 }
 
-static __device__ __forceinline__ uint32_t dml__tensor_shared(const void *p)
+static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_shared(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }

@@ -23,7 +23,8 @@ template <int type> static __device__ __forceinline__ uint32_t dml__tensor_narro
 
 /* Four floats from p on, of which `left` are there; zeros for the others. Four: p is a multiple of 16 bytes.
  */
-static __device__ __forceinline__ float4 dml__tensor_read(const float *p, int left, bool four)
+static __device__ __forceinline__ __attribute__((unused)) float4 dml__tensor_read(const float *p, int left,
+                                                                                  bool four)
 {
     if (four && left >= 4) return *(const float4 *)p;
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

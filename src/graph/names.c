@@ -18,10 +18,9 @@ static bool dml__has_control(const char *name)
 
 static dml_status dml__refuse_control(dml__error *error, const char *what, const char *name)
 {
-    char shown[DML__SHOWN_BYTES];
     return dml__fail(error, DML_ERROR_ARGUMENT,
                      "%s '%s': a name with control characters, which tables and sentences could not show",
-                     what, dml__shown(name, strlen(name), shown));
+                     what, name);
 }
 
 /* ---- scopes ---- */
@@ -79,12 +78,17 @@ static size_t dml__scope_length(const char *name)
     return point ? (size_t)(point + 1 - name) : 0;
 }
 
-/* The last node of that op that stands in the scope itself, not in one inside it; NULL: there is none. */
+/* The place of an op's nodes that stand in a scope itself, not in one inside it. */
+static unsigned dml__kind_hash(const dml__op *op, const char *scope, size_t length)
+{
+    return dml__name_hash(op->name, strlen(op->name)) ^ dml__name_hash(scope, length);
+}
+
+/* The last of those nodes; NULL: there is none. */
 static dml_node *dml__last_of_kind(const dml_graph *graph, const dml__op *op, const char *scope,
                                    size_t length)
 {
-    dml_node *node =
-        graph->of_kind[dml__name_hash(scope, length) ^ dml__name_hash(op->name, strlen(op->name))];
+    dml_node *node = graph->of_kind[dml__kind_hash(op, scope, length)];
     for (; node; node = node->before_of_kind)
         if (node->op == op && dml__scope_length(node->name) == length &&
             memcmp(node->name, scope, length) == 0)
@@ -98,8 +102,7 @@ DML__LOCAL void dml__names_add(dml_node *node)
     const size_t length = dml__scope_length(node->name);
     const dml_node *last = dml__last_of_kind(graph, node->op, node->name, length);
     dml_node **named = &graph->named[dml__name_hash(node->name, strlen(node->name))];
-    dml_node **of_kind = &graph->of_kind[dml__name_hash(node->name, length) ^
-                                         dml__name_hash(node->op->name, strlen(node->op->name))];
+    dml_node **of_kind = &graph->of_kind[dml__kind_hash(node->op, node->name, length)];
     node->kind_number = last ? last->kind_number + 1 : 1;
     node->before_named = *named;
     node->before_of_kind = *of_kind;

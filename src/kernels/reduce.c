@@ -423,7 +423,8 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
 
 #define DML__SUM_FEW ((size_t)32) /* rows, of which a sum is done before dml__sum_rows_on has begun */
 
-DML__BODY void dml__sum_few_body(size_t outer, size_t n, size_t inner, const float *x, float beta, float *y)
+DML__BODY void dml__sum_few_rows_body(size_t outer, size_t n, size_t inner, const float *x, float beta,
+                                      float *y)
 {
     for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
         size_t c = 0;
@@ -440,14 +441,14 @@ DML__BODY void dml__sum_few_body(size_t outer, size_t n, size_t inner, const flo
         }
     }
 }
-DML__PER_ISA(dml__sum_few, (size_t outer, size_t n, size_t inner, const float *x, float beta, float *y),
+DML__PER_ISA(dml__sum_few_rows, (size_t outer, size_t n, size_t inner, const float *x, float beta, float *y),
              (outer, n, inner, x, beta, y))
 
 DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
                                     float beta, float *y)
 {
     if (inner > 1 && n > 0 && n <= DML__SUM_FEW) {
-        dml__sum_few(isa, outer, n, inner, x, beta, y);
+        dml__sum_few_rows(isa, outer, n, inner, x, beta, y);
         return;
     }
     for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
