@@ -6,8 +6,13 @@
 
 #include <pthread.h>
 
+static int waiting = 4; /* threads that aren't there yet */
+
 static void *open_and_close(void *wrong)
 {
+    __atomic_sub_fetch(&waiting, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&waiting, __ATOMIC_ACQUIRE) > 0) {
+    }
     dml_context *context = dml_open(&(dml_options){ .device = "opencl:0", .threads = 1 });
     if (dml_status_of(context) != DML_OK && dml_status_of(context) != DML_ERROR_DEVICE) *(bool *)wrong = true;
     dml_close(context);
