@@ -1,5 +1,5 @@
 /* names.h: what nodes are called, in scopes, and finding them by it. Looking through all nodes for each new
-   one would take a minute for a graph of 50,000. */
+   one took 7 s for a graph of 16,000. */
 #ifndef DML_GRAPH_NAMES_H
 #define DML_GRAPH_NAMES_H
 

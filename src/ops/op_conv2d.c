@@ -15,29 +15,18 @@
 
 /* ---- for all layers of this kind ---- */
 
-static const char *dml__conv_weights_layout(const dml__op *op)
+DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim, const char *weights)
 {
-    if (op == dml__conv1d_op()) return "filters x kernel x channels / groups";
-    if (op == dml__conv_transpose1d_op()) return "channels x kernel x filters / groups";
-    if (op == dml__conv_transpose2d_op()) return "channels x kernel height x kernel width x filters / groups";
-    if (op == dml__local2d_op()) return "output height x output width x filters x weights of one";
-    return "filters x kernel height x kernel width x channels / groups";
-}
-
-/* And of the layers with weights, whose sizes the options may have been taken from, these as many dimensions
-   as there are sizes. */
-DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim)
-{
-    const dml_node *x = node->input[0], *w = node->inputs > 1 ? node->input[1] : NULL;
+    const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
     if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != ndim)
         return dml__node_fail(
             node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s", dml_dtype_name(x->dtype),
             dml_shape_format(&x->shape, text), x->batched ? "" : ", the same for all samples",
             ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
-    if (!w || w->shape.ndim == ndim + 1) return DML_OK;
+    if (!weights || node->input[1]->shape.ndim == ndim + 1) return DML_OK;
     return dml__node_fail(node, DML_ERROR_SHAPE, "its weights are %s; they need %d dimensions: %s",
-                          dml_shape_format(&w->shape, text), ndim + 1, dml__conv_weights_layout(node->op));
+                          dml_shape_format(&node->input[1]->shape, text), ndim + 1, weights);
 }
 
 DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
@@ -193,7 +182,10 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     const int ndim = node->op == dml__conv1d_op() ? 2 : 3;
     char x_text[DML_SHAPE_TEXT], kernel[32], dilation[32], padding[64];
-    dml_status status = dml__check_conv_input(node, ndim);
+    dml_status status =
+        dml__check_conv_input(node, ndim,
+                              ndim == 2 ? "filters x kernel x channels / groups"
+                                        : "filters x kernel height x kernel width x channels / groups");
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
     if (options->groups < 1 || channels % options->groups || options->filters % options->groups)

@@ -33,9 +33,9 @@ static inline void dml__default_pair(bool lines, int pair[2], int value)
 /* "3 x 5" of two sizes, "5" of a line's, which has `ndim` 2. */
 DML__LOCAL const char *dml__conv_pair(int ndim, const int size[2], char text[32]);
 
-/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C); weights, of a layer that has
-   them, have a dimension more. */
-DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim);
+/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C); and input 1, weights whose
+   dimensions are these, has one more (NULL: there are none). */
+DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim, const char *weights);
 
 /* For infer: `filters` and `channels` x kernel of the weights, as the options and x have them, and the bias.
  */

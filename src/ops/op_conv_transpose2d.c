@@ -50,7 +50,10 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
     const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
     const int ndim = dml__conv_transpose_ndim(node);
     char text[DML_SHAPE_TEXT], pair[3][32];
-    dml_status status = dml__check_conv_input(node, ndim);
+    dml_status status =
+        dml__check_conv_input(node, ndim,
+                              ndim == 2 ? "channels x kernel x filters / groups"
+                                        : "channels x kernel height x kernel width x filters / groups");
     if (status != DML_OK) return status;
     const int channels = x->shape.dims[ndim - 1];
     if (o->groups < 1 || o->filters < 1 || channels % o->groups || o->filters % o->groups)

@@ -38,7 +38,8 @@ static dml_status dml__local2d_infer(dml_node *node)
     const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
     char text[DML_SHAPE_TEXT];
     int out[2];
-    dml_status status = dml__check_conv_input(node, 3);
+    dml_status status =
+        dml__check_conv_input(node, 3, "output height x output width x filters x weights of one");
     if (status == DML_OK) status = dml__local2d_check_sizes(node);
     if (status != DML_OK) return status;
     if (!dml__local2d_output(&x->shape, o, out))
@@ -46,8 +47,7 @@ static dml_status dml__local2d_infer(dml_node *node)
                               o->kernel[0], o->kernel[1], dml_shape_format(&x->shape, text));
     const int taps = o->kernel[0] * o->kernel[1] * x->shape.dims[2]; /* no more than an image has */
     const int want[] = { out[0], out[1], o->filters, taps };
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 ||
-        memcmp(w->shape.dims, want, sizeof want) != 0)
+    if (w->dtype != DML_F32 || w->batched || memcmp(w->shape.dims, want, sizeof want) != 0)
         return dml__node_fail(node, DML_ERROR_SHAPE, "its weights are %s%s, they must be %d x %d x %d x %d",
                               dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", out[0],
                               out[1], o->filters, taps);

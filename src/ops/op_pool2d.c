@@ -63,7 +63,7 @@ static dml_status dml__pool2d_infer(dml_node *node)
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
     const int ndim = dml__pool_ndim(node);
     char x_text[DML_SHAPE_TEXT], kernel_text[32];
-    dml_status status = dml__check_conv_input(node, ndim);
+    dml_status status = dml__check_conv_input(node, ndim, NULL);
     if (status == DML_OK) status = dml__check_pool_ways(node);
     if (status != DML_OK) return status;
     node->batched = true;

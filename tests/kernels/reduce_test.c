@@ -128,6 +128,32 @@ static void sum_rows_matches_float64(void)
     }
 }
 
+/* Few rows of each are summed in another way than many. */
+static void sum_axis_matches_float64(void)
+{
+    static const size_t rows[] = { 0, 1, 2, 3, 32, 33 }, inners[] = { 1, 2, 3, 8, 9, 16, 31, 70 };
+    unsigned state = 6;
+    for (size_t i = 0; i < 6 * 8 * 4; i++) {
+        const size_t n = rows[i % 6], inner = inners[i / 6 % 8], outer = 1 + i / 48 % 2 * 4;
+        const float beta = i / 96 ? 0.5f : 0;
+        float *x = kernel_array(outer * n * inner, &state), *y = kernel_array(outer * inner, &state);
+        float *old = kernel_copy(y, outer * inner);
+        for (size_t c = 0; beta == 0 && c < outer * inner; c++) y[c] = NAN;
+        dml_sum_axis(NULL, outer, n, inner, x, beta, y);
+        for (size_t c = 0; c < outer * inner; c++) {
+            double want = beta != 0 ? (double)beta * (double)old[c] : 0, size = fabs(want);
+            for (size_t k = 0; k < n; k++) {
+                const double more = (double)x[(c / inner * n + k) * inner + c % inner];
+                want += more;
+                size += fabs(more);
+            }
+            CHECK_MESSAGE(fabs((double)y[c] - want) <= exact_roundings(EXACT_SUM_ROWS, size),
+                          "%zu x %zu x %zu, element %zu: %g, not %g", outer, n, inner, c, (double)y[c], want);
+        }
+        kernel_free(x), kernel_free(y), kernel_free(old);
+    }
+}
+
 static void argmax_takes_the_first(void)
 {
     unsigned state = 6;
@@ -177,6 +203,7 @@ static void all(void)
     the_same_for_any_threads();
     maximum();
     sum_rows_matches_float64();
+    sum_axis_matches_float64();
     argmax_takes_the_first();
     special_values();
 }
