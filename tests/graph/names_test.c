@@ -197,6 +197,23 @@ static void names_fit_on_a_line(void)
     close_graph();
 }
 
+/* Named ones count too, and those of other scopes don't, many of which share a place in the table. */
+static void numbers_count_in_a_scope(void)
+{
+    open_graph();
+    for (int i = 0; i < 100; i++) {
+        char want[32];
+        CHECK_INT(dml_push_scope(graph, "s%02d", i), DML_OK);
+        snprintf(want, sizeof want, "s%02d.input_1", i);
+        check_name(row(NULL), want);
+        row("x");
+        snprintf(want, sizeof want, "s%02d.input_3", i);
+        check_name(row(NULL), want);
+        CHECK_INT(dml_pop_scope(graph), DML_OK);
+    }
+    close_graph();
+}
+
 static void refused_layers_leave_nothing(void)
 {
     open_graph();
@@ -510,6 +527,7 @@ int main(void)
     RUN(names_that_are_refused);
     RUN(names_are_utf8);
     RUN(names_fit_on_a_line);
+    RUN(numbers_count_in_a_scope);
     RUN(refused_layers_leave_nothing);
     RUN(layers_with_long_names);
     RUN(scopes_nest);
