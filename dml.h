@@ -8286,6 +8286,8 @@ typedef struct dml__tile {
     bool relu;
     bool stream; /* by AVX-512 and AVX2, with beta = 0: rows of C begin and end at lines of the caches and are
                     written past them; who asks for it ends with DML__STREAM_FENCE */
+    uintptr_t ask;      /* by a micro-kernel that `asks`: what will be needed, from here on, is asked for */
+    ptrdiff_t ask_step; /* meanwhile, so many bytes for each four k's of the first panel; 0: nothing */
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
@@ -8302,6 +8304,7 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->bias = NULL;
     tile->relu = false;
     tile->stream = false;
+    tile->ask_step = 0;
 }
 
 /* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2, or 3, of
@@ -8325,6 +8328,9 @@ typedef struct dml__microkernel {
        then have DML__HIGH_ROWS, in fives too, so that what a tile costs beside its multiply-adds is paid for
        less often. */
     int tall_rows;
+    /* Whether whole tiles, of k's in fours or of packed rows, ask for lines between their multiply-adds, two
+       for each four k's: asked for all at once they would be in the way of the loads that follow. */
+    bool asks;
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
@@ -8574,7 +8580,8 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
    tile. Fewer instructions beside the multiply-adds count where two threads share a core. Then those of one
    vector, whole or with a mask; and with a mask and more rows than there are registers for their pointers:
    there is a pointer for each five rows, and an index for each row of five. So has the last, which is
-   otherwise unrolled as the second, of rows whose k's are side by side. */
+   otherwise unrolled as the second, of rows whose k's are side by side. The last two are the second and third
+   of a tile that asks for lines meanwhile, which takes 1 to 5 % where nothing is asked for. */
 enum {
     DML__ANY_TILE,
     DML__BY_FOURS,
@@ -8583,7 +8590,9 @@ enum {
     DML__ONE_VECTOR,
     DML__MASKED,
     DML__TALL,
-    DML__HIGH
+    DML__HIGH,
+    DML__ASKING,
+    DML__ASKING_PACKED
 };
 #define DML__WIDE_FORMS 4
 #define DML__ROWS_TOGETHER 5
@@ -8593,7 +8602,7 @@ enum {
     {                                                                                                        \
         DML__UNROLL                                                                                          \
         for (int s = 0; s < (count); s++) {                                                                  \
-            if (form == DML__A_PACKED) {                                                                     \
+            if (a_packed) {                                                                                  \
                 DML__IN_ORDER(packed);                                                                       \
             } else {                                                                                         \
                 DML__UNROLL                                                                                  \
@@ -8605,15 +8614,14 @@ enum {
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
                 const vector value = dml__##isa##_splat(                                                     \
-                    form == DML__A_PACKED                                                                    \
-                        ? packed[i]                                                                          \
-                        : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);              \
+                    a_packed ? packed[i]                                                                     \
+                             : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);         \
                 DML__UNROLL                                                                                  \
                 for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(value, line[j], sum[i][j]);       \
             }                                                                                                \
             b += b_step;                                                                                     \
             packed += a_step;                                                                                \
-            if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == (count))) {                          \
+            if (!a_packed && (form != DML__HIGH || s + 1 == (count))) {                                      \
                 DML__UNROLL                                                                                  \
                 for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? (count) : a_step;            \
             }                                                                                                \
@@ -8631,7 +8639,9 @@ enum {
         const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
-        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED || form == DML__HIGH;           \
+        const bool a_packed = form == DML__A_PACKED || form == DML__ASKING_PACKED;                           \
+        const bool asks = form == DML__ASKING || form == DML__ASKING_PACKED;                                 \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__HIGH || a_packed || asks;                \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
@@ -8648,10 +8658,12 @@ enum {
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
-        const bool keeps = form == DML__A_PACKED || (vectors == 1 && form != DML__TALL);                     \
+        const bool keeps = a_packed || (vectors == 1 && form != DML__TALL);                                  \
         const float *const first = tile->b + panel * tile->b_panel;                                          \
         const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
         const int blocks = tile->blocks, k = tile->k;                                                        \
+        const ptrdiff_t ask_step = panel ? 0 : tile->ask_step;                                               \
+        uintptr_t ask = panel ? (uintptr_t)first : tile->ask;                                                \
         for (int t = 0; t < (keeps ? blocks : tile->blocks); t++) {                                          \
             const float *b = (keeps ? first + b_at[t] : tile->b + panel * tile->b_panel + tile->b_at[t]);    \
             ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
@@ -8660,8 +8672,13 @@ enum {
                 at[i] = (keeps ? a_at : tile->a_at)[t] + a_down + (i ? i * tile->row_step : 0);              \
             const float *packed = a[0] + at[0];                                                              \
             int p = keeps ? k : tile->k;                                                                     \
-            for (; p >= steps; p -= steps) DML__STEPS(isa, vector, steps, multiply_add)                      \
-            for (; form == DML__A_PACKED && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)             \
+            for (; p >= steps; p -= steps) {                                                                 \
+                if (asks) DML__PREFETCH((const void *)ask);                                                  \
+                if (asks && rows > 4) DML__PREFETCH((const void *)(ask + 64));                               \
+                ask += asks ? ask_step : 0;                                                                  \
+                DML__STEPS(isa, vector, steps, multiply_add)                                                 \
+            }                                                                                                \
+            for (; a_packed && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)                          \
         }                                                                                                    \
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
@@ -8785,15 +8802,30 @@ DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
+DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING)
+DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING_PACKED)
+static void dml__run_avx2_pairs(const dml__tile *tile)
+{
+    const bool asks = tile->ask_step > 0 && tile->rows == 6 && tile->columns == 16;
+    if (asks && tile->a_packed)
+        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING_PACKED, tile->panels);
+    else if (asks && tile->k % 4 == 0)
+        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING, tile->panels);
+    else
+        dml__run_avx2(tile);
+}
 
 /* 4 x 3: a tile of one vector beside those of two has too few sums, and A would be read once more for it. */
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_BELOW)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ASKING)
 static void dml__run_avx2_threes(const dml__tile *tile)
 {
     if (tile->rows == 4 && tile->a_packed)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__A_PACKED, tile->panels);
+    else if (tile->rows == 4 && tile->k % 4 == 0 && tile->ask_step > 0)
+        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__ASKING, tile->panels);
     else if (tile->rows == 4 && tile->k % 4 == 0)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__BY_FOURS, tile->panels);
     else
@@ -8853,7 +8885,7 @@ DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns)
 {
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 384, 0, 24, 0 };
+    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 384, 0, 24, 0, true };
     if (isa == DML_ISA_AVX2 && columns % 24 == 0 && columns % 16 != 0) return &avx2;
 #endif
     (void)isa, (void)columns;
@@ -8863,16 +8895,16 @@ DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0, false };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15, false };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 384, 0, 8, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2_pairs, 384, 0, 8, 0, true };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0, false };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;
@@ -9034,11 +9066,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16, 0 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16, 0, false };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1, 0 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1, 0, false };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;
@@ -9969,8 +10001,10 @@ DML__BODY void dml__finish_some_body(size_t count, const dml__finish *finish, co
 DML__BODY void dml__finish_whole_body(size_t n, const dml__finish *finish, const float *x, float *line)
 {
     size_t i = 0;
-    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu)
+    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu) {
+        DML__BY_FOUR
         for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(line + i, DML__LOAD(x + i) * finish->alpha);
+    }
     for (; i + DML__LANES <= n; i += DML__LANES)
         dml__finish_some_body(DML__LANES, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
     if (i < n) dml__finish_some_body(n - i, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
@@ -10756,6 +10790,10 @@ DML__LOCAL bool dml__packs_one_panel(const dml__job *job, const dml__blocking *b
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* The same for a micro-kernel that asks between its multiply-adds: floats of a block, and k's at least. */
+#define DML__ASKED_LINES_FLOATS 8192
+#define DML__LEAST_ASKED_KC 32
+
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
@@ -10768,7 +10806,7 @@ DML__LOCAL bool dml__packs_one_panel(const dml__job *job, const dml__blocking *b
 /* Rows of A that come from far beyond the second cache, of more of its sizes than this, are asked for ahead
    where no more panels of B go over them: for more, or from nearer, the wait is a small part of the time, and
    asking a larger one. */
-#define DML__ASKING_PANELS 4
+#define DML__ASKING_PANELS 8
 #define DML__ASKING_SIZE 8
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
@@ -10847,12 +10885,19 @@ static bool dml__asks_for_lines(const dml__job *job)
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
+static ptrdiff_t dml__lines_kc(const dml__job *job)
+{
+    if (!job->kernel->asks) return DML__LINES_KC;
+    return dml__smaller(DML__LINES_KC,
+                        dml__larger(DML__LEAST_ASKED_KC, DML__ASKED_LINES_FLOATS / job->product.m));
+}
+
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
    up with zeros. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const bool few_rows = job->product.m <= DML__IN_PLACE_TILES * job->rows;
-    const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC
+    const ptrdiff_t most = dml__asks_for_lines(job) ? dml__lines_kc(job)
                            : few_rows               ? DML__FEW_ROWS_KC
                                                     : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
@@ -10944,14 +10989,15 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
-/* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
-   processor asks for them itself. (What gained with AVX2 on a Zen 3 cost 13 % with AVX-512 on a Xeon.) */
+/* Whether rows of A come from memory, one right behind the other, and are long enough: short ones follow each
+   other so closely that the processor asks for them itself. */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
-    return !dml__loads_lines(job) && !blocking->pack_a &&
-           ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
-           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
-           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0,
+    if (!job->kernel->asks || blocking->pack_a) return false;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    return a->k_step == 1 && a->lane_step == blocking->kc && blocking->kc > DML__ACROSS_KC &&
+           blocking->kc % 4 == 0 && range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
+           dml__holds_more(range->i1 - range->i0, blocking->kc,
                            DML__ASKING_SIZE * job->l2 / (ptrdiff_t)sizeof(float));
 }
 
@@ -11037,6 +11083,10 @@ DML__LOCAL dml__blocking dml__plan_blocking(const dml__job *job, const dml__rang
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
+
+/* Rows of A from memory are asked for at least so many bytes ahead: a few tiles, which stay in the first
+   cache. */
+#define DML__ASKING_NEAR ((ptrdiff_t)9216)
 
 /* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
    isn't whole vectors, and is wider than one vector unless the part is narrower; the micro-kernel then needs
@@ -11312,30 +11362,37 @@ static inline int dml__tiles_below(const dml__job *job, const dml__heights *heig
     return (int)((end - i) / tile->rows);
 }
 
-/* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
-   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
-   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
-DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
-                                           const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
-                                           ptrdiff_t panels, dml__tile *tile)
+/* Asks for what lies ahead in an A that comes from memory and is used where it is, while the tile is
+   computed. Of rows: a little, where tiles beside each other follow each other; else as much of the next part
+   as will be there when its turn comes, a share for each panel. */
+static void dml__ask_for_rows(const dml__job *job, const dml__blocking *blocking, ptrdiff_t i,
+                              ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
 {
-    const int rows = tile->rows;
-    dml__aim_a(job, blocking, part, i, tile);
+    const ptrdiff_t row = ((const dml__matrix *)job->product.a.source)->lane_step * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t share = tile->rows * row / panels;
+    const ptrdiff_t ahead =
+        blocking->across ? dml__larger(share, DML__ASKING_NEAR) : blocking->mc * row + panel * share;
+    if (!blocking->across && i + blocking->mc + tile->rows > blocking->ask_until) return;
+    tile->ask = (uintptr_t)tile->a[0] + (uintptr_t)ahead;
+    tile->ask_step = dml__quotient_up(share, tile->k / 4);
+}
+
+/* Of lines, the tiles of the first panel share the k's of the next block. */
+static void dml__ask_for_lines(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               ptrdiff_t i, dml__tile *tile)
+{
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (i + blocking->mc + rows <= blocking->ask_until) {
-        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
-        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
-        const float *row = tile->a[0] + blocking->mc * a->lane_step;
-        for (int r = 0; r < rows; r++, row += a->lane_step)
-            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
-    } else if (panel == 0 && part->k1 < blocking->ask_k) {
-        const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
-        const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
-        ptrdiff_t k = at * kc / high;
-        const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
-        for (; k < end; k++, line += a->k_step)
-            for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
+    const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
+    const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + tile->rows) * kc / high;
+    ptrdiff_t k = at * kc / high;
+    const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
+    if (job->kernel->asks && tile->rows == job->rows && a->k_step == high && tile->k >= 4) {
+        tile->ask = (uintptr_t)line;
+        tile->ask_step = dml__quotient_up((end - k) * high * (ptrdiff_t)sizeof(float), tile->k / 4);
+        return;
     }
+    for (; k < end; k++, line += a->k_step)
+        for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
 }
 
 /* The rows of the tiles from row i on that are computed in one call. */
@@ -11345,13 +11402,14 @@ static void dml__aim_rows(const dml__job *job, const dml__blocking *blocking, co
 {
     tile->rows = dml__height_at(job, heights, i);
     tile->below = 1;
-    if (blocking->ask_until > 0 || blocking->ask_k > 0) {
-        dml__aim_a_ahead(job, blocking, part, i, panel, panels, tile);
-    } else {
-        dml__aim_a(job, blocking, part, i, tile);
-        if (tile->columns >= job->kernel->least_columns)
-            tile->below = dml__tiles_below(job, heights, part, i, tile);
-    }
+    tile->ask_step = 0;
+    dml__aim_a(job, blocking, part, i, tile);
+    if (blocking->ask_until > 0)
+        dml__ask_for_rows(job, blocking, i, panel, panels, tile);
+    else if (panel == 0 && part->k1 < blocking->ask_k)
+        dml__ask_for_lines(job, blocking, part, i, tile);
+    else if (blocking->ask_k == 0 && tile->columns >= job->kernel->least_columns)
+        tile->below = dml__tiles_below(job, heights, part, i, tile);
 }
 
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays

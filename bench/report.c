@@ -22,20 +22,20 @@ typedef struct verdict {
     bool met, judged; /* not judged: no peer, or something else ran beside it */
 } verdict;
 
-/* The fastest of the peers whose names begin as one of those (ends in NULL); 0: none. */
+/* Ours by the fastest of the peers of these names (ends in NULL; NULL: the best one of all); 0: none was
+ * there. */
 static double ratio_to(const row *r, const char *const *names)
 {
     double best = 0;
-    for (int i = 0; i < r->count; i++)
-        for (const char *const *n = names; *n; n++)
-            if (strncmp(r->key[i], *n, strlen(*n)) == 0 && strtod(r->value[i], NULL) > best)
-                best = strtod(r->value[i], NULL);
+    if (!names) return number(r, "ratio_peer");
+    for (; *names; names++)
+        if (number(r, *names) > best) best = number(r, *names);
     return best > 0 ? number(r, "ours") / best : 0;
 }
 
-static const char *const bf16_peers[] = { "onednn", "torch", NULL };
-static const char *const free_peers[] = { "openblas", "blis", "onednn", NULL }, *const mkl_peers[] = { "mkl",
-                                                                                                       NULL };
+static const char *const bf16_peers[] = { "onednn", "torch", NULL }, *const mkl_peers[] = { "mkl", NULL };
+static const char *const free_peers[] = { "openblas", "openblas_debian", "blis", "onednn", NULL };
+static const char *const conv_peers[] = { "onednn", NULL }; /* the current release */
 
 /* What each kind of row is about, where its name doesn't say so, and what is asked of it (NULL: nothing). */
 static const struct {
@@ -44,7 +44,7 @@ static const struct {
     { "gemm", NULL,
       "0.97 of the best of OpenBLAS, BLIS and oneDNN, and 1.15 in the mean; on Intel's processors 0.9 of "
       "MKL, and 1 in the mean" },
-    { "conv", NULL, "0.8 of the best peer, and 1.1 in the mean" },
+    { "conv", NULL, "of oneDNN's current release 0.8, and 1.1 in the mean; the best peer stands beside it" },
     { "gpu_products",
       "Ours and cuBLAS' are queued and then waited for (`waits=many`), beside CLBlast each is waited for. "
       "The limit is the card's peak of f32, where it is known",
@@ -80,6 +80,11 @@ static const struct {
       "Ours is the most that a context has of the host's memory at once, the limit the size of the model's "
       "weights, `by limit` how many times those: the less the better",
       NULL },
+    { "choice",
+      "Ours is the chosen algorithm's microseconds, the best peer's those of the algorithm that is best in "
+      "the "
+      "other half of the rounds: the less the better",
+      "1 of 1.1 times the best algorithm's time" },
     { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",
       "the speed of the best of Open MPI and Gloo, over TCP 1.25 times it at 4 bytes and 1.3 from 64 MiB on, "
       "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB" },
@@ -107,7 +112,9 @@ static verdict judge(const report *all, const row *r)
         v.asked = true, v.bar = 0.97, v.reached = ratio_to(r, free_peers);
         mkl = all->intel ? ratio_to(r, mkl_peers) : 0;
     } else if (is(r, "name", "conv")) {
-        v.asked = true, v.bar = 0.8, v.reached = number(r, "ratio_peer");
+        v.asked = true, v.bar = 0.8, v.reached = ratio_to(r, conv_peers);
+    } else if (is(r, "name", "choice")) {
+        v.asked = true, v.bar = 1 / 1.1, v.reached = number(r, "ratio_peer");
     } else if (is(r, "name", "gpu_products")) {
         v.asked = true, v.bar = 1, v.reached = number(r, "ratio_peer");
     } else if (is(r, "name", "elementwise") || is(r, "name", "optimizer")) {
@@ -159,63 +166,101 @@ static double value(const mean *m)
     return m->count ? exp(m->sum / m->count) : 0;
 }
 
-/* `kind` is the mean's name among the reasons. */
-static void print_mean(const report *all, const char *name, const char *kind, const char *what,
-                       const char *threads, const mean *m, double bar)
+/* Ours by a peer, and what it would be if every row ran at its limit. */
+typedef struct comparison {
+    mean is, most;
+} comparison;
+
+static void compare(comparison *c, const row *r, double ratio)
 {
-    char why[24] = "";
-    if (!m->count) return;
-    printf("| %s | %s | %d | %.2f | ", what, threads, m->count, value(m));
-    if (bar > 0 && value(m) < bar) cite_reason(all->reasons, reason_of_mean(all->reasons, name, kind), why);
-    if (bar > 0)
-        printf("%.2f | %s%s |\n", bar, value(m) >= bar ? "yes" : "**no**", why);
-    else
-        printf("| |\n");
+    add(&c->is, ratio);
+    if (ratio > 0 && number(r, "ours") > 0) add(&c->most, ratio * number(r, "limit") / number(r, "ours"));
 }
 
-/* The geometric means of a kind's ratios, in all and by what each row is (forward, ...), and of gemm's by
- * peer. */
+/* `kind` is the mean's name among the reasons. */
+static void print_mean(const report *all, const char *name, const char *kind, const char *what,
+                       const char *threads, const comparison *c, double bar)
+{
+    char why[24] = "";
+    const double is = value(&c->is);
+    if (!c->is.count) return;
+    printf("| %s | %s | %d | %.2f | ", what, threads, c->is.count, is);
+    if (bar <= 0) {
+        printf("| | |\n");
+        return;
+    }
+    if (is < bar) cite_reason(all->reasons, reason_of_mean(all->reasons, name, kind), why);
+    if (c->most.count == c->is.count)
+        printf("%.2f | ", value(&c->most));
+    else
+        printf("| ");
+    printf("%.2f | %s%s |\n", bar, is >= bar ? "yes" : "**no**", why);
+}
+
+/* Which means there are of a kind's rows. */
+static const struct {
+    const char *name, *kind, *text; /* NULL: of every kind */
+    const char *const *peers;
+    double bar;
+    bool on_intel, by_what; /* a bar of Intel's processors only; a mean for each of the rows' `what` */
+} mean_kinds[] = {
+    { NULL, "best", "the best peer of each row", NULL, 0, false, false },
+    { "gemm", "others", "the best of OpenBLAS, BLIS, oneDNN", free_peers, 1.15, false, false },
+    { "gemm", "mkl", "MKL", mkl_peers, 1, true, false },
+    { "conv", "onednn", "oneDNN's current release", conv_peers, 1.1, false, false },
+    { "conv", NULL, "oneDNN's current release: ", conv_peers, 0, false, true },
+};
+
+/* The different values of a word among a kind's rows that have a peer; how many. values (NAMES_MAX) */
+static int list_values(const report *all, const char *name, const char *key, const char **values)
+{
+    int count = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        int k = 0;
+        if (!is(r, "name", name) || number(r, "ratio_peer") <= 0) continue;
+        while (k < count && strcmp(values[k], word(r, key)) != 0) k++;
+        if (k == count && k < NAMES_MAX) values[count++] = word(r, key);
+    }
+    return count;
+}
+
+/* Of the rows of a number of threads, and of one `what` (NULL: of any). */
+static comparison compare_rows(const report *all, const char *name, const char *threads, const char *what,
+                               const char *const *peers)
+{
+    comparison c;
+    memset(&c, 0, sizeof c);
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        if (is(r, "name", name) && is(r, "threads", threads) && (!what || is(r, "what", what)) &&
+            !is(r, "disturbed", "1"))
+            compare(&c, r, ratio_to(r, peers));
+    }
+    return c;
+}
+
 static void print_means(const report *all, const char *name)
 {
     const char *threads[NAMES_MAX], *whats[NAMES_MAX];
-    int thread_count = 0, what_count = 0, rows = 0;
-    for (size_t i = 0; i < all->count; i++) {
-        const row *r = &all->rows[i];
-        if (!is(r, "name", name) || number(r, "ratio_peer") <= 0) continue;
-        rows++;
-        int k = 0;
-        while (k < thread_count && strcmp(threads[k], word(r, "threads")) != 0) k++;
-        if (k == thread_count && k < NAMES_MAX) threads[thread_count++] = word(r, "threads");
-        for (k = 0; k < what_count && strcmp(whats[k], word(r, "what")) != 0;) k++;
-        if (k == what_count && k < NAMES_MAX) whats[what_count++] = word(r, "what");
-    }
-    if (!rows || is_error(name)) return;
-    const bool gemm = strcmp(name, "gemm") == 0, conv = strcmp(name, "conv") == 0;
-    printf("| geometric mean of ours by | threads | rows | is | bar | met |\n|---|---|---|---|---|---|\n");
-    for (int t = 0; t < thread_count; t++) {
-        mean best = { 0, 0 }, free_mean = { 0, 0 }, mkl = { 0, 0 };
-        for (size_t i = 0; i < all->count; i++) {
-            const row *r = &all->rows[i];
-            if (!is(r, "name", name) || !is(r, "threads", threads[t]) || is(r, "disturbed", "1")) continue;
-            add(&best, number(r, "ratio_peer"));
-            if (gemm) add(&free_mean, ratio_to(r, free_peers)), add(&mkl, ratio_to(r, mkl_peers));
-        }
-        print_mean(all, name, "best", "the best peer of each row", threads[t], &best, conv ? 1.1 : 0);
-        print_mean(all, name, "others", "the best of OpenBLAS, BLIS, oneDNN", threads[t], &free_mean, 1.15);
-        print_mean(all, name, "mkl", "MKL", threads[t], &mkl, all->intel ? 1 : 0);
-        for (int w = 0; w < what_count && conv; w++) {
-            mean m = { 0, 0 };
-            char text[64];
-            for (size_t i = 0; i < all->count; i++) {
-                const row *r = &all->rows[i];
-                if (is(r, "name", name) && is(r, "threads", threads[t]) && is(r, "what", whats[w]) &&
-                    !is(r, "disturbed", "1"))
-                    add(&m, number(r, "ratio_peer"));
+    const int thread_count = list_values(all, name, "threads", threads);
+    const int what_count = list_values(all, name, "what", whats);
+    if (!thread_count || is_error(name)) return;
+    printf("| geometric mean of ours by | threads | rows | is | at the limit | bar | met |\n"
+           "|---|---|---|---|---|---|---|\n");
+    for (int t = 0; t < thread_count; t++)
+        for (size_t k = 0; k < sizeof mean_kinds / sizeof *mean_kinds; k++) {
+            const bool by_what = mean_kinds[k].by_what;
+            if (mean_kinds[k].name && strcmp(mean_kinds[k].name, name) != 0) continue;
+            for (int w = 0; w < (by_what ? what_count : 1); w++) {
+                const char *what = by_what ? whats[w] : NULL;
+                const comparison c = compare_rows(all, name, threads[t], what, mean_kinds[k].peers);
+                char text[96];
+                snprintf(text, sizeof text, "%s%s", mean_kinds[k].text, what ? what : "");
+                print_mean(all, name, what ? what : mean_kinds[k].kind, text, threads[t], &c,
+                           mean_kinds[k].on_intel && !all->intel ? 0 : mean_kinds[k].bar);
             }
-            snprintf(text, sizeof text, "the best peer: %s", whats[w]);
-            print_mean(all, name, whats[w], text, threads[t], &m, 0);
         }
-    }
     printf("\n");
 }
 

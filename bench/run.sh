@@ -15,7 +15,7 @@ load() { cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo unknown; }
     echo "# run: load when it began (runnable processes, mean of a minute): $(load)"
     [ -z "$quick" ] || echo "# run: quick: a part of the cases, each for a short time"
 } >"$rows" || exit 1
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp gpu numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice ps ddp gpu numerics; do
     echo "# $name $quick"
     # tee would hide how it ended
     { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"

@@ -28,8 +28,10 @@ DML__BODY void dml__finish_some_body(size_t count, const dml__finish *finish, co
 DML__BODY void dml__finish_whole_body(size_t n, const dml__finish *finish, const float *x, float *line)
 {
     size_t i = 0;
-    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu)
+    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu) {
+        DML__BY_FOUR
         for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(line + i, DML__LOAD(x + i) * finish->alpha);
+    }
     for (; i + DML__LANES <= n; i += DML__LANES)
         dml__finish_some_body(DML__LANES, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
     if (i < n) dml__finish_some_body(n - i, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);

@@ -13,15 +13,30 @@ DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
+DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING)
+DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING_PACKED)
+static void dml__run_avx2_pairs(const dml__tile *tile)
+{
+    const bool asks = tile->ask_step > 0 && tile->rows == 6 && tile->columns == 16;
+    if (asks && tile->a_packed)
+        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING_PACKED, tile->panels);
+    else if (asks && tile->k % 4 == 0)
+        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING, tile->panels);
+    else
+        dml__run_avx2(tile);
+}
 
 /* 4 x 3: a tile of one vector beside those of two has too few sums, and A would be read once more for it. */
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_BELOW)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ASKING)
 static void dml__run_avx2_threes(const dml__tile *tile)
 {
     if (tile->rows == 4 && tile->a_packed)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__A_PACKED, tile->panels);
+    else if (tile->rows == 4 && tile->k % 4 == 0 && tile->ask_step > 0)
+        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__ASKING, tile->panels);
     else if (tile->rows == 4 && tile->k % 4 == 0)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__BY_FOURS, tile->panels);
     else
@@ -81,7 +96,7 @@ DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_t columns)
 {
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 384, 0, 24, 0 };
+    static const dml__microkernel avx2 = { 4, 3, 8, dml__run_avx2_threes, 384, 0, 24, 0, true };
     if (isa == DML_ISA_AVX2 && columns % 24 == 0 && columns % 16 != 0) return &avx2;
 #endif
     (void)isa, (void)columns;
@@ -91,16 +106,16 @@ DML__LOCAL const dml__microkernel *dml__microkernel_threes(dml_isa isa, ptrdiff_
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0, false };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15, false };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 384, 0, 8, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2_pairs, 384, 0, 8, 0, true };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0, false };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;

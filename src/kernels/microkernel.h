@@ -57,6 +57,8 @@ typedef struct dml__tile {
     bool relu;
     bool stream; /* by AVX-512 and AVX2, with beta = 0: rows of C begin and end at lines of the caches and are
                     written past them; who asks for it ends with DML__STREAM_FENCE */
+    uintptr_t ask;      /* by a micro-kernel that `asks`: what will be needed, from here on, is asked for */
+    ptrdiff_t ask_step; /* meanwhile, so many bytes for each four k's of the first panel; 0: nothing */
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
@@ -73,6 +75,7 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->bias = NULL;
     tile->relu = false;
     tile->stream = false;
+    tile->ask_step = 0;
 }
 
 /* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2, or 3, of
@@ -96,6 +99,9 @@ typedef struct dml__microkernel {
        then have DML__HIGH_ROWS, in fives too, so that what a tile costs beside its multiply-adds is paid for
        less often. */
     int tall_rows;
+    /* Whether whole tiles, of k's in fours or of packed rows, ask for lines between their multiply-adds, two
+       for each four k's: asked for all at once they would be in the way of the loads that follow. */
+    bool asks;
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);

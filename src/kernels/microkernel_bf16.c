@@ -154,11 +154,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16, 0 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16, 0, false };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1, 0 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1, 0, false };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;

@@ -33,7 +33,8 @@
    tile. Fewer instructions beside the multiply-adds count where two threads share a core. Then those of one
    vector, whole or with a mask; and with a mask and more rows than there are registers for their pointers:
    there is a pointer for each five rows, and an index for each row of five. So has the last, which is
-   otherwise unrolled as the second, of rows whose k's are side by side. */
+   otherwise unrolled as the second, of rows whose k's are side by side. The last two are the second and third
+   of a tile that asks for lines meanwhile, which takes 1 to 5 % where nothing is asked for. */
 enum {
     DML__ANY_TILE,
     DML__BY_FOURS,
@@ -42,7 +43,9 @@ enum {
     DML__ONE_VECTOR,
     DML__MASKED,
     DML__TALL,
-    DML__HIGH
+    DML__HIGH,
+    DML__ASKING,
+    DML__ASKING_PACKED
 };
 #define DML__WIDE_FORMS 4
 #define DML__ROWS_TOGETHER 5
@@ -52,7 +55,7 @@ enum {
     {                                                                                                        \
         DML__UNROLL                                                                                          \
         for (int s = 0; s < (count); s++) {                                                                  \
-            if (form == DML__A_PACKED) {                                                                     \
+            if (a_packed) {                                                                                  \
                 DML__IN_ORDER(packed);                                                                       \
             } else {                                                                                         \
                 DML__UNROLL                                                                                  \
@@ -64,15 +67,14 @@ enum {
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
                 const vector value = dml__##isa##_splat(                                                     \
-                    form == DML__A_PACKED                                                                    \
-                        ? packed[i]                                                                          \
-                        : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);              \
+                    a_packed ? packed[i]                                                                     \
+                             : a[i - i % together][at[i % together] + (form == DML__HIGH ? s : 0)]);         \
                 DML__UNROLL                                                                                  \
                 for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(value, line[j], sum[i][j]);       \
             }                                                                                                \
             b += b_step;                                                                                     \
             packed += a_step;                                                                                \
-            if (form != DML__A_PACKED && (form != DML__HIGH || s + 1 == (count))) {                          \
+            if (!a_packed && (form != DML__HIGH || s + 1 == (count))) {                                      \
                 DML__UNROLL                                                                                  \
                 for (int i = 0; i < together; i++) at[i] += form == DML__HIGH ? (count) : a_step;            \
             }                                                                                                \
@@ -90,7 +92,9 @@ enum {
         const int together = form == DML__TALL || form == DML__HIGH ? DML__ROWS_TOGETHER : 1;                \
         const float *a[most_rows];                                                                           \
         const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
-        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED || form == DML__HIGH;           \
+        const bool a_packed = form == DML__A_PACKED || form == DML__ASKING_PACKED;                           \
+        const bool asks = form == DML__ASKING || form == DML__ASKING_PACKED;                                 \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__HIGH || a_packed || asks;                \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
@@ -107,10 +111,12 @@ enum {
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
-        const bool keeps = form == DML__A_PACKED || (vectors == 1 && form != DML__TALL);                     \
+        const bool keeps = a_packed || (vectors == 1 && form != DML__TALL);                                  \
         const float *const first = tile->b + panel * tile->b_panel;                                          \
         const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
         const int blocks = tile->blocks, k = tile->k;                                                        \
+        const ptrdiff_t ask_step = panel ? 0 : tile->ask_step;                                               \
+        uintptr_t ask = panel ? (uintptr_t)first : tile->ask;                                                \
         for (int t = 0; t < (keeps ? blocks : tile->blocks); t++) {                                          \
             const float *b = (keeps ? first + b_at[t] : tile->b + panel * tile->b_panel + tile->b_at[t]);    \
             ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
@@ -119,8 +125,13 @@ enum {
                 at[i] = (keeps ? a_at : tile->a_at)[t] + a_down + (i ? i * tile->row_step : 0);              \
             const float *packed = a[0] + at[0];                                                              \
             int p = keeps ? k : tile->k;                                                                     \
-            for (; p >= steps; p -= steps) DML__STEPS(isa, vector, steps, multiply_add)                      \
-            for (; form == DML__A_PACKED && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)             \
+            for (; p >= steps; p -= steps) {                                                                 \
+                if (asks) DML__PREFETCH((const void *)ask);                                                  \
+                if (asks && rows > 4) DML__PREFETCH((const void *)(ask + 64));                               \
+                ask += asks ? ask_step : 0;                                                                  \
+                DML__STEPS(isa, vector, steps, multiply_add)                                                 \
+            }                                                                                                \
+            for (; a_packed && p > 0; p--) DML__STEPS(isa, vector, 1, multiply_add)                          \
         }                                                                                                    \
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \

@@ -15,6 +15,10 @@
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* The same for a micro-kernel that asks between its multiply-adds: floats of a block, and k's at least. */
+#define DML__ASKED_LINES_FLOATS 8192
+#define DML__LEAST_ASKED_KC 32
+
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
@@ -27,7 +31,7 @@
 /* Rows of A that come from far beyond the second cache, of more of its sizes than this, are asked for ahead
    where no more panels of B go over them: for more, or from nearer, the wait is a small part of the time, and
    asking a larger one. */
-#define DML__ASKING_PANELS 4
+#define DML__ASKING_PANELS 8
 #define DML__ASKING_SIZE 8
 
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
@@ -106,12 +110,19 @@ static bool dml__asks_for_lines(const dml__job *job)
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
+static ptrdiff_t dml__lines_kc(const dml__job *job)
+{
+    if (!job->kernel->asks) return DML__LINES_KC;
+    return dml__smaller(DML__LINES_KC,
+                        dml__larger(DML__LEAST_ASKED_KC, DML__ASKED_LINES_FLOATS / job->product.m));
+}
+
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4, or fills
    up with zeros. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const bool few_rows = job->product.m <= DML__IN_PLACE_TILES * job->rows;
-    const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC
+    const ptrdiff_t most = dml__asks_for_lines(job) ? dml__lines_kc(job)
                            : few_rows               ? DML__FEW_ROWS_KC
                                                     : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
@@ -203,14 +214,15 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
-/* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
-   processor asks for them itself. (What gained with AVX2 on a Zen 3 cost 13 % with AVX-512 on a Xeon.) */
+/* Whether rows of A come from memory, one right behind the other, and are long enough: short ones follow each
+   other so closely that the processor asks for them itself. */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
-    return !dml__loads_lines(job) && !blocking->pack_a &&
-           ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
-           range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
-           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0,
+    if (!job->kernel->asks || blocking->pack_a) return false;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    return a->k_step == 1 && a->lane_step == blocking->kc && blocking->kc > DML__ACROSS_KC &&
+           blocking->kc % 4 == 0 && range->j1 - range->j0 <= DML__ASKING_PANELS * job->full &&
+           dml__holds_more(range->i1 - range->i0, blocking->kc,
                            DML__ASKING_SIZE * job->l2 / (ptrdiff_t)sizeof(float));
 }
 

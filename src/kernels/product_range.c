@@ -15,6 +15,10 @@
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
+/* Rows of A from memory are asked for at least so many bytes ahead: a few tiles, which stay in the first
+   cache. */
+#define DML__ASKING_NEAR ((ptrdiff_t)9216)
+
 /* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
    isn't whole vectors, and is wider than one vector unless the part is narrower; the micro-kernel then needs
    no room beside it. */
@@ -289,30 +293,37 @@ static inline int dml__tiles_below(const dml__job *job, const dml__heights *heig
     return (int)((end - i) / tile->rows);
 }
 
-/* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
-   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
-   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
-DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
-                                           const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
-                                           ptrdiff_t panels, dml__tile *tile)
+/* Asks for what lies ahead in an A that comes from memory and is used where it is, while the tile is
+   computed. Of rows: a little, where tiles beside each other follow each other; else as much of the next part
+   as will be there when its turn comes, a share for each panel. */
+static void dml__ask_for_rows(const dml__job *job, const dml__blocking *blocking, ptrdiff_t i,
+                              ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
 {
-    const int rows = tile->rows;
-    dml__aim_a(job, blocking, part, i, tile);
+    const ptrdiff_t row = ((const dml__matrix *)job->product.a.source)->lane_step * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t share = tile->rows * row / panels;
+    const ptrdiff_t ahead =
+        blocking->across ? dml__larger(share, DML__ASKING_NEAR) : blocking->mc * row + panel * share;
+    if (!blocking->across && i + blocking->mc + tile->rows > blocking->ask_until) return;
+    tile->ask = (uintptr_t)tile->a[0] + (uintptr_t)ahead;
+    tile->ask_step = dml__quotient_up(share, tile->k / 4);
+}
+
+/* Of lines, the tiles of the first panel share the k's of the next block. */
+static void dml__ask_for_lines(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               ptrdiff_t i, dml__tile *tile)
+{
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    if (i + blocking->mc + rows <= blocking->ask_until) {
-        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
-        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
-        const float *row = tile->a[0] + blocking->mc * a->lane_step;
-        for (int r = 0; r < rows; r++, row += a->lane_step)
-            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
-    } else if (panel == 0 && part->k1 < blocking->ask_k) {
-        const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
-        const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
-        ptrdiff_t k = at * kc / high;
-        const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
-        for (; k < end; k++, line += a->k_step)
-            for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
+    const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
+    const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + tile->rows) * kc / high;
+    ptrdiff_t k = at * kc / high;
+    const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
+    if (job->kernel->asks && tile->rows == job->rows && a->k_step == high && tile->k >= 4) {
+        tile->ask = (uintptr_t)line;
+        tile->ask_step = dml__quotient_up((end - k) * high * (ptrdiff_t)sizeof(float), tile->k / 4);
+        return;
     }
+    for (; k < end; k++, line += a->k_step)
+        for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
 }
 
 /* The rows of the tiles from row i on that are computed in one call. */
@@ -322,13 +333,14 @@ static void dml__aim_rows(const dml__job *job, const dml__blocking *blocking, co
 {
     tile->rows = dml__height_at(job, heights, i);
     tile->below = 1;
-    if (blocking->ask_until > 0 || blocking->ask_k > 0) {
-        dml__aim_a_ahead(job, blocking, part, i, panel, panels, tile);
-    } else {
-        dml__aim_a(job, blocking, part, i, tile);
-        if (tile->columns >= job->kernel->least_columns)
-            tile->below = dml__tiles_below(job, heights, part, i, tile);
-    }
+    tile->ask_step = 0;
+    dml__aim_a(job, blocking, part, i, tile);
+    if (blocking->ask_until > 0)
+        dml__ask_for_rows(job, blocking, i, panel, panels, tile);
+    else if (panel == 0 && part->k1 < blocking->ask_k)
+        dml__ask_for_lines(job, blocking, part, i, tile);
+    else if (blocking->ask_k == 0 && tile->columns >= job->kernel->least_columns)
+        tile->below = dml__tiles_below(job, heights, part, i, tile);
 }
 
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays

@@ -255,7 +255,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp gpu strategies numerics simulate; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice ps ddp gpu strategies numerics simulate; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"

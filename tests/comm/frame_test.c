@@ -294,8 +294,10 @@ static void hostile_body(test_rank *me)
 static void a_peer_that_sends_nonsense(void)
 {
     static const char *const transports[] = { "tcp", "shm" };
-    int failed = 0;
-    for (unsigned seed = 0; seed < 60; seed++) {
+    /* Most end at a deadline, and what counts is what a sanitizer says. */
+    const unsigned seeds = TEST_EMULATOR ? 8 : TEST_SLOW ? 60 : 24;
+    unsigned failed = 0;
+    for (unsigned seed = 0; seed < seeds; seed++) {
         hostile what;
         test_rank ranks[2];
         what.seed = seed;
@@ -310,7 +312,7 @@ static void a_peer_that_sends_nonsense(void)
         CHECK_MESSAGE(!ranks[0].bad, "seed %u: %d wrong: %s", seed, ranks[0].bad, ranks[0].error);
         failed += ranks[0].status != DML_OK;
     }
-    CHECK(failed > 50);
+    CHECK(6 * failed > 5 * seeds);
 }
 
 int main(void)

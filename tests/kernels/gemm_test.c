@@ -323,6 +323,56 @@ static void large_results(void)
     free(other);
 }
 
+/* An A far larger than second caches is asked for while it is used: the same bits as of a few of its rows at
+   a time; and of lines, k after k, the sums as they are. */
+static void large_factors(void)
+{
+    static const int sizes[][3] = { { 16, 96, 0 },  { 24, 100, 0 }, { 24, 102, 0 }, { 32, 192, 0 },
+                                    { 40, 128, 0 }, { 64, 300, 0 }, { 96, 384, 0 }, { 16, 192, 5 } };
+    enum { FLOATS = 4400000, SLICE = 999 }; /* eight second caches of 2 MB, and more */
+    unsigned state = 10;
+    float *a = new_floats(FLOATS), *b = new_floats(384 * 96), bias[96];
+    const dml_epilogue epilogue = { bias, DML_ACTIVATION_RELU };
+    test_fill(&state, a, FLOATS);
+    test_fill(&state, b, 384 * 96);
+    test_fill(&state, bias, 96);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int n = sizes[i][0], k = sizes[i][1], lda = k + sizes[i][2], m = FLOATS / lda;
+        float *all = new_floats((size_t)m * (size_t)n), *slice = new_floats((size_t)SLICE * (size_t)n);
+        for (int w = 0; w < 2; w++) {
+            CHECK_INT(dml_sgemm_fused(kernel_pools[2 * w], DML_NO_TRANS, DML_NO_TRANS, m, n, k, 1, a, lda, b,
+                                      n, 0, all, n, &epilogue),
+                      DML_OK);
+            for (int row = 0; row < m; row += SLICE) {
+                const int rows = m - row < SLICE ? m - row : SLICE;
+                CHECK_INT(dml_sgemm_fused(kernel_pools[0], DML_NO_TRANS, DML_NO_TRANS, rows, n, k, 1,
+                                          a + (size_t)row * (size_t)lda, lda, b, n, 0, slice, n, &epilogue),
+                          DML_OK);
+                CHECK_MESSAGE(memcmp(all + (size_t)row * (size_t)n, slice,
+                                     (size_t)rows * (size_t)n * sizeof(float)) == 0,
+                              "%d columns, %d k's, pool %d: rows from %d on", n, k, 2 * w, row);
+            }
+        }
+        free(all);
+        free(slice);
+    }
+    free(a);
+    free(b);
+    static const int lines[][3] = { { 96, 16, 2000 }, { 41, 19, 7001 }, { 16, 32, 9003 }, { 192, 24, 1502 } };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const product p = {
+            DML_ROW_MAJOR, DML_TRANS, DML_NO_TRANS, lines[i][0], lines[i][1], lines[i][2], 0, 1, 0
+        };
+        check(&p, kernel_pools, KERNEL_POOLS, &state);
+    }
+}
+
+static void large_factors_on_each_isa(void)
+{
+    if (TEST_EMULATOR) SKIP("it takes long, and nothing is asked for there");
+    if (!TEST_EMULATOR) kernel_each_isa(large_factors);
+}
+
 static void large_results_on_each_isa(void)
 {
     kernel_each_isa(large_results);
@@ -332,6 +382,7 @@ int main(void)
 {
     kernel_pools_open();
     RUN(large_results_on_each_isa);
+    RUN(large_factors_on_each_isa);
     RUN(small_sizes_on_each_isa);
     RUN(all_flags_on_each_isa);
     RUN(block_edges_on_each_isa);
