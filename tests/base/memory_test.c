@@ -196,6 +196,45 @@ static void pages_become_zero(void)
     }
 }
 
+/* The flags that the system says the mapping has that holds `at`; false: it says none. */
+static bool flags_of(const void *at, char *flags, int size)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false, found = false;
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        unsigned long long from, to;
+        if (sscanf(line, "%llx-%llx ", &from, &to) == 2)
+            inside = (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at < (uintptr_t)to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            found = snprintf(flags, (size_t)size, "%s", line + 8) > 0;
+    }
+    if (maps) fclose(maps);
+    return found;
+}
+
+static void large_blocks_in_large_pages(void)
+{
+    enum { LARGE = 9 << 20, SMALL = 1 << 20 };
+    FILE *enabled = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    char flags[512] = "";
+    dml__memory memory;
+    host h = { 0, 0, 0 };
+    const dml_allocator own = { host_allocate, host_release, &h };
+    if (enabled) fclose(enabled);
+    for (int kind = 0; kind < 3; kind++) { /* ours; too small; the caller's, which is none of our business */
+        dml__memory_init(&memory, kind == 2 ? &own : NULL, NULL, 0);
+        unsigned char *block = (unsigned char *)dml__allocate(&memory, kind == 1 ? SMALL : LARGE);
+        CHECK(block && all_bytes(block, kind == 1 ? SMALL : LARGE, 0));
+        if (!enabled || TEST_EMULATOR || !flags_of(block + SMALL / 2, flags, sizeof flags))
+            SKIP("the system doesn't say which pages are large");
+        else
+            CHECK_MESSAGE((strstr(flags, " hg") != NULL) == (kind == 0), "block %d:%s", kind, flags);
+        dml__release(&memory, block);
+    }
+    CHECK_INT(h.live, 0);
+}
+
 int main(void)
 {
     RUN(the_callers_allocator);
@@ -205,5 +244,6 @@ int main(void)
     RUN(sizes_that_do_not_fit);
     RUN(rounding_up);
     RUN(pages_become_zero);
+    RUN(large_blocks_in_large_pages);
     return test_report("base/memory");
 }
