@@ -227,7 +227,7 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
     has no ThreadSanitizer)
 
 nothreads.cc := $(CC)
-nothreads.flags := -O1 -DDML_NO_THREADS
+nothreads.flags := -O1 -DDML_NO_THREADS -DDML_NO_AVX
 # What starts threads, or waits for them.
 nothreads.folders := base/os_thread thread device graph train net comm/collectives dist/all_reduce_sync dist/local_sgd
 
@@ -240,7 +240,9 @@ emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph ops train net/wire net/handshake net/local net/shm $(COMM_NUMBERS) dist/all_reduce_sync dist/cluster dist/compress
+# Words of 32 bits. (Its kernels are the plain ones, which run on x86-64, too; ops/ops asks for each with its sizes.)
+arm.folders := base thread kernels/half kernels/rotary kernels/update graph ops train net/wire net/handshake net/local net/shm \
+    $(filter-out comm/collectives,$(COMM_NUMBERS)) dist/all_reduce_sync dist/cluster dist/compress
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
@@ -248,7 +250,7 @@ aarch64.cc := aarch64-linux-gnu-gcc
 aarch64.flags := -O1
 aarch64.run := qemu-aarch64 -L /usr/aarch64-linux-gnu
 # What has code of its own there. (The words are as long, and bytes in the same order, as on x86-64.)
-aarch64.folders := base thread kernels ops/ops ops/random_graphs train/trainer train/checkpoint
+aarch64.folders := base/cpu base/os_thread thread $(filter-out kernels/scratch,$(filter kernels/%,$(TEST_FILES:tests/%_test.c=%))) ops/random_graphs train/trainer
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
 
@@ -262,7 +264,7 @@ ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-pp
     installed),$(ppc64.cc) is not installed)
 
 musl.cc := musl-gcc
-musl.flags := -O1 -static
+musl.flags := -O1 -static -DDML_NO_AVX
 # What depends on the C library.
 musl.folders := base thread device train net comm/collectives comm/fork comm/faults
 musl.no := $(if $(call has_command,$(musl.cc)),,$(musl.cc) is not installed)

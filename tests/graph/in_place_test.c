@@ -80,7 +80,7 @@ static void random_graphs_of_all_ops(void)
     const model m = { "random graph", random_graph, 3 };
     for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 1
                                         : cpu_here()                 ? 40
-                                                                     : 8);
+                                                                     : 4);
          graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
@@ -90,7 +90,7 @@ static void random_graphs_of_all_ops(void)
 /* Of one kind of op: a launch takes long where it isn't the CPU's. */
 static unsigned random_graphs_here(void)
 {
-    return slow_here() || TEST_EMULATOR ? 2 : cpu_here() ? 100 : 25;
+    return slow_here() || TEST_EMULATOR ? 2 : cpu_here() ? 100 : 10;
 }
 
 /* Mostly ops that may work in place, on inputs, parameters and each other, views between them; what comes out

@@ -162,8 +162,8 @@ static void all_shapes(void)
                                     { 0, 4, 4 },      { 4, 0, 4 },       { 40, 130, 513 }, { 130, 6, 90 },
                                     { 20, 20, 3000 }, { 33, 1100, 530 }, { 200, 18, 70 } };
     unsigned state = 3;
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int form = TEST_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s += 1 + TEST_EMULATOR)
+        for (int form = TEST_EMULATOR ? (int)s / 2 % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
             const int f = form + (int)s;
             const product p = { form & 1 ? DML_TRANS : DML_NO_TRANS,
                                 form & 2 ? DML_TRANS : DML_NO_TRANS,
@@ -189,8 +189,8 @@ static void few_rows(void)
                                     { 1, 37, 203 },  { 5, 70, 64 },   { 16, 33, 100 }, { 100, 3, 130 },
                                     { 40, 8, 45 },   { 1, 16, 1 } };
     unsigned state = 6;
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int form = TEST_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s += 1 + TEST_EMULATOR)
+        for (int form = TEST_EMULATOR ? (int)s / 2 % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
             const product p = { form & 1 ? DML_TRANS : DML_NO_TRANS,
                                 form & 2 ? DML_TRANS : DML_NO_TRANS,
                                 sizes[s][0],

@@ -56,7 +56,7 @@ static void discard(arrays *r)
     free(r->y), free(r->dx), free(r->dw);
 }
 
-enum { RANDOM_SHAPES = TEST_SLOW ? 40 : 150 };
+enum { RANDOM_SHAPES = TEST_EMULATOR ? 15 : TEST_SLOW ? 40 : 150 };
 enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHTS, DIRECTIONS };
 static const char *const directions[] = { "forward", "backward_input", "backward_weights" };
 
