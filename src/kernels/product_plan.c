@@ -110,6 +110,24 @@ static bool dml__asks_for_lines(const dml__job *job)
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
+/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
+   that factors need not be in the first one. */
+static inline bool dml__loads_lines(const dml__job *job)
+{
+    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+}
+
+/* Whether few rows go over a B whose lines, of two tiles each, follow each other: it is used where it is,
+   since packing it takes longer than what that costs. (A Zen 3: 1.08 to 1.25 for 16 to 64 rows; of wider
+   lines it gains only where B comes from beyond the second cache.) */
+static bool dml__b_is_narrow(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    return !dml__loads_lines(job) && dml__has_lanes(&product->b) && product->n == 2 * job->full &&
+           ((const dml__matrix *)product->b.source)->k_step == product->n &&
+           product->m <= DML__IN_PLACE_TILES * job->rows;
+}
+
 static ptrdiff_t dml__lines_kc(const dml__job *job)
 {
     if (!job->kernel->asks) return DML__LINES_KC;
@@ -122,18 +140,11 @@ static ptrdiff_t dml__lines_kc(const dml__job *job)
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const bool few_rows = job->product.m <= DML__IN_PLACE_TILES * job->rows;
-    const ptrdiff_t most = dml__asks_for_lines(job) ? dml__lines_kc(job)
-                           : few_rows               ? DML__FEW_ROWS_KC
-                                                    : job->kernel->k_block;
+    const ptrdiff_t most = dml__asks_for_lines(job)             ? dml__lines_kc(job)
+                           : few_rows && !dml__b_is_narrow(job) ? DML__FEW_ROWS_KC
+                                                                : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
-}
-
-/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
-   that factors need not be in the first one. */
-static inline bool dml__loads_lines(const dml__job *job)
-{
-    return (size_t)job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
 }
 
 /* --- what is packed, and where --- */
@@ -207,7 +218,7 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
-    if (b->k_step == job->full) return false; /* it lies as if it were packed */
+    if (b->k_step == job->full || dml__b_is_narrow(job)) return false; /* it lies as if it were packed */
     if (dml__b_is_far(job, b, rows)) return true;
     if (dml__loads_lines(job) && rows <= dml__rows_in_place(job, b, kc) && !dml__collides(b->k_step))
         return false;

@@ -183,6 +183,20 @@ static void block_edges(void)
     /* Rows of A that meet in a set of the caches, under many columns. */
     const product meeting = { DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, 45, 160, 1024, 0, 1, 0.5f };
     check(&meeting, kernel_pools, KERNEL_POOLS, &state);
+    /* Few rows over a B of lines of two tiles, which isn't packed. */
+    const int two_tiles[] = { 8, 16, 32, 64 };
+    for (size_t i = 0; i < sizeof two_tiles / sizeof *two_tiles; i++) {
+        const product narrow = { DML_ROW_MAJOR,
+                                 i % 2 ? DML_TRANS : DML_NO_TRANS,
+                                 DML_NO_TRANS,
+                                 33,
+                                 two_tiles[i],
+                                 1001,
+                                 0,
+                                 -0.75f,
+                                 1 };
+        check(&narrow, kernel_pools, KERNEL_POOLS, &state);
+    }
 }
 
 static void small_sizes_on_each_isa(void)
