@@ -11,8 +11,8 @@ static const char usage[] = "usage: report [FOLDER [REASONS]] <ROWS >REPORT.md\n
                             "Makes tables of the rows that the benchmarks print, says which bars they meet, "
                             "and writes FOLDER/NAME.svg (.).\n"
                             "REASONS is a file that says why rows are short: a line of \"KEY=VALUE ... | "
-                            "TEXT\" for all rows\nthat have these words; for a mean, name=NAME mean=best, "
-                            "others or mkl.\n";
+                            "TEXT\" for all rows\nthat have these words; for a mean, name=NAME "
+                            "mean=others, mkl or onednn.\n";
 
 /* --- bars: what a row has to reach --- */
 

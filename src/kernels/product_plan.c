@@ -19,6 +19,11 @@
 #define DML__ASKED_LINES_FLOATS 8192
 #define DML__LEAST_ASKED_KC 32
 
+/* Of lines of no more floats than this, which are asked for also where they are then packed, for fewer
+ * columns. */
+#define DML__ASKED_SHORT_LINE 96
+#define DML__ASKED_COLUMNS 80
+
 /* The same where loads may come from the second cache: for fewer columns than this, and where the lines take
    little more than a first cache, for fewer than that. */
 #define DML__LINES_COLUMNS 144
@@ -106,7 +111,9 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
 static bool dml__asks_for_lines(const dml__job *job)
 {
     const dml__product *product = &job->product;
-    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
+    const bool short_lines = job->kernel->asks && product->m <= DML__ASKED_SHORT_LINE;
+    const ptrdiff_t columns = short_lines ? DML__ASKED_COLUMNS : DML__PACKED_A_COLUMNS;
+    return product->n < columns && dml__has_lanes(&product->a) &&
            dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
@@ -118,13 +125,13 @@ static inline bool dml__loads_lines(const dml__job *job)
 }
 
 /* Whether few rows go over a B whose lines, of two tiles each, follow each other: it is used where it is,
-   since packing it takes longer than what that costs. (A Zen 3: 1.08 to 1.25 for 16 to 64 rows; of wider
-   lines it gains only where B comes from beyond the second cache.) */
+   since packing it takes longer than what that costs, unless both factors come from memory. (A Zen 3: 1.08
+   to 1.25 for 16 to 64 rows; of wider lines it gains only where B comes from beyond the second cache.) */
 static bool dml__b_is_narrow(const dml__job *job)
 {
     const dml__product *product = &job->product;
-    return !dml__loads_lines(job) && dml__has_lanes(&product->b) && product->n == 2 * job->full &&
-           ((const dml__matrix *)product->b.source)->k_step == product->n &&
+    return !dml__loads_lines(job) && !dml__asks_for_lines(job) && dml__has_lanes(&product->b) &&
+           product->n == 2 * job->full && ((const dml__matrix *)product->b.source)->k_step == product->n &&
            product->m <= DML__IN_PLACE_TILES * job->rows;
 }
 

@@ -45,7 +45,7 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm gpu conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
+for program in gemm gpu conv elementwise optimizer forkjoin train memory reduce_op allreduce choice ps ddp strategies numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
@@ -131,6 +131,12 @@ for op in reduce broadcast scatter gather all_gather reduce_scatter all_to_all; 
     check "$op" run allreduce --op $op --ranks 2 --transport local --bytes 4096 --seconds 0.001 $none
     check "its row" grep -q "^name=$op .* bytes=4096 " "$WORK/rows"
 done
+check "choice" run choice --op all_reduce --transport local --ranks 3 --min 1024 --max 1024 --seconds 0.002 --each
+grep '^name=algorithm' "$WORK/rows" >"$WORK/algorithms"
+grep -v '^name=algorithm' "$WORK/rows" >"$WORK/choice" && mv "$WORK/choice" "$WORK/rows"
+check "choice's row" rows_are_well 1
+check "the chosen algorithm beside the best" grep -q '^name=choice op=all_reduce transport=local ranks=3 bytes=1024 chosen=[a-z_]* threads=1 ours=[^ ]* best_peer=[^ ]* peer=[a-z_]* ' "$WORK/rows"
+check "by every algorithm, of which one is chosen" test "$(grep -c ' chosen=1 ' "$WORK/algorithms")" -eq 1
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
 check "train's flops" grep -q ' what=mlp batch=2 .* dtype=f32 .* flops=' "$WORK/rows"
@@ -227,6 +233,15 @@ done >"$WORK/collectives"
 check "collectives" report_of "$WORK/collectives"
 check "their bars" test "$(sed -n 's/.*| \(tcp\|shm\|local\) | \([0-9]*\) |.* 0.5 | \(.*\) |$/\1 \2 \3/p' "$WORK/report.md" | tr -d '*' | tr '\n' ';')" = \
     'tcp 4 1.20 of 1.25: no;tcp 64 ;tcp 262144 1.20 of 1.00;tcp 67108864 1.20 of 1.30: no;shm 4 1.20 of 1.00;shm 1048576 1.20 of 1.50: no;local 4 ;'
+echo 'name=choice op=all_reduce transport=tcp ranks=2 bytes=4 chosen=pair threads=1 ours=12 best_peer=10 peer=ring limit=0 ratio_peer=0.9 ratio_limit=0 unit=us' >"$WORK/chosen"
+check "a choice" report_of "$WORK/chosen"
+check "that takes more than a tenth longer" grep -q '\*\*0.90 of 0.91: no\*\* |$' "$WORK/report.md"
+# The bar of convolutions is oneDNN's current release, whatever else there is.
+echo 'name=conv what=input model=x batch=1 threads=1 ours=9 best_peer=20 peer=torch limit=30 ratio_peer=0.45 ratio_limit=0.3 unit=GFLOP/s onednn=10 torch=20' >"$WORK/layers"
+check "a layer" report_of "$WORK/layers"
+check "its bar" grep -q ' 0.90 of 0.80 |$' "$WORK/report.md"
+check "its mean" grep -q "^| oneDNN's current release | 1 | 1 | 0.90 | 3.00 | 1.10 | " "$WORK/report.md"
+check "and by what it computes" grep -q "^| oneDNN's current release: input | 1 | 1 | 0.90 | | | |$" "$WORK/report.md"
 cat >"$WORK/reasons" <<'END'
 # A comment.
 name=optimizer | of another kind
@@ -241,7 +256,7 @@ check "alone" sh -c "! grep -q 'never read\|of another kind' '$WORK/report.md'"
 check "rows that have none" grep -q '^No reason has been measured for 1 that is short.$' "$WORK/report.md"
 echo 'name=gemm m=1 threads=1 ours=2 best_peer=2 peer=blis limit=4 ratio_peer=1 ratio_limit=0.5 unit=GFLOP/s blis=2' >"$WORK/slow"
 check "a mean" report_of "$WORK/slow" "$WORK/reasons"
-check "that is short" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 1 | 1.00 | 1.15 | \*\*no\*\* (1) |$' "$WORK/report.md"
+check "that is short" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 1 | 1.00 | 2.00 | 1.15 | \*\*no\*\* (1) |$' "$WORK/report.md"
 check "and why" grep -q '^1. they are at the peak$' "$WORK/report.md"
 check_fails "no file of reasons" "there is no file of reasons" report_of "$WORK/slow" "$WORK/nowhere"
 echo 'gemm is slow' >"$WORK/reasons"
