@@ -119,6 +119,32 @@ static void given_links(void)
     for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
 }
 
+/* Between two ranks two rings are halving and doubling in twice as many messages. */
+static void two_rings_of_two_ranks(void)
+{
+    dml_comm *comms[2];
+    dml__comm_call call;
+    int count, halves = 0;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.link_latency_us = 2;
+    options.link_bandwidth_gbit = 32;
+    CHECK_INT(dml_comm_open_local(comms, 2, &options), DML_OK);
+    memset(&call, 0, sizeof call);
+    call.signature.operation = DML__CALL_ALL_REDUCE;
+    call.signature.dtype = DML_F32;
+    for (int power = 0; power < 27; power++) {
+        call.signature.count = (uint64_t)1 << power;
+        const char *name = table[dml__choose_algorithm(comms[0], &call)].name;
+        CHECK_MESSAGE(strcmp(name, "ring_segmented") != 0, "of 2^%d elements", power);
+        halves += strcmp(name, "halving_doubling") == 0;
+    }
+    CHECK(halves > 10);
+    for (int r = 0; r < 2; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
+    for (int r = 0; r < 2; r++) dml_comm_close(comms[r]);
+}
+
 /* Eight threads on one processor: few messages are cheap, not few steps. */
 static void threads_share_processors(void)
 {
@@ -340,6 +366,7 @@ int main(void)
     RUN(whose_memory_is_read);
 #endif
     RUN(given_links);
+    RUN(two_rings_of_two_ranks);
     RUN(threads_share_processors);
     RUN(groups);
     RUN(deterministic);
