@@ -8827,11 +8827,11 @@ DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING)
 DML__DEFINE_TILE(avx2, DML__AVX2, 6, 2, DML__ASKING_PACKED)
 static void dml__run_avx2_pairs(const dml__tile *tile)
 {
-    const bool asks = tile->ask_step > 0 && tile->rows == 6 && tile->columns == 16;
-    if (asks && tile->a_packed)
-        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING_PACKED, tile->panels);
-    else if (asks && tile->k % 4 == 0)
-        dml__run_tiles(tile, dml__tile_avx2_6x2_DML__ASKING, tile->panels);
+    const bool whole = tile->rows == 6 && tile->columns == 16 && (tile->a_packed || tile->k % 4 == 0);
+    if (whole && tile->ask_step > 0)
+        dml__run_tiles(
+            tile, tile->a_packed ? dml__tile_avx2_6x2_DML__ASKING_PACKED : dml__tile_avx2_6x2_DML__ASKING,
+            tile->panels);
     else
         dml__run_avx2(tile);
 }
@@ -8841,13 +8841,17 @@ DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ANY_BELOW)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__BY_FOURS)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__A_PACKED)
 DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ASKING)
+DML__DEFINE_TILE(avx2, DML__AVX2, 4, 3, DML__ASKING_PACKED)
 static void dml__run_avx2_threes(const dml__tile *tile)
 {
-    if (tile->rows == 4 && tile->a_packed)
+    const bool whole = tile->rows == 4 && (tile->a_packed || tile->k % 4 == 0);
+    if (whole && tile->ask_step > 0)
+        dml__run_tiles(
+            tile, tile->a_packed ? dml__tile_avx2_4x3_DML__ASKING_PACKED : dml__tile_avx2_4x3_DML__ASKING,
+            tile->panels);
+    else if (whole && tile->a_packed)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__A_PACKED, tile->panels);
-    else if (tile->rows == 4 && tile->k % 4 == 0 && tile->ask_step > 0)
-        dml__run_tiles(tile, dml__tile_avx2_4x3_DML__ASKING, tile->panels);
-    else if (tile->rows == 4 && tile->k % 4 == 0)
+    else if (whole)
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__BY_FOURS, tile->panels);
     else
         dml__run_tiles(tile, dml__tile_avx2_4x3_DML__ANY_BELOW, 1);

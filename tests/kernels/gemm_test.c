@@ -372,9 +372,8 @@ static void large_factors(void)
     }
     free(a);
     free(b);
-    static const int lines[][3] = {
-        { 96, 16, 2000 }, { 41, 19, 7001 }, { 16, 32, 9003 }, { 192, 24, 1502 }, { 64, 64, 2100 }
-    };
+    static const int lines[][3] = { { 96, 16, 2000 }, { 96, 24, 2001 },  { 41, 19, 7001 },
+                                    { 16, 32, 9003 }, { 192, 24, 1502 }, { 64, 64, 2100 } };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         const product p = {
             DML_ROW_MAJOR, DML_TRANS, DML_NO_TRANS, lines[i][0], lines[i][1], lines[i][2], 0, 1, 0
