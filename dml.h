@@ -8683,7 +8683,7 @@ enum {
         const float *const first = tile->b + panel * tile->b_panel;                                          \
         const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
         const int blocks = tile->blocks, k = tile->k;                                                        \
-        const ptrdiff_t ask_step = panel ? 0 : tile->ask_step;                                               \
+        const uintptr_t ask_step = panel ? 0 : (uintptr_t)tile->ask_step;                                    \
         uintptr_t ask = panel ? (uintptr_t)first : tile->ask;                                                \
         for (int t = 0; t < (keeps ? blocks : tile->blocks); t++) {                                          \
             const float *b = (keeps ? first + b_at[t] : tile->b + panel * tile->b_panel + tile->b_at[t]);    \
