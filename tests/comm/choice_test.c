@@ -93,6 +93,25 @@ static void descriptions(void)
     check_description(3, &options, ordered);
 }
 
+/* Ranks in one process whose links are given, and an all-reduce to ask about. */
+static void open_given_links(dml_comm **comms, int ranks, dml__comm_call *call)
+{
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.link_latency_us = 2;
+    options.link_bandwidth_gbit = 32;
+    CHECK_INT(dml_comm_open_local(comms, ranks, &options), DML_OK);
+    memset(call, 0, sizeof *call);
+    call->signature.operation = DML__CALL_ALL_REDUCE;
+    call->signature.dtype = DML_F32;
+}
+
+static void close_all(dml_comm **comms, int ranks)
+{
+    for (int r = 0; r < ranks; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
+    for (int r = 0; r < ranks; r++) dml_comm_close(comms[r]);
+}
+
 /* Small messages take few steps, and large ones are not sent whole to everybody. */
 static void given_links(void)
 {
@@ -100,14 +119,7 @@ static void given_links(void)
     dml__comm_call call;
     int count;
     const dml__algorithm_info *table = dml__algorithms(&count);
-    dml_comm_options options;
-    memset(&options, 0, sizeof options);
-    options.link_latency_us = 2;
-    options.link_bandwidth_gbit = 32;
-    CHECK_INT(dml_comm_open_local(comms, 8, &options), DML_OK);
-    memset(&call, 0, sizeof call);
-    call.signature.operation = DML__CALL_ALL_REDUCE;
-    call.signature.dtype = DML_F32;
+    open_given_links(comms, 8, &call);
     for (int power = 0; power < 27; power++) {
         call.signature.count = (uint64_t)1 << power;
         const int choice = dml__choose_algorithm(comms[0], &call);
@@ -115,8 +127,7 @@ static void given_links(void)
         const uint64_t sent = table[choice].elements_sent(8, call.signature.count / 16 * 16);
         if (power > 20) CHECK_MESSAGE(sent <= 2 * call.signature.count, "%s", table[choice].name);
     }
-    for (int r = 0; r < 8; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
-    for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
+    close_all(comms, 8);
 }
 
 /* Between two ranks two rings are halving and doubling in twice as many messages. */
@@ -126,14 +137,7 @@ static void two_rings_of_two_ranks(void)
     dml__comm_call call;
     int count, halves = 0;
     const dml__algorithm_info *table = dml__algorithms(&count);
-    dml_comm_options options;
-    memset(&options, 0, sizeof options);
-    options.link_latency_us = 2;
-    options.link_bandwidth_gbit = 32;
-    CHECK_INT(dml_comm_open_local(comms, 2, &options), DML_OK);
-    memset(&call, 0, sizeof call);
-    call.signature.operation = DML__CALL_ALL_REDUCE;
-    call.signature.dtype = DML_F32;
+    open_given_links(comms, 2, &call);
     for (int power = 0; power < 27; power++) {
         call.signature.count = (uint64_t)1 << power;
         const char *name = table[dml__choose_algorithm(comms[0], &call)].name;
@@ -141,8 +145,7 @@ static void two_rings_of_two_ranks(void)
         halves += strcmp(name, "halving_doubling") == 0;
     }
     CHECK(halves > 10);
-    for (int r = 0; r < 2; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
-    for (int r = 0; r < 2; r++) dml_comm_close(comms[r]);
+    close_all(comms, 2);
 }
 
 /* Eight threads on one processor: few messages are cheap, not few steps. */
@@ -165,8 +168,7 @@ static void threads_share_processors(void)
     call.signature.dtype = DML_F32;
     call.signature.count = 1;
     CHECK_STRING(dml__algorithms(&count)[dml__choose_algorithm(comms[0], &call)].name, "master_worker");
-    for (int r = 0; r < 8; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
-    for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
+    close_all(comms, 8);
 #endif
 }
 
