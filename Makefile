@@ -241,7 +241,7 @@ arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
 # Words of 32 bits. (Its kernels are the plain ones, which run on x86-64, too; ops/ops asks for each with its sizes.)
-arm.folders := base thread kernels/half kernels/rotary kernels/update graph ops train net/wire net/handshake net/local net/shm \
+arm.folders := base thread kernels/half graph ops train net/wire net/handshake net/local net/shm \
     $(filter-out comm/collectives,$(COMM_NUMBERS)) dist/all_reduce_sync dist/cluster dist/compress
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)

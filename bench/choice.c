@@ -43,7 +43,7 @@ static const char usage[] =
     "chosen one takes: the least of many noisy medians is lower than what that algorithm takes when it is "
     "asked\n"
     "again, so the best one of every other round is compared in the rounds between, both ways round "
-    "(ratio).\n";
+    "(ratio_peer).\n";
 
 static void die(const char *what, const char *name)
 {

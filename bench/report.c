@@ -81,10 +81,9 @@ static const struct {
       "weights, `by limit` how many times those: the less the better",
       NULL },
     { "choice",
-      "Ours is the chosen algorithm's microseconds, the best peer's those of the algorithm that is best in "
-      "the "
-      "other half of the rounds: the less the better",
-      "1 of 1.1 times the best algorithm's time" },
+      "Ours is the chosen algorithm's microseconds, the best peer's those of the fastest one: the less the "
+      "better. `by peer` is beside the one that is best in the other half of the rounds, both ways round",
+      "at most 1.1 times the best algorithm's time" },
     { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",
       "the speed of the best of Open MPI and Gloo, over TCP 1.25 times it at 4 bytes and 1.3 from 64 MiB on, "
       "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB" },

@@ -300,12 +300,13 @@ static void dml__ask_for_rows(const dml__job *job, const dml__blocking *blocking
                               ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
 {
     const ptrdiff_t row = ((const dml__matrix *)job->product.a.source)->lane_step * (ptrdiff_t)sizeof(float);
-    const ptrdiff_t share = tile->rows * row / panels;
+    const ptrdiff_t step = dml__quotient_up(4 * (ptrdiff_t)sizeof(float) * tile->rows, panels);
+    const ptrdiff_t share = tile->k / 4 * step;
     const ptrdiff_t ahead =
         blocking->across ? dml__larger(share, DML__ASKING_NEAR) : blocking->mc * row + panel * share;
     if (!blocking->across && i + blocking->mc + tile->rows > blocking->ask_until) return;
     tile->ask = (uintptr_t)tile->a[0] + (uintptr_t)ahead;
-    tile->ask_step = dml__quotient_up(share, tile->k / 4);
+    tile->ask_step = step;
 }
 
 /* Of lines, the tiles of the first panel share the k's of the next block. */

@@ -20,7 +20,7 @@ every_file_ships() {
 check "every source file is in a product" every_file_ships
 . tests/build/products.sh
 
-# (-O0: the objects below, and tests/hosts/; -O2: what make builds.)
+# (-O0: the objects below, and tests/hosts/; -O2: what make builds, with AVX.)
 check "$CC -O3" build "$CC -std=c99 -O3 -DDML_NO_AVX" program implement_both.c
 
 # What the implementation brings into a program: not optimised, nothing has been left out; and as make builds it, with AVX.
