@@ -18,7 +18,7 @@
    a barrier to the end on the last rank. A peer is started with the number of ranks; its first process
    speaks, and times itself in the same way. */
 
-enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 3, ALGORITHMS_MAX = 16 };
+enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 8, ALGORITHMS_MAX = 16 };
 
 typedef struct settings {
     const operation *operation;
@@ -217,17 +217,18 @@ static void measure(const job *j, bool automatic)
     const double fit = j->asked->seconds / (once * calls);
     const int samples = fit < 3 ? 3 : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit;
     snprintf(line, sizeof line, "time %g\n", j->asked->seconds / (2 * ROUNDS));
-    for (int i = 0, round = 0; i < samples; i++) {
-        ours[i] = time_calls(j, run_once, calls);
-        bare[i] = time_calls(j, exchange_once, calls);
-        if (i + 1 < (round + 1) * samples / ROUNDS) continue;
+    for (int round = 0, i = 0; round < ROUNDS; round++) {
+        if (round) warm_up(j);
+        /* In blocks, as peers are: taking turns, each would find the caches filled by the other. */
+        const int first = i, end = (round + 1) * samples / ROUNDS;
+        for (i = first; i < end; i++) ours[i] = time_calls(j, run_once, calls);
+        for (i = first; i < end; i++) bare[i] = time_calls(j, exchange_once, calls);
         for (int p = 0; p < j->peers->count; p++) {
             bench_peer *peer = &j->peers->list[p];
             if (!peer->takes_case) continue;
             peer->takes_case = bench_peer_ask(j->peers, peer, line);
             theirs[p][round] = peer->takes_case ? strtod(peer->answer, NULL) : 0;
         }
-        if (++round < ROUNDS) warm_up(j);
     }
     if (dml_comm_rank(j->comm)) return;
     for (int p = 0; p < j->peers->count; p++)
