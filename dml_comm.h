@@ -1814,15 +1814,18 @@ static inline bool dml__is_in_place(const dml__algorithm_info *info)
 
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 
-/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
-   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
-   pay); all of them where that is 0, or of other calls. */
-static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
-                                         uint64_t cached)
+#define DML__ROUND_LEAST ((size_t)512 << 10)
+
+/* As many elements at once as stay in the caches from when an all-reduce reduces them until it sends them
+   (else each byte comes from memory at each step): `part` bytes for each rank; all of them where that is 0,
+   or of other calls. */
+static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count, size_t part,
+                                         size_t element_bytes)
 {
+    const size_t bytes = part * (size_t)size < DML__ROUND_LEAST ? DML__ROUND_LEAST : part * (size_t)size;
     uint64_t most = count;
-    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
-    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
+    if (!part || operation != DML__CALL_ALL_REDUCE) return count;
+    while (most > bytes / element_bytes && count / most < DML__MOST_ROUNDS) most -= most / 2;
     return most;
 }
 
@@ -2430,8 +2433,8 @@ typedef struct dml__price_model {
     double local;                    /* seconds of each, besides */
     uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
     uint64_t
-        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
-    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
+        scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+    size_t round_part; /* Bytes, for each rank, of a round of an all-reduce; 0: all, but for the scratch. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */
 } dml__price_model;
@@ -2973,7 +2976,7 @@ typedef struct dml__comm_job {
     int *host_of;     /* (world): the first rank of each one's host, as the model has it */
     char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
     size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
-    size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
+    size_t round_part; /* bytes, for each rank, of a round of an all-reduce; 0: all. The same on all */
     int most_steps, most_flows; /* of a schedule */
     dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
     int max_requests;
@@ -3015,7 +3018,8 @@ typedef struct dml__comm_job {
 #define DML__STAGE_BYTES 65536
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
-#define DML__ROUND_BYTES ((size_t)512 << 10)
+#define DML__ROUND_PART ((size_t)128 << 10)
+#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* by sockets, whose latencies are larger */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */
@@ -11110,7 +11114,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
                                        const dml__collective *collective, size_t element_bytes)
 {
     uint64_t most = dml__cached_round(collective->operation, collective->size, collective->count,
-                                      model->round / element_bytes);
+                                      model->round_part, element_bytes);
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
@@ -11976,14 +11980,17 @@ static dml_status dml__tell_model(dml_comm *comm)
     return status;
 }
 
-/* Two ranks reduce large vectors in rounds that stay in the caches, where memory is what is slow: on one
-   machine, unless a round's latencies are more than a twentieth of its time. */
-static size_t dml__round_bytes(const dml__layout *layout, const dml__price_link *link)
+/* Large vectors are reduced in rounds that stay in the caches, on one machine, where memory is what is slow.
+   So it is between sockets of one system; not between hosts that one machine stands for, whose links are
+   slower, nor where a round's latencies are more than a fifth of its time. */
+static size_t dml__round_part(const dml__layout *layout, const dml__price_model *model)
 {
-    const double bytes = (double)DML__ROUND_BYTES;
-    const double latencies = 4 * (link->latency + 2 * link->overhead);
+    const dml__price_link *link = &model->inside;
+    const double bandwidth = dml__link_bandwidth(link), latency = link->latency + 2 * link->overhead;
     if (!layout->one_machine) return 0;
-    return !layout->copies || latencies < bytes / dml__link_bandwidth(link) / 20 ? DML__ROUND_BYTES : 0;
+    if (!layout->copies) return DML__ROUND_PART;
+    const bool pays = bandwidth > model->copy / 50 && latency < DML__ROUND_PART_COPIED / bandwidth / 5;
+    return pays ? DML__ROUND_PART_COPIED : 0;
 }
 
 DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
@@ -12004,7 +12011,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
-        job->round_bytes = dml__round_bytes(&layout, &comm->model.inside);
+        job->round_part = dml__round_part(&layout, &comm->model);
         job->choices++;
     }
     dml__release(&job->memory, all);
@@ -12153,10 +12160,10 @@ static uint64_t dml__tree_messages(int m)
 
    name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
 static const dml__algorithm_info dml__algorithm_table[] = {
-    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
-      dml__both_ways, dml__four_per_other },
     { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
       dml__halving_doubling_elements, dml__halving_doubling_messages },
+    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
+      dml__both_ways, dml__four_per_other },
     { "ring", DML__CALL_ALL_REDUCE, dml__write_ring_all_reduce, false, false, NULL, dml__both_ways,
       dml__two_per_other },
     { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
@@ -12174,9 +12181,9 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
       dml__both_ways, dml__two_per_other },
 
-    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
-      dml__one_message },
     { "direct", DML__CALL_REDUCE, dml__write_direct_reduce, false, true, dml__n_once, dml__n_once,
+      dml__one_message },
+    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
       dml__one_message },
     { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
       dml__message_per_rank },
@@ -12201,11 +12208,11 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
       dml__n_per_place, dml__one_message },
 
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
     { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
@@ -12699,7 +12706,7 @@ static bool dml__price_choices(dml_comm *comm, dml__choice *choice)
     comm->model.segment = job->segment_bytes;
     comm->model.eager = job->eager_bytes;
     comm->model.scratch = job->scratch_bytes;
-    comm->model.round = job->round_bytes;
+    comm->model.round_part = job->round_part;
     dml__fill_choice(&comm->model, comm->size, algorithms, count, steps, job->deterministic,
                      dml_seconds() + (share < 1 ? share : 1), work, bytes, choice);
     dml__release(&job->memory, work);
@@ -16354,8 +16361,8 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
     const dml__signature *call = &request->call.signature;
     const dml__algorithm_info *info = dml__algorithm_of(request);
     const uint64_t room = job->scratch_bytes / dml__element_bytes(request);
-    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count,
-                                      job->round_bytes / dml__element_bytes(request));
+    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count, job->round_part,
+                                      dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;

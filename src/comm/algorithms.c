@@ -137,10 +137,10 @@ static uint64_t dml__tree_messages(int m)
 
    name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
 static const dml__algorithm_info dml__algorithm_table[] = {
-    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
-      dml__both_ways, dml__four_per_other },
     { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
       dml__halving_doubling_elements, dml__halving_doubling_messages },
+    { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
+      dml__both_ways, dml__four_per_other },
     { "ring", DML__CALL_ALL_REDUCE, dml__write_ring_all_reduce, false, false, NULL, dml__both_ways,
       dml__two_per_other },
     { "master_worker", DML__CALL_ALL_REDUCE, dml__write_master_worker_all_reduce, false, true, NULL,
@@ -158,9 +158,9 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "direct", DML__CALL_ALL_REDUCE, dml__write_direct_all_reduce, false, true, dml__slots_of_chunks,
       dml__both_ways, dml__two_per_other },
 
-    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
-      dml__one_message },
     { "direct", DML__CALL_REDUCE, dml__write_direct_reduce, false, true, dml__n_once, dml__n_once,
+      dml__one_message },
+    { "binomial", DML__CALL_REDUCE, dml__write_binomial_reduce, false, false, NULL, dml__n_once,
       dml__one_message },
     { "ring", DML__CALL_REDUCE, dml__write_ring_reduce, false, false, NULL, dml__n_once,
       dml__message_per_rank },
@@ -185,11 +185,11 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
       dml__n_per_place, dml__one_message },
 
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
+      dml__message_per_other },
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
     { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,

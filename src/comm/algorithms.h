@@ -127,15 +127,18 @@ static inline bool dml__is_in_place(const dml__algorithm_info *info)
 
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 
-/* As many elements at once, of `cached`, as stay in the caches from when an all-reduce of two reduces them
-   until it sends them (else each byte comes from memory once more; of four ranks on two processors it didn't
-   pay); all of them where that is 0, or of other calls. */
-static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count,
-                                         uint64_t cached)
+#define DML__ROUND_LEAST ((size_t)512 << 10)
+
+/* As many elements at once as stay in the caches from when an all-reduce reduces them until it sends them
+   (else each byte comes from memory at each step): `part` bytes for each rank; all of them where that is 0,
+   or of other calls. */
+static inline uint64_t dml__cached_round(dml__comm_operation operation, int size, uint64_t count, size_t part,
+                                         size_t element_bytes)
 {
+    const size_t bytes = part * (size_t)size < DML__ROUND_LEAST ? DML__ROUND_LEAST : part * (size_t)size;
     uint64_t most = count;
-    if (!cached || size != 2 || operation != DML__CALL_ALL_REDUCE) return count;
-    while (most > cached && count / most < DML__MOST_ROUNDS) most -= most / 2;
+    if (!part || operation != DML__CALL_ALL_REDUCE) return count;
+    while (most > bytes / element_bytes && count / most < DML__MOST_ROUNDS) most -= most / 2;
     return most;
 }
 

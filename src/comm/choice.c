@@ -155,7 +155,7 @@ static bool dml__price_choices(dml_comm *comm, dml__choice *choice)
     comm->model.segment = job->segment_bytes;
     comm->model.eager = job->eager_bytes;
     comm->model.scratch = job->scratch_bytes;
-    comm->model.round = job->round_bytes;
+    comm->model.round_part = job->round_part;
     dml__fill_choice(&comm->model, comm->size, algorithms, count, steps, job->deterministic,
                      dml_seconds() + (share < 1 ? share : 1), work, bytes, choice);
     dml__release(&job->memory, work);

@@ -243,7 +243,7 @@ typedef struct dml__comm_job {
     int *host_of;     /* (world): the first rank of each one's host, as the model has it */
     char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
     size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
-    size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
+    size_t round_part; /* bytes, for each rank, of a round of an all-reduce; 0: all. The same on all */
     int most_steps, most_flows; /* of a schedule */
     dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
     int max_requests;
@@ -285,7 +285,8 @@ typedef struct dml__comm_job {
 #define DML__STAGE_BYTES 65536
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
-#define DML__ROUND_BYTES ((size_t)512 << 10)
+#define DML__ROUND_PART ((size_t)128 << 10)
+#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* by sockets, whose latencies are larger */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */

@@ -387,8 +387,8 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
     const dml__signature *call = &request->call.signature;
     const dml__algorithm_info *info = dml__algorithm_of(request);
     const uint64_t room = job->scratch_bytes / dml__element_bytes(request);
-    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count,
-                                      job->round_bytes / dml__element_bytes(request));
+    uint64_t most = dml__cached_round(call->operation, request->comm->size, call->count, job->round_part,
+                                      dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;

@@ -40,8 +40,8 @@ typedef struct dml__price_model {
     double local;                    /* seconds of each, besides */
     uint64_t segment, eager;         /* bytes of a segment; up to which a message needs no grant */
     uint64_t
-        scratch;    /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
-    uint64_t round; /* Bytes of a round of an all-reduce of two; 0: all, but for the scratch. */
+        scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
+    size_t round_part; /* Bytes, for each rank, of a round of an all-reduce; 0: all, but for the scratch. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */
 } dml__price_model;

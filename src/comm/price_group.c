@@ -525,7 +525,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
                                        const dml__collective *collective, size_t element_bytes)
 {
     uint64_t most = dml__cached_round(collective->operation, collective->size, collective->count,
-                                      model->round / element_bytes);
+                                      model->round_part, element_bytes);
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;

@@ -533,14 +533,26 @@ static void test_keeps_processor(void)
     CHECK_MESSAGE(seconds > 0.49 * all && seconds < 0.6 * all, "%g of %g", seconds, all);
 }
 
-static void test_rounds_of_two(void)
+/* A call of four rounds of so many KiB. */
+static void check_rounds(int ranks, size_t part, uint64_t kibibytes)
 {
-    dml__price_model model = shared(2, 2);
-    const double once = table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 512 << 10);
-    const double whole = table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 2048 << 10);
-    model.round = 2 << 20;
-    CHECK_PRICE(table_price(&model, DML__CALL_ALL_REDUCE, "chain", 2, 2048 << 10), 4 * once);
+    dml__price_model model = shared(ranks, ranks);
+    const uint64_t count = kibibytes << 8;
+    const double once = table_price(&model, DML__CALL_ALL_REDUCE, "chain", ranks, count);
+    const double whole = table_price(&model, DML__CALL_ALL_REDUCE, "chain", ranks, 4 * count);
+    model.round_part = part;
+    CHECK_PRICE(table_price(&model, DML__CALL_ALL_REDUCE, "chain", ranks, 4 * count), 4 * once);
     CHECK(whole < 3.9 * once); /* a pipeline that is filled once */
+}
+
+/* A part for each rank, and 512 KiB at least. */
+static void test_cached_rounds(void)
+{
+    check_rounds(2, 512 << 10, 1024);
+    check_rounds(8, 512 << 10, 4096);
+    check_rounds(2, 128 << 10, 512);
+    check_rounds(4, 128 << 10, 512);
+    check_rounds(8, 128 << 10, 1024);
 }
 
 static void test_local_steps(void)
@@ -627,7 +639,7 @@ int main(void)
     RUN(test_table);
     RUN(test_table_choice);
     RUN(test_keeps_processor);
-    RUN(test_rounds_of_two);
+    RUN(test_cached_rounds);
     RUN(test_local_steps);
     RUN(test_edges_of_choice);
     RUN(test_as_good);
