@@ -6517,7 +6517,7 @@ typedef struct dml__shm_settings {
     int rank, world;
     bool off;           /* no memory is shared with this rank */
     size_t ring_bytes;  /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 2 MiB, or
-                           512 KiB where there are more ranks than processors; of many ranks less */
+                           256 KiB where there are more ranks than processors; of many ranks less */
     int spin;           /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
                            ranks on this host than processors; -1: none */
     bool no_reads;      /* nobody reads another's own memory: all bytes go through the rings */
@@ -7169,13 +7169,14 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_t
     talk->expects = DML__SHM_ANSWER;
 }
 
-/* Where ranks share processors, two segments of the engine's, which are used again and again, as near as the
-   second cache. Else rings go round beyond it: a line that the other processor's second cache still has comes
-   slower from there than from what both share. Of many ranks, each has rings of 8 MiB for what comes to it,
-   as long as they are of 64 KiB: the memory is taken at once. */
+/* Where ranks share processors, a segment of the engine's, which is used again and again, as near as the
+   second cache: those of all ranks share the third with the arrays. Else rings go round beyond it: a line
+   that the other processor's second cache still has comes slower from there than from what both share. Of
+   many ranks, each has rings of 8 MiB for what comes to it, as long as they are of 64 KiB: the memory is
+   taken at once. */
 static uint32_t dml__shm_usual_ring(int world)
 {
-    uint32_t ring = world > dml_cpu_count() ? DML__SHM_RING_NEAR : 4 * DML__SHM_RING_NEAR;
+    uint32_t ring = world > dml_cpu_count() ? DML__SHM_RING_NEAR / 2 : 4 * DML__SHM_RING_NEAR;
     while (ring > 64u * 1024 && (uint64_t)ring * (uint64_t)world > 8u * 1024 * 1024) ring /= 2;
     return ring;
 }
