@@ -19568,6 +19568,7 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
         return NULL;
     }
     job->local = local;
+    job->round_part = DML__ROUND_PART;
     job->transport = dml__local_open(local->world, job->rank);
     if (job->transport) dml__plan_waits(job);
     dml__look_at_links(job);

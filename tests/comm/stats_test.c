@@ -118,33 +118,74 @@ static void pairs(void)
     CHECK_INT((long long)receiver->done, 3);
 }
 
-static void *local_rank(void *argument)
+typedef struct local_rank {
+    dml_comm *comm;
+    float *data; /* (count) */
+    size_t count;
+    dml_comm_stats stats;
+} local_rank;
+
+static void *local_reduce(void *argument)
 {
-    float data[100] = { 0 };
-    dml_comm_all_reduce((dml_comm *)argument, data, 100, DML_F32, DML_SUM);
+    local_rank *rank = (local_rank *)argument;
+    for (size_t i = 0; i < rank->count; i++) rank->data[i] = (float)(i % 1000);
+    dml_comm_all_reduce(rank->comm, rank->data, rank->count, DML_F32, DML_SUM);
+    dml_comm_get_stats(rank->comm, &rank->stats);
     return NULL;
 }
 
 static void *local_close(void *argument)
 {
-    dml_comm_close((dml_comm *)argument);
+    dml_comm_close(((local_rank *)argument)->comm);
     return NULL;
+}
+
+static void run_local(local_rank *ranks, int world, void *(*body)(void *argument))
+{
+    pthread_t threads[WORLD];
+    for (int r = 0; r < world; r++) pthread_create(&threads[r], NULL, body, &ranks[r]);
+    for (int r = 0; r < world; r++) pthread_join(threads[r], NULL);
+}
+
+/* An all-reduce of ranks that are threads. */
+static void reduce_locally(local_rank *ranks, int world, const dml_comm_options *options, size_t count)
+{
+    dml_comm *comms[WORLD];
+    CHECK_INT(dml_comm_open_local(comms, world, options), DML_OK);
+    for (int r = 0; r < world; r++) {
+        ranks[r].comm = comms[r];
+        ranks[r].count = count;
+        ranks[r].data = (float *)malloc(count * sizeof(float));
+    }
+    run_local(ranks, world, local_reduce);
+    for (int r = 0; r < world; r++) {
+        size_t wrong = 0;
+        for (size_t i = 0; i < count; i++) wrong += ranks[r].data[i] != (float)(world * (int)(i % 1000));
+        CHECK_INT((long long)wrong, 0);
+        free(ranks[r].data);
+    }
+    run_local(ranks, world, local_close);
 }
 
 static void ranks_of_one_process(void)
 {
-    dml_comm *comms[2];
-    pthread_t threads[2];
-    dml_comm_stats stats[2];
-    CHECK_INT(dml_comm_open_local(comms, 2, NULL), DML_OK);
-    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, local_rank, comms[i]);
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-    for (int i = 0; i < 2; i++) dml_comm_get_stats(comms[i], &stats[i]);
-    CHECK(stats[0].local.bytes_sent > 0);
-    CHECK_INT((long long)stats[0].local.bytes_sent, (long long)stats[1].local.bytes_received);
-    CHECK(no_traffic(&stats[0].tcp) && no_traffic(&stats[0].shm));
-    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, local_close, comms[i]);
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    local_rank ranks[2];
+    reduce_locally(ranks, 2, NULL, 100);
+    CHECK(ranks[0].stats.local.bytes_sent > 0);
+    CHECK_INT((long long)ranks[0].stats.local.bytes_sent, (long long)ranks[1].stats.local.bytes_received);
+    CHECK(no_traffic(&ranks[0].stats.tcp) && no_traffic(&ranks[0].stats.shm));
+}
+
+/* 1.5 MiB in four rounds of 384 KiB, each of as many messages as a ring has, and the last one shorter. */
+static void rounds(void)
+{
+    local_rank ranks[WORLD];
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.algorithm = "ring";
+    reduce_locally(ranks, WORLD, &options, (3 << 17) - 5);
+    for (int r = 0; r < WORLD; r++)
+        CHECK_INT((long long)ranks[r].stats.local.messages_sent, 4 * 2 * (WORLD - 1));
 }
 
 static void nobody(void)
@@ -161,6 +202,7 @@ int main(void)
     RUN(a_ring_over_what_there_is);
     RUN(pairs);
     RUN(ranks_of_one_process);
+    RUN(rounds);
     RUN(nobody);
     return test_report("comm/stats");
 }
