@@ -99,13 +99,14 @@ typedef struct dml__choice_run {
 } dml__choice_run;
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. */
+   measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow,
+   which is where calls don't go in rounds: those the model knows.) */
 #define DML__CHOICE_AS_GOOD 1.25
 
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
     const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
-    return turns ? DML__CHOICE_AS_GOOD : 1;
+    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)

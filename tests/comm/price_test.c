@@ -590,8 +590,8 @@ static void test_edges_of_choice(void)
     free(work);
 }
 
-/* Of ranks that take turns the first in the list is taken within a quarter of the least price, of others the
-   cheapest. */
+/* Of ranks that take turns and have rounds the first in the list is taken within a quarter of the least
+   price, of others the cheapest. */
 static void test_as_good(void)
 {
     enum { M = 4 };
@@ -608,6 +608,9 @@ static void test_as_good(void)
     CHECK(direct < binomial && binomial < 1.25 * direct);
     two[0] = table[dml__find_algorithm(DML__CALL_REDUCE, "binomial")];
     two[1] = table[dml__find_algorithm(DML__CALL_REDUCE, "direct")];
+    dml__fill_choice(&model, M, two, 2, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_INT(dml__choice_of(&choice, DML__CALL_REDUCE, 4, true), 1);
+    model.round_part = 128 << 10;
     dml__fill_choice(&model, M, two, 2, dml__most_steps(M), false, 1e300, work, bytes, &choice);
     CHECK_INT(dml__choice_of(&choice, DML__CALL_REDUCE, 4, true), 0);
     model.processors = M;
