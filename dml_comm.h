@@ -1815,6 +1815,8 @@ static inline bool dml__is_in_place(const dml__algorithm_info *info)
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 
 #define DML__ROUND_LEAST ((size_t)512 << 10)
+#define DML__ROUND_PART ((size_t)128 << 10)        /* for each rank */
+#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* the same by sockets, whose latencies are larger */
 
 /* As many elements at once as stay in the caches from when an all-reduce reduces them until it sends them
    (else each byte comes from memory at each step): `part` bytes for each rank; all of them where that is 0,
@@ -3018,8 +3020,6 @@ typedef struct dml__comm_job {
 #define DML__STAGE_BYTES 65536
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
-#define DML__ROUND_PART ((size_t)128 << 10)
-#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* by sockets, whose latencies are larger */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */
@@ -12363,8 +12363,8 @@ typedef struct dml__choice_run {
 } dml__choice_run;
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow,
-   which is where calls don't go in rounds: those the model knows.) */
+   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
+   rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.25
 
 static double dml__choice_as_good(const dml__price_model *model, int size)

@@ -216,11 +216,12 @@ static void measure(const job *j, bool automatic)
     const int calls = once > 2e-3 ? 1 : (int)(2e-3 / once) + 1;
     const double fit = j->asked->seconds / (once * calls);
     const int samples = fit < 3 ? 3 : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit;
-    snprintf(line, sizeof line, "time %g\n", j->asked->seconds / (2 * ROUNDS));
-    for (int round = 0, i = 0; round < ROUNDS; round++) {
+    const int rounds = samples < ROUNDS ? samples : ROUNDS;
+    snprintf(line, sizeof line, "time %g\n", j->asked->seconds / (2 * rounds));
+    for (int round = 0, i = 0; round < rounds; round++) {
         if (round) warm_up(j);
         /* In blocks, as peers are: taking turns, each would find the caches filled by the other. */
-        const int first = i, end = (round + 1) * samples / ROUNDS;
+        const int first = i, end = (round + 1) * samples / rounds;
         for (i = first; i < end; i++) ours[i] = time_calls(j, run_once, calls);
         for (i = first; i < end; i++) bare[i] = time_calls(j, exchange_once, calls);
         for (int p = 0; p < j->peers->count; p++) {
@@ -232,7 +233,7 @@ static void measure(const job *j, bool automatic)
     }
     if (dml_comm_rank(j->comm)) return;
     for (int p = 0; p < j->peers->count; p++)
-        if (j->peers->list[p].takes_case) j->peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
+        if (j->peers->list[p].takes_case) j->peers->list[p].seconds = bench_median(theirs[p], rounds);
     print_row(j, automatic, bench_median(ours, samples), bench_median(bare, samples));
 }
 

@@ -128,6 +128,8 @@ static inline bool dml__is_in_place(const dml__algorithm_info *info)
 #define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
 
 #define DML__ROUND_LEAST ((size_t)512 << 10)
+#define DML__ROUND_PART ((size_t)128 << 10)        /* for each rank */
+#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* the same by sockets, whose latencies are larger */
 
 /* As many elements at once as stay in the caches from when an all-reduce reduces them until it sends them
    (else each byte comes from memory at each step): `part` bytes for each rank; all of them where that is 0,

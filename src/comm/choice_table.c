@@ -99,8 +99,8 @@ typedef struct dml__choice_run {
 } dml__choice_run;
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow,
-   which is where calls don't go in rounds: those the model knows.) */
+   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
+   rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.25
 
 static double dml__choice_as_good(const dml__price_model *model, int size)

@@ -285,8 +285,6 @@ typedef struct dml__comm_job {
 #define DML__STAGE_BYTES 65536
 #define DML__OFFERED_SEGMENTS 4 /* of a frame at most that the other rank reads in this one's memory */
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
-#define DML__ROUND_PART ((size_t)128 << 10)
-#define DML__ROUND_PART_COPIED ((size_t)512 << 10) /* by sockets, whose latencies are larger */
 #define DML__SWAP_BYTES 4096
 
 /* ---- calls and open (comm.c, open.c) ---- */
