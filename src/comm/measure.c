@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "comm/algorithms.h"
 #include "comm/job.h"
 
 /* ---- models ---- */

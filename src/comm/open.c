@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "comm/algorithms.h"
 #include "comm/choice.h"
 #include "comm/job.h"
 #include "comm/nccl_engine.h"
