@@ -11564,6 +11564,12 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 /* Where ranks are threads of one process, which share its processors and read each other's memory. */
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
+/* Bytes, for each rank, of a round of an all-reduce between the ranks of one machine, which share memory or,
+   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches, where memory is what is
+   slow. So it is between sockets of one system; not between hosts that one machine stands for, whose links
+   are slower, nor where a round's latencies are more than a fifth of its time. */
+DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies);
+
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
    and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,
    and tells all; the same model and number of hosts at every rank, in comm->model, comm->hosts and
@@ -11981,15 +11987,11 @@ static dml_status dml__tell_model(dml_comm *comm)
     return status;
 }
 
-/* Large vectors are reduced in rounds that stay in the caches, on one machine, where memory is what is slow.
-   So it is between sockets of one system; not between hosts that one machine stands for, whose links are
-   slower, nor where a round's latencies are more than a fifth of its time. */
-static size_t dml__round_part(const dml__layout *layout, const dml__price_model *model)
+DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
 {
     const dml__price_link *link = &model->inside;
     const double bandwidth = dml__link_bandwidth(link), latency = link->latency + 2 * link->overhead;
-    if (!layout->one_machine) return 0;
-    if (!layout->copies) return DML__ROUND_PART;
+    if (!copies) return DML__ROUND_PART;
     const bool pays = bandwidth > model->copy / 50 && latency < DML__ROUND_PART_COPIED / bandwidth / 5;
     return pays ? DML__ROUND_PART_COPIED : 0;
 }
@@ -12012,7 +12014,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
-        job->round_part = dml__round_part(&layout, &comm->model);
+        job->round_part = layout.one_machine ? dml__round_part(&comm->model, layout.copies) : 0;
         job->choices++;
     }
     dml__release(&job->memory, all);

@@ -407,15 +407,11 @@ static dml_status dml__tell_model(dml_comm *comm)
     return status;
 }
 
-/* Large vectors are reduced in rounds that stay in the caches, on one machine, where memory is what is slow.
-   So it is between sockets of one system; not between hosts that one machine stands for, whose links are
-   slower, nor where a round's latencies are more than a fifth of its time. */
-static size_t dml__round_part(const dml__layout *layout, const dml__price_model *model)
+DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
 {
     const dml__price_link *link = &model->inside;
     const double bandwidth = dml__link_bandwidth(link), latency = link->latency + 2 * link->overhead;
-    if (!layout->one_machine) return 0;
-    if (!layout->copies) return DML__ROUND_PART;
+    if (!copies) return DML__ROUND_PART;
     const bool pays = bandwidth > model->copy / 50 && latency < DML__ROUND_PART_COPIED / bandwidth / 5;
     return pays ? DML__ROUND_PART_COPIED : 0;
 }
@@ -438,7 +434,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
-        job->round_part = dml__round_part(&layout, &comm->model);
+        job->round_part = layout.one_machine ? dml__round_part(&comm->model, layout.copies) : 0;
         job->choices++;
     }
     dml__release(&job->memory, all);

@@ -26,6 +26,12 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 /* Where ranks are threads of one process, which share its processors and read each other's memory. */
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
+/* Bytes, for each rank, of a round of an all-reduce between the ranks of one machine, which share memory or,
+   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches, where memory is what is
+   slow. So it is between sockets of one system; not between hosts that one machine stands for, whose links
+   are slower, nor where a round's latencies are more than a fifth of its time. */
+DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies);
+
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
    and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,
    and tells all; the same model and number of hosts at every rank, in comm->model, comm->hosts and

@@ -1,4 +1,5 @@
 /* Schedules in virtual time against what can be said of them on paper. */
+#include "comm/algorithms.h"
 #include "comm/choice_table.h"
 #include "comm/measure.h"
 #include "comm/price.h"
@@ -553,6 +554,26 @@ static void test_cached_rounds(void)
     check_rounds(2, 128 << 10, 512);
     check_rounds(4, 128 << 10, 512);
     check_rounds(8, 128 << 10, 1024);
+    /* Parts of other calls don't lie one after the other. */
+    for (int i = 0; i < DML__CHOICE_OPERATIONS; i++)
+        if (i != DML__CALL_ALL_REDUCE)
+            CHECK_INT((long long)dml__cached_round((dml__comm_operation)i, 4, 1 << 20, 128 << 10, 4),
+                      1 << 20);
+}
+
+/* Not over links slower than memory, nor where latencies count. */
+static void test_who_has_rounds(void)
+{
+    dml__price_model model = dml__usual_model();
+    model.copy = 4e10;
+    CHECK_INT((long long)dml__round_part(&model, false), 128 << 10);
+    model.inside = dml__copied_link_of(17e-6, 2.7e9);
+    CHECK_INT((long long)dml__round_part(&model, true), 512 << 10);
+    model.inside = dml__copied_link_of(100e-6, 2.7e9);
+    CHECK_INT((long long)dml__round_part(&model, true), 0);
+    model.inside = dml__copied_link_of(30e-6, 1.25e8);
+    CHECK_INT((long long)dml__round_part(&model, true), 0);
+    CHECK_INT((long long)dml__round_part(&model, false), 128 << 10);
 }
 
 static void test_local_steps(void)
@@ -643,6 +664,7 @@ int main(void)
     RUN(test_table_choice);
     RUN(test_keeps_processor);
     RUN(test_cached_rounds);
+    RUN(test_who_has_rounds);
     RUN(test_local_steps);
     RUN(test_edges_of_choice);
     RUN(test_as_good);
