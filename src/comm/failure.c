@@ -390,17 +390,19 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 }
 
 /* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
-   was sent before it, for longer than an answer may take, or is lost and sent again. The confirmations of a
-   host that is cut off end, and to a rank that is frozen nothing is on its way once its system has all it
-   takes. */
+   was sent before it, by this rank or by others, for longer than an answer may take, or is lost and sent
+   again. What this rank sent before may have been confirmed long ago, so the question has four times as long
+   as an answer to be confirmed itself. The confirmations of a host that is cut off end, and to a rank that is
+   frozen nothing is on its way once its system has all it takes. */
 static bool dml__question_travels(const dml__comm_job *job)
 {
     const dml__transport *transport = job->transport;
     if (!transport || !transport->calls->confirmed) return false;
+    const bool asked_lately = dml_seconds() - job->asked_at < 4 * job->grace;
     for (int rank = 0; rank < job->world; rank++) {
         if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
         const double confirmed = transport->calls->confirmed(transport, rank);
-        if (confirmed >= 0 && confirmed < job->timeout) return true;
+        if (confirmed >= 0 && (asked_lately || confirmed < job->timeout)) return true;
     }
     return false;
 }
@@ -409,6 +411,7 @@ static void dml__ask_all(dml__comm_job *job)
 {
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
     const dml__control control = dml__waiting_message(job, DML__ASK);
+    job->asked_at = dml_seconds();
     dml__tell_all(job, &control);
 }
 
@@ -418,10 +421,14 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
     if (job->answer_until <= 0) {
         dml__ask_all(job);
         job->answer_until = now + job->grace;
+        job->question_travels = false;
         return DML_OK;
     }
     if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
-    if (dml__question_travels(job)) {
+    /* Whoever has a question late has as long to answer as others. */
+    const bool travelled = job->question_travels;
+    job->question_travels = dml__question_travels(job);
+    if (!dml__all_answered(job) && (travelled || job->question_travels)) {
         job->answer_until = now + job->grace;
         return DML_OK;
     }

@@ -262,6 +262,8 @@ typedef struct dml__comm_job {
     double heard_at;          /* when control was read last */
     double clock;             /* what it said when a call looked at it last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
+    double asked_at;          /* when the others were asked last */
+    bool question_travels;    /* to a rank that hasn't answered, when that was last looked at */
     bool aborted;             /* the others know that this one has failed */
     int culprit;              /* whom they were told to blame */
     bool outlives;            /* others' deaths end only the sends and receives with them */

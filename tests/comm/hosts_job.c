@@ -55,6 +55,22 @@ static void body_queue(dml_comm *comm)
     all_reduce(comm, 100);
 }
 
+/* The last rank waits for rank 1, which receives from rank 0 for long: questions to it come behind what
+   another has sent, of which the last rank's system sees nothing confirmed. */
+static void body_behind(dml_comm *comm)
+{
+    enum { COUNT = 300000 };
+    float *x = numbers(COUNT, rank);
+    if (rank == 0) JOB_SEND_NOW(comm, x, COUNT, DML_F32, 1);
+    if (rank == 1 && !JOB_RECEIVE_NOW(comm, x, COUNT, DML_F32, 0)) {
+        wrong += x[98] != 1;
+        JOB_SEND_NOW(comm, x, 10, DML_F32, world - 1);
+    }
+    if (rank == world - 1 && !JOB_RECEIVE_NOW(comm, x, 10, DML_F32, 1)) wrong += x[9] != 9;
+    dml_comm_barrier(comm);
+    free(x);
+}
+
 /* Long operations of every kind, one after the other. */
 static void body_all(dml_comm *comm)
 {
@@ -99,8 +115,10 @@ static void body_links(dml_comm *comm)
 static const struct {
     const char *name;
     void (*run)(dml_comm *comm);
-} bodies[] = { { "broadcast", body_broadcast }, { "queue", body_queue }, { "all", body_all },
-               { "roots", body_roots },         { "loop", body_loop },   { "links", body_links } };
+} bodies[] = { { "broadcast", body_broadcast }, { "queue", body_queue },
+               { "behind", body_behind },       { "all", body_all },
+               { "roots", body_roots },         { "loop", body_loop },
+               { "links", body_links } };
 
 int main(int argc, char **argv)
 {

@@ -57,6 +57,14 @@ hosts_start queue 2 "$job" queue 1
 check "questions that come late, with a timeout of 1 s" hosts_wait queue 2
 unset HOSTS_QUEUE
 
+# Who asks has sent nothing: the question comes behind what another has.
+HOSTS_QUEUE=600ms
+check "three hosts with longer queues" hosts_up 3 16mbit
+hosts_rate 1 2mbit
+hosts_start behind 3 "$job" behind 1
+check "questions behind what another rank has sent, with a timeout of 1 s" hosts_wait behind 3
+unset HOSTS_QUEUE
+
 check "two slow hosts" hosts_up 2 2mbit
 # Before the first broadcast, of 3.8 s, each rank draws its digits: so few that 2 s are enough on a busy machine too.
 hosts_start mnist 2 "$DML_BUILD/samples/mnist" --model mlp --drawn 2000 --steps 2 --timeout 2
