@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/copy.h"
 #include "comm/job.h"
 #include "comm/trace.h"
 
@@ -617,7 +618,7 @@ static dml_status dml__take_bytes(dml__comm_job *job, int rank, const char *data
             if (link->mode == DML__TAKE_REDUCE)
                 dml__reduce_some(job, link, data, now);
             else
-                memcpy(link->target, data, now);
+                dml__copy_bytes(link->target, data, now);
             dml__payload_came(job, link, now);
             if (!link->payload_left) dml__end_payload(job, rank);
         } else if (link->padding_left) {

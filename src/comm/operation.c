@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/copy.h"
 #include "comm/algorithms.h"
 #include "comm/choice.h"
 #include "comm/job.h"
@@ -119,7 +120,7 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
     if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
         dml__reduce_elements(&request->reduction, to, to, from, (size_t)count);
     else if (to != (const char *)from)
-        memmove(to, from, bytes);
+        dml__copy_bytes(to, from, bytes);
     if (s->completes && request->reduction.op == DML_MEAN)
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }

@@ -3,6 +3,7 @@
 
 #include "device/cpu.h"
 
+#include "base/copy.h"
 #include "base/cpu.h"
 
 #include <stdio.h>
@@ -55,14 +56,14 @@ static void dml__cpu_buffer_destroy(dml_device *device, dml_buffer *buffer)
 static dml_status dml__cpu_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
 {
     (void)device;
-    if (bytes) memcpy(dml__host(to), from, bytes);
+    if (bytes) dml__copy_bytes(dml__host(to), from, bytes);
     return DML_OK;
 }
 
 static dml_status dml__cpu_read(dml_device *device, void *to, dml_ref from, size_t bytes)
 {
     (void)device;
-    if (bytes) memcpy(to, dml__host(from), bytes);
+    if (bytes) dml__copy_bytes(to, dml__host(from), bytes);
     return DML_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/broadcast.h"
 
+#include "base/copy.h"
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
 
@@ -58,7 +59,7 @@ DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float
         for (int d = 0; d <= last; d++) from += at[d] * broadcast->stride[d];
         const float value = *from; /* innermost, it is repeated where the stride isn't 1 */
         if (stride == 1)
-            memcpy(to, from, run * sizeof(float));
+            dml__copy_bytes(to, from, run * sizeof(float));
         else
             dml__broadcast_fill(run, value, to);
         to += run;

@@ -3,11 +3,10 @@
 
 #include "kernels/embedding.h"
 
+#include "base/copy.h"
 #include "kernels/blocks.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding_bag.h"
-
-#include <string.h>
 
 typedef struct dml__embedding_job {
     size_t count, width, rows_per_task;
@@ -23,8 +22,8 @@ static void dml__embedding_forward_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + job->rows_per_task, job->count);
     (void)worker;
     for (size_t i = begin; i < end; i++)
-        memcpy(job->to + i * job->width, job->from + (size_t)job->indices[i] * job->width,
-               job->width * sizeof(float));
+        dml__copy_bytes(job->to + i * job->width, job->from + (size_t)job->indices[i] * job->width,
+                        job->width * sizeof(float));
 }
 
 DML_API void dml_embedding_forward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,

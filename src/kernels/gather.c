@@ -3,6 +3,7 @@
 
 #include "kernels/gather.h"
 
+#include "base/copy.h"
 #include "kernels/blocks.h"
 #include "kernels/formula.h"
 #include "thread/pool_internal.h"
@@ -35,7 +36,7 @@ static void dml__gather_forward_one(const dml__gather_job *job, size_t o)
         for (size_t j = 0; j < s.m; j++) y[j] = x[indices[j]];
     else if (!s.elements)
         for (size_t j = 0; j < s.m; j++)
-            memcpy(y + j * s.inner, x + (size_t)indices[j] * s.inner, s.inner * sizeof *y);
+            dml__copy_bytes(y + j * s.inner, x + (size_t)indices[j] * s.inner, s.inner * sizeof *y);
     else
         for (size_t j = 0; j < s.m * s.inner; j += s.inner)
             for (size_t i = 0; i < s.inner; i++) y[j + i] = x[(size_t)indices[j + i] * s.inner + i];

@@ -3,6 +3,7 @@
 
 #include "kernels/slice2d.h"
 
+#include "base/copy.h"
 #include "kernels/blocks.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, f
         const float *from = x + ((size_t)w->begin + (size_t)i * (size_t)w->step) * (size_t)c->in + c->begin;
         memset(y, 0, before * sizeof *y);
         if (step == 1)
-            memcpy(y + before, from, count * sizeof *y);
+            dml__copy_bytes(y + before, from, count * sizeof *y);
         else
             for (size_t k = 0; k < count; k++) y[before + k] = from[k * step];
         memset(y + before + count, 0, (out - before - count) * sizeof *y);

@@ -3,9 +3,8 @@
 
 #include "kernels/strided.h"
 
+#include "base/copy.h"
 #include "kernels/blocks.h"
-
-#include <string.h>
 
 enum { DML__STRIDED_INNER = DML_STRIDED_DIMS - 1 };
 
@@ -24,7 +23,7 @@ static void dml__strided_line(const dml__strided_job *job, const float *from, fl
     const size_t from_step = job->unpacks ? 1 : step, to_step = job->unpacks ? step : 1;
     const float beta = job->beta;
     if (beta == 0 && step == 1)
-        memcpy(to, from, n * sizeof *to);
+        dml__copy_bytes(to, from, n * sizeof *to);
     else if (beta == 0)
         for (size_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];
     else

@@ -2,9 +2,8 @@
 #ifndef DML_NET_LENT_H
 #define DML_NET_LENT_H
 
+#include "base/copy.h"
 #include "net/transport.h"
-
-#include <string.h>
 
 /* The `receive` of the data channel, by the transport's own lend and consume. */
 static inline ptrdiff_t dml__receive_lent(dml__transport *transport, int rank, const dml__span *spans,
@@ -18,7 +17,7 @@ static inline ptrdiff_t dml__receive_lent(dml__transport *transport, int rank, c
         if (room && lent <= 0) return got ? (ptrdiff_t)got : lent;
         const size_t bytes = (size_t)lent < room ? (size_t)lent : room;
         if (bytes) {
-            memcpy((uint8_t *)spans[i].data + filled, data, bytes);
+            dml__copy_bytes((uint8_t *)spans[i].data + filled, data, bytes);
             transport->calls->consume(transport, rank, bytes);
         }
         got += bytes;
