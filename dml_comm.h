@@ -2482,8 +2482,10 @@ typedef struct dml__price_step {
     int32_t partner;               /* the step at the message's other end */
     int32_t followers;             /* the list of those after this: step * DML__STEP_AFTER + i, or -1 */
     int32_t next[DML__STEP_AFTER]; /* in the list of those after after[i] */
-    int32_t queued_behind;
-    double ready; /* a send in a port's queue: when its processor is done with it */
+    int32_t queued_behind;         /* in a port's line; */
+    int32_t works_behind;          /* in its rank's, of what waits for a processor */
+    uint32_t works;                /* segments that do */
+    double ready;                  /* a send in a port's queue: when its processor is done with it */
     uint32_t total, issued, done;
     uint32_t came; /* segments that a receive has; those that a send has grants for */
     uint32_t granted;
@@ -2492,13 +2494,15 @@ typedef struct dml__price_step {
 } dml__price_step;
 
 typedef struct dml__price_rank {
-    double busy_until, end; /* its own; of the last step */
-    double processor_until; /* of one of its host's processors: those of its first ranks */
-    int32_t processor_of;   /* which rank that has been with */
-    int32_t first, steps;   /* its steps */
-    int32_t open;           /* the first of them that hasn't ended */
-    int32_t host, rack;     /* of the run */
-    int32_t first_here;     /* rank of its host */
+    double busy_until, end; /* its own processor's, where it has one; of the last step */
+    int32_t works, last;    /* steps that wait for a processor: the first and the last; -1: none */
+    uint32_t since;         /* when the first of all began to, in the order of events */
+    int32_t processor_of; /* one of its host's processors, which those of its first ranks are: whose it is */
+    bool processor_busy;
+    int32_t first, steps; /* its steps */
+    int32_t open;         /* the first of them that hasn't ended */
+    int32_t host, rack;   /* of the run */
+    int32_t first_here;   /* rank of its host */
 } dml__price_rank;
 
 typedef struct dml__price_port {
@@ -2555,14 +2559,18 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
 /* Writes the table for groups of `size` ranks. The algorithms are run at a few sizes (price.h) with root 0
    and the model's scratch, but for those that can't be best by what they send alone, and are taken to cost in
    between what lies on the straight line; of those that cost as little as the cheapest, or, where the
-   ranks are all on one host and more than its processors, within a quarter of it, the first in the list is
+   ranks are all on one host and more than its processors, within 12 % of it, the first in the list is
    taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
    `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
-   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
+   those that sum only the ones that do so in the order of the ranks. model->most_segments and calls are not
+   used. */
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,
                                  dml__choice *choice);
+
+/* The model as it is used for that. */
+DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size);
 
 /* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
    algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */
@@ -11212,6 +11220,7 @@ enum {
     DML__PRICE_DONE,
     DML__PRICE_GRANT,
     DML__PRICE_GRANT_ALL,
+    DML__PRICE_WORKED, /* as DONE, and its processor is free */
     DML__PRICE_KIND_BITS = 3
 };
 
@@ -11277,43 +11286,6 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* The processor of its host that can be with the rank soonest, from when on in *from, which is when the rank
-   is free or later. Of several the one that it was with last: to take another would keep that one, idle, from
-   the others. */
-static dml__price_rank *dml__price_processor(const dml__price_run *run, int32_t rank, double *from)
-{
-    const int32_t first = run->ranks[rank].first_here;
-    const double own = *from;
-    dml__price_rank *processor = NULL;
-    bool stays = false;
-    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
-        dml__price_rank *at = &run->ranks[i];
-        if (at->host != run->ranks[rank].host) break;
-        const bool same = at->processor_of == rank;
-        const double idle = at->processor_until > run->now ? at->processor_until : run->now;
-        double free_at = idle + (same ? 0 : run->model->change);
-        if (free_at < own) free_at = own;
-        if (processor && (free_at > *from || (free_at == *from && (stays || !same)))) continue;
-        processor = at;
-        stays = same;
-        *from = free_at;
-    }
-    return processor;
-}
-
-/* Takes a processor for so long; returns when it will be done. */
-static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
-{
-    dml__price_rank *rank = &run->ranks[step->rank];
-    double from = rank->busy_until > run->now ? rank->busy_until : run->now;
-    if (run->model->processors) {
-        dml__price_rank *processor = dml__price_processor(run, step->rank, &from);
-        processor->processor_until = from + seconds;
-        processor->processor_of = step->rank;
-    }
-    return rank->busy_until = from + seconds;
-}
-
 static const dml__price_link *dml__price_link_of(const dml__price_run *run, const dml__price_step *step)
 {
     return step->path == DML__PATH_INSIDE ? &run->model->inside : &run->model->between;
@@ -11325,19 +11297,25 @@ static double dml__price_latency(const dml__price_run *run, const dml__price_ste
            (step->path == DML__PATH_RACKS ? run->model->rack_latency : 0);
 }
 
-/* Bytes of a step's next segment. */
-static double dml__price_segment_bytes(const dml__price_run *run, const dml__price_step *step)
+static double dml__price_segment_bytes(const dml__price_run *run, const dml__price_step *step,
+                                       uint32_t segment)
 {
-    return (double)(dml__price_elements(run, step, step->issued + 1) -
-                    dml__price_elements(run, step, step->issued)) *
+    return (double)(dml__price_elements(run, step, segment + 1) - dml__price_elements(run, step, segment)) *
            (double)run->element_bytes;
 }
 
-/* What a processor does for it, at either end. */
-static double dml__price_handling(const dml__price_run *run, const dml__price_step *step)
+/* What a processor does for a segment of it. */
+static double dml__price_work(const dml__price_run *run, const dml__price_step *step, uint32_t segment)
 {
+    const double bytes = dml__price_segment_bytes(run, step, segment);
     const dml__price_link *link = dml__price_link_of(run, step);
-    return link->overhead + dml__price_segment_bytes(run, step) * link->touch;
+    const dml__price_model *model = run->model;
+    switch (step->step.kind) {
+    case DML__STEP_SEND:
+    case DML__STEP_RECEIVE: return link->overhead + bytes * link->touch;
+    case DML__STEP_RECEIVE_REDUCE: return link->overhead + bytes * link->touch + bytes / model->reduce;
+    default: return model->local + bytes / (step->step.kind == DML__STEP_COPY ? model->copy : model->reduce);
+    }
 }
 
 static bool dml__price_is_eager(const dml__price_run *run, const dml__price_step *step)
@@ -11378,6 +11356,87 @@ static double dml__price_transfer(dml__price_run *run, const dml__price_step *se
 }
 
 static void dml__price_try(dml__price_run *run, int index);
+static void dml__price_queue(dml__price_run *run, int index, double ready);
+
+/* ---- processors ---- */
+
+/* A step stands last in its rank's line for a processor. */
+static void dml__price_line_up(dml__price_run *run, int32_t index)
+{
+    dml__price_rank *rank = &run->ranks[run->steps[index].rank];
+    run->steps[index].works_behind = -1;
+    if (rank->works >= 0)
+        run->steps[rank->last].works_behind = index;
+    else
+        rank->works = index;
+    rank->last = index;
+}
+
+/* A processor of a host is with a rank until that has nothing left to do, since whoever waits gives way; then
+   with the one that has waited longest. A rank's steps take turns by segments. */
+static void dml__price_start(dml__price_run *run, dml__price_rank *processor, int32_t rank)
+{
+    dml__price_rank *owner = &run->ranks[rank];
+    const int32_t index = owner->works;
+    dml__price_step *step = &run->steps[index];
+    const double from = run->now + (processor->processor_of == rank ? 0 : run->model->change);
+    const uint32_t segment = step->step.kind == DML__STEP_SEND ? step->issued : step->done;
+    processor->processor_of = rank;
+    processor->processor_busy = true;
+    owner->works = step->works_behind;
+    if (--step->works) dml__price_line_up(run, index);
+    dml__price_plan(run, from + dml__price_work(run, step, segment), DML__PRICE_WORKED, index);
+}
+
+/* The host's processor that is with the rank, or else one with nothing to do; NULL: neither. */
+static dml__price_rank *dml__price_processor(dml__price_run *run, int32_t rank)
+{
+    const int32_t first = run->ranks[rank].first_here;
+    dml__price_rank *idle = NULL;
+    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
+        dml__price_rank *at = &run->ranks[i];
+        if (at->host != run->ranks[rank].host) break;
+        if (at->processor_of == rank) return at;
+        if (!idle && !at->processor_busy) idle = at;
+    }
+    return idle;
+}
+
+/* Of a host's ranks that no processor is with, the one that has waited longest; -1: none waits. */
+static int32_t dml__price_waiting(dml__price_run *run, const dml__price_rank *processor)
+{
+    int32_t longest = -1;
+    for (int32_t i = processor->first_here; i < run->rank_count && run->ranks[i].host == processor->host;
+         i++) {
+        if (run->ranks[i].works < 0) continue;
+        if (longest >= 0 && (int32_t)(run->ranks[i].since - run->ranks[longest].since) > 0) continue;
+        const dml__price_rank *with = dml__price_processor(run, i);
+        if (!with || with->processor_of != i) longest = i;
+    }
+    return longest;
+}
+
+/* A segment of a step is for its rank's processor, if it has one of its own, or waits for one of its host's.
+ */
+static void dml__price_compute(dml__price_run *run, int index, uint32_t segment)
+{
+    dml__price_step *step = &run->steps[index];
+    dml__price_rank *rank = &run->ranks[step->rank];
+    if (!run->model->processors) {
+        const double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+        rank->busy_until = from + dml__price_work(run, step, segment);
+        if (step->step.kind == DML__STEP_SEND)
+            dml__price_queue(run, index, rank->busy_until);
+        else
+            dml__price_plan(run, rank->busy_until, DML__PRICE_DONE, index);
+        return;
+    }
+    const bool first = rank->works < 0;
+    if (first) rank->since = run->order;
+    if (step->works++ == 0) dml__price_line_up(run, index);
+    dml__price_rank *processor = first ? dml__price_processor(run, step->rank) : NULL;
+    if (processor && !processor->processor_busy) dml__price_start(run, processor, step->rank);
+}
 
 /* Lets a port that is idle send what waits longest. */
 static void dml__price_serve(dml__price_run *run, int port_index)
@@ -11385,7 +11444,7 @@ static void dml__price_serve(dml__price_run *run, int port_index)
     dml__price_port *port = &run->ports[port_index];
     if (port->current >= 0 || port->head < 0) return;
     dml__price_step *send = &run->steps[port->head];
-    const double bytes = dml__price_segment_bytes(run, send);
+    const double bytes = dml__price_segment_bytes(run, send, send->issued);
     const double start = send->ready > run->now ? send->ready : run->now;
     port->current = port->head;
     port->head = send->queued_behind;
@@ -11397,16 +11456,13 @@ static void dml__price_serve(dml__price_run *run, int port_index)
     dml__price_try(run, port->current); /* its next segment stands behind those of other messages */
 }
 
-static void dml__price_try_send(dml__price_run *run, int index)
+/* Its processor is done with a send's next segment at `ready`. */
+static void dml__price_queue(dml__price_run *run, int index, double ready)
 {
     dml__price_step *send = &run->steps[index];
-    if (send->queued || send->issued == send->total || send->issued >= send->came ||
-        send->issued >= dml__price_allowed(run, send))
-        return;
     const int port_index = dml__price_port_of(run, send);
     dml__price_port *port = &run->ports[port_index];
-    send->ready = dml__price_compute(run, send, dml__price_handling(run, send));
-    send->queued = true;
+    send->ready = ready;
     send->queued_behind = -1;
     if (port->head >= 0)
         run->steps[port->tail].queued_behind = index;
@@ -11414,6 +11470,16 @@ static void dml__price_try_send(dml__price_run *run, int index)
         port->head = index;
     port->tail = index;
     dml__price_serve(run, port_index);
+}
+
+static void dml__price_try_send(dml__price_run *run, int index)
+{
+    dml__price_step *send = &run->steps[index];
+    if (send->queued || send->issued == send->total || send->issued >= send->came ||
+        send->issued >= dml__price_allowed(run, send))
+        return;
+    send->queued = true;
+    dml__price_compute(run, index, send->issued);
 }
 
 /* ---- receives, copies and sums ---- */
@@ -11438,13 +11504,8 @@ static void dml__price_try_receive(dml__price_run *run, int index)
     dml__price_step *receive = &run->steps[index];
     const uint32_t allowed = dml__price_allowed(run, receive);
     dml__price_grant(run, receive, allowed);
-    while (receive->issued < receive->came && receive->issued < allowed) {
-        double seconds = dml__price_handling(run, receive);
-        if (receive->step.kind == DML__STEP_RECEIVE_REDUCE)
-            seconds += dml__price_segment_bytes(run, receive) / run->model->reduce;
-        receive->issued++;
-        dml__price_plan(run, dml__price_compute(run, receive, seconds), DML__PRICE_DONE, index);
-    }
+    while (receive->issued < receive->came && receive->issued < allowed)
+        dml__price_compute(run, index, receive->issued++);
 }
 
 /* One segment at a time, so that the processor gets to what comes in meanwhile. */
@@ -11454,10 +11515,7 @@ static void dml__price_try_local(dml__price_run *run, int index)
     if (step->issued > step->done || step->issued == step->total ||
         step->issued >= dml__price_allowed(run, step))
         return;
-    const double rate = step->step.kind == DML__STEP_COPY ? run->model->copy : run->model->reduce;
-    const double seconds = run->model->local + dml__price_segment_bytes(run, step) / rate;
-    step->issued++;
-    dml__price_plan(run, dml__price_compute(run, step, seconds), DML__PRICE_DONE, index);
+    dml__price_compute(run, index, step->issued++);
 }
 
 /* Starts as much of a step as can be. */
@@ -11496,6 +11554,22 @@ static void dml__price_advance(dml__price_run *run, int index)
     }
 }
 
+/* A processor has done with a segment of the step. It is still its rank's while what follows begins. */
+static void dml__price_worked(dml__price_run *run, int index)
+{
+    const int32_t rank = run->steps[index].rank;
+    dml__price_rank *processor = dml__price_processor(run, rank);
+    if (run->steps[index].step.kind == DML__STEP_SEND) {
+        dml__price_queue(run, index, run->now);
+    } else {
+        dml__price_advance(run, index);
+        dml__price_try(run, index);
+    }
+    processor->processor_busy = false;
+    const int32_t next = run->ranks[rank].works >= 0 ? rank : dml__price_waiting(run, processor);
+    if (next >= 0) dml__price_start(run, processor, next);
+}
+
 static void dml__price_happen(dml__price_run *run, const dml__price_event *event)
 {
     const int index = (int)(event->what >> DML__PRICE_KIND_BITS);
@@ -11515,6 +11589,7 @@ static void dml__price_happen(dml__price_run *run, const dml__price_event *event
         dml__price_advance(run, index);
         dml__price_try(run, index);
         break;
+    case DML__PRICE_WORKED: dml__price_worked(run, index); break;
     case DML__PRICE_GRANT_ALL: run->steps[index].came = run->steps[index].total - 1; /* fall through */
     default: run->steps[index].came++; dml__price_try(run, index);
     }
@@ -11538,7 +11613,7 @@ static void dml__price_begin(dml__price_run *run)
     for (int i = 0; i < run->step_count; i++) {
         dml__price_step *step = &run->steps[i];
         step->total = dml__price_total(step, run->segment);
-        step->issued = step->done = step->granted = step->came = 0;
+        step->issued = step->done = step->granted = step->came = step->works = 0;
         step->queued = false;
         step->followers = -1;
         if (step->step.kind == DML__STEP_SEND && dml__price_is_eager(run, step)) step->came = step->total;
@@ -11551,8 +11626,10 @@ static void dml__price_begin(dml__price_run *run)
                 earlier->followers = i * DML__STEP_AFTER + k;
             }
     for (int i = 0; i < run->rank_count; i++) {
-        run->ranks[i].busy_until = run->ranks[i].processor_until = run->ranks[i].end = 0;
+        run->ranks[i].busy_until = run->ranks[i].end = 0;
         run->ranks[i].open = run->ranks[i].first;
+        run->ranks[i].works = run->ranks[i].last = -1;
+        run->ranks[i].processor_busy = false;
         run->ranks[i].processor_of = i; /* where there are enough, nobody ever changes */
     }
     for (int i = 0; i < run->rank_count + run->host_count; i++) {
@@ -11706,8 +11783,8 @@ DML__LOCAL dml__price_link dml__memory_link_of(double copy)
 
 /* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
    system's queues of packets, or by turns of those that look into memory. */
-#define DML__CHANGE 1e-6
-#define DML__MEMORY_CHANGE 6e-7
+#define DML__CHANGE 2e-6
+#define DML__MEMORY_CHANGE 2.4e-6
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {
@@ -12346,7 +12423,13 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
     return power > 2 + index ? power : 2 + index;
 }
 
-static dml__price_model dml__choice_model(const dml__price_model *model, int size)
+/* Whether more ranks than processors take turns. */
+static bool dml__choice_turns(const dml__price_model *model, int size)
+{
+    return model->processors && model->processors < size && model->ranks_per_host >= size;
+}
+
+DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
     coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
@@ -12413,15 +12496,14 @@ typedef struct dml__choice_run {
     size_t work_bytes;
 } dml__choice_run;
 
-/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
-   rounds, since links are slow: what those take it knows.) */
-#define DML__CHOICE_AS_GOOD 1.25
+/* Where ranks take turns, the model knows by the mean only who is next: what was measured of algorithms whose
+   prices differ by less than this was in any order. (Not where calls don't go in rounds, since links are
+   slow: what those take it knows.) */
+#define DML__CHOICE_AS_GOOD 1.12
 
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
-    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
-    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
+    return dml__choice_turns(model, size) && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)

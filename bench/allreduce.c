@@ -142,8 +142,7 @@ static int chosen_algorithm(const job *j, dml__comm_call *call)
 static void explain_price(const job *j, const dml__algorithm_info *info, const dml__collective *c)
 {
     const int steps = dml__most_steps(c->size);
-    dml__price_model model = j->comm->model;
-    model.most_segments = 128 * (uint64_t)c->size; /* as where it is chosen */
+    const dml__price_model model = dml__choice_model(&j->comm->model, c->size);
     const size_t bytes = dml__price_work_bytes(&model, c->size, steps);
     void *work = malloc(bytes);
     dml__price price;

@@ -101,12 +101,11 @@ typedef struct candidate {
 static double price_of(const job *j, const dml__algorithm_info *info, uint64_t count)
 {
     const int size = dml_comm_world_size(j->comm), steps = dml__most_steps(size);
-    dml__price_model model = j->comm->model;
+    const dml__price_model model = dml__choice_model(&j->comm->model, size);
     dml__collective c;
     dml__price price;
     memset(&c, 0, sizeof c);
     memset(&price, 0, sizeof price);
-    model.most_segments = 128 * (uint64_t)size; /* as where it is chosen */
     c.operation = info->operation;
     c.size = size;
     c.count = count;

@@ -26,14 +26,18 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
 /* Writes the table for groups of `size` ranks. The algorithms are run at a few sizes (price.h) with root 0
    and the model's scratch, but for those that can't be best by what they send alone, and are taken to cost in
    between what lies on the straight line; of those that cost as little as the cheapest, or, where the
-   ranks are all on one host and more than its processors, within a quarter of it, the first in the list is
+   ranks are all on one host and more than its processors, within 12 % of it, the first in the list is
    taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
    `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
-   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
+   those that sum only the ones that do so in the order of the ranks. model->most_segments and calls are not
+   used. */
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,
                                  dml__choice *choice);
+
+/* The model as it is used for that. */
+DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size);
 
 /* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those
    algorithms fit whose ranks are alike or have few steps; to run the others would take seconds, too. */

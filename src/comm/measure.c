@@ -77,8 +77,8 @@ DML__LOCAL dml__price_link dml__memory_link_of(double copy)
 
 /* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
    system's queues of packets, or by turns of those that look into memory. */
-#define DML__CHANGE 1e-6
-#define DML__MEMORY_CHANGE 6e-7
+#define DML__CHANGE 2e-6
+#define DML__MEMORY_CHANGE 2.4e-6
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {

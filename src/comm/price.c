@@ -14,6 +14,7 @@ enum {
     DML__PRICE_DONE,
     DML__PRICE_GRANT,
     DML__PRICE_GRANT_ALL,
+    DML__PRICE_WORKED, /* as DONE, and its processor is free */
     DML__PRICE_KIND_BITS = 3
 };
 
@@ -79,43 +80,6 @@ static uint32_t dml__price_allowed(const dml__price_run *run, const dml__price_s
     return limit > 0 && limit >= step->step.count ? step->total : (uint32_t)(limit / run->segment);
 }
 
-/* The processor of its host that can be with the rank soonest, from when on in *from, which is when the rank
-   is free or later. Of several the one that it was with last: to take another would keep that one, idle, from
-   the others. */
-static dml__price_rank *dml__price_processor(const dml__price_run *run, int32_t rank, double *from)
-{
-    const int32_t first = run->ranks[rank].first_here;
-    const double own = *from;
-    dml__price_rank *processor = NULL;
-    bool stays = false;
-    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
-        dml__price_rank *at = &run->ranks[i];
-        if (at->host != run->ranks[rank].host) break;
-        const bool same = at->processor_of == rank;
-        const double idle = at->processor_until > run->now ? at->processor_until : run->now;
-        double free_at = idle + (same ? 0 : run->model->change);
-        if (free_at < own) free_at = own;
-        if (processor && (free_at > *from || (free_at == *from && (stays || !same)))) continue;
-        processor = at;
-        stays = same;
-        *from = free_at;
-    }
-    return processor;
-}
-
-/* Takes a processor for so long; returns when it will be done. */
-static double dml__price_compute(dml__price_run *run, const dml__price_step *step, double seconds)
-{
-    dml__price_rank *rank = &run->ranks[step->rank];
-    double from = rank->busy_until > run->now ? rank->busy_until : run->now;
-    if (run->model->processors) {
-        dml__price_rank *processor = dml__price_processor(run, step->rank, &from);
-        processor->processor_until = from + seconds;
-        processor->processor_of = step->rank;
-    }
-    return rank->busy_until = from + seconds;
-}
-
 static const dml__price_link *dml__price_link_of(const dml__price_run *run, const dml__price_step *step)
 {
     return step->path == DML__PATH_INSIDE ? &run->model->inside : &run->model->between;
@@ -127,19 +91,25 @@ static double dml__price_latency(const dml__price_run *run, const dml__price_ste
            (step->path == DML__PATH_RACKS ? run->model->rack_latency : 0);
 }
 
-/* Bytes of a step's next segment. */
-static double dml__price_segment_bytes(const dml__price_run *run, const dml__price_step *step)
+static double dml__price_segment_bytes(const dml__price_run *run, const dml__price_step *step,
+                                       uint32_t segment)
 {
-    return (double)(dml__price_elements(run, step, step->issued + 1) -
-                    dml__price_elements(run, step, step->issued)) *
+    return (double)(dml__price_elements(run, step, segment + 1) - dml__price_elements(run, step, segment)) *
            (double)run->element_bytes;
 }
 
-/* What a processor does for it, at either end. */
-static double dml__price_handling(const dml__price_run *run, const dml__price_step *step)
+/* What a processor does for a segment of it. */
+static double dml__price_work(const dml__price_run *run, const dml__price_step *step, uint32_t segment)
 {
+    const double bytes = dml__price_segment_bytes(run, step, segment);
     const dml__price_link *link = dml__price_link_of(run, step);
-    return link->overhead + dml__price_segment_bytes(run, step) * link->touch;
+    const dml__price_model *model = run->model;
+    switch (step->step.kind) {
+    case DML__STEP_SEND:
+    case DML__STEP_RECEIVE: return link->overhead + bytes * link->touch;
+    case DML__STEP_RECEIVE_REDUCE: return link->overhead + bytes * link->touch + bytes / model->reduce;
+    default: return model->local + bytes / (step->step.kind == DML__STEP_COPY ? model->copy : model->reduce);
+    }
 }
 
 static bool dml__price_is_eager(const dml__price_run *run, const dml__price_step *step)
@@ -180,6 +150,87 @@ static double dml__price_transfer(dml__price_run *run, const dml__price_step *se
 }
 
 static void dml__price_try(dml__price_run *run, int index);
+static void dml__price_queue(dml__price_run *run, int index, double ready);
+
+/* ---- processors ---- */
+
+/* A step stands last in its rank's line for a processor. */
+static void dml__price_line_up(dml__price_run *run, int32_t index)
+{
+    dml__price_rank *rank = &run->ranks[run->steps[index].rank];
+    run->steps[index].works_behind = -1;
+    if (rank->works >= 0)
+        run->steps[rank->last].works_behind = index;
+    else
+        rank->works = index;
+    rank->last = index;
+}
+
+/* A processor of a host is with a rank until that has nothing left to do, since whoever waits gives way; then
+   with the one that has waited longest. A rank's steps take turns by segments. */
+static void dml__price_start(dml__price_run *run, dml__price_rank *processor, int32_t rank)
+{
+    dml__price_rank *owner = &run->ranks[rank];
+    const int32_t index = owner->works;
+    dml__price_step *step = &run->steps[index];
+    const double from = run->now + (processor->processor_of == rank ? 0 : run->model->change);
+    const uint32_t segment = step->step.kind == DML__STEP_SEND ? step->issued : step->done;
+    processor->processor_of = rank;
+    processor->processor_busy = true;
+    owner->works = step->works_behind;
+    if (--step->works) dml__price_line_up(run, index);
+    dml__price_plan(run, from + dml__price_work(run, step, segment), DML__PRICE_WORKED, index);
+}
+
+/* The host's processor that is with the rank, or else one with nothing to do; NULL: neither. */
+static dml__price_rank *dml__price_processor(dml__price_run *run, int32_t rank)
+{
+    const int32_t first = run->ranks[rank].first_here;
+    dml__price_rank *idle = NULL;
+    for (int32_t i = first; i < first + run->model->processors && i < run->rank_count; i++) {
+        dml__price_rank *at = &run->ranks[i];
+        if (at->host != run->ranks[rank].host) break;
+        if (at->processor_of == rank) return at;
+        if (!idle && !at->processor_busy) idle = at;
+    }
+    return idle;
+}
+
+/* Of a host's ranks that no processor is with, the one that has waited longest; -1: none waits. */
+static int32_t dml__price_waiting(dml__price_run *run, const dml__price_rank *processor)
+{
+    int32_t longest = -1;
+    for (int32_t i = processor->first_here; i < run->rank_count && run->ranks[i].host == processor->host;
+         i++) {
+        if (run->ranks[i].works < 0) continue;
+        if (longest >= 0 && (int32_t)(run->ranks[i].since - run->ranks[longest].since) > 0) continue;
+        const dml__price_rank *with = dml__price_processor(run, i);
+        if (!with || with->processor_of != i) longest = i;
+    }
+    return longest;
+}
+
+/* A segment of a step is for its rank's processor, if it has one of its own, or waits for one of its host's.
+ */
+static void dml__price_compute(dml__price_run *run, int index, uint32_t segment)
+{
+    dml__price_step *step = &run->steps[index];
+    dml__price_rank *rank = &run->ranks[step->rank];
+    if (!run->model->processors) {
+        const double from = rank->busy_until > run->now ? rank->busy_until : run->now;
+        rank->busy_until = from + dml__price_work(run, step, segment);
+        if (step->step.kind == DML__STEP_SEND)
+            dml__price_queue(run, index, rank->busy_until);
+        else
+            dml__price_plan(run, rank->busy_until, DML__PRICE_DONE, index);
+        return;
+    }
+    const bool first = rank->works < 0;
+    if (first) rank->since = run->order;
+    if (step->works++ == 0) dml__price_line_up(run, index);
+    dml__price_rank *processor = first ? dml__price_processor(run, step->rank) : NULL;
+    if (processor && !processor->processor_busy) dml__price_start(run, processor, step->rank);
+}
 
 /* Lets a port that is idle send what waits longest. */
 static void dml__price_serve(dml__price_run *run, int port_index)
@@ -187,7 +238,7 @@ static void dml__price_serve(dml__price_run *run, int port_index)
     dml__price_port *port = &run->ports[port_index];
     if (port->current >= 0 || port->head < 0) return;
     dml__price_step *send = &run->steps[port->head];
-    const double bytes = dml__price_segment_bytes(run, send);
+    const double bytes = dml__price_segment_bytes(run, send, send->issued);
     const double start = send->ready > run->now ? send->ready : run->now;
     port->current = port->head;
     port->head = send->queued_behind;
@@ -199,16 +250,13 @@ static void dml__price_serve(dml__price_run *run, int port_index)
     dml__price_try(run, port->current); /* its next segment stands behind those of other messages */
 }
 
-static void dml__price_try_send(dml__price_run *run, int index)
+/* Its processor is done with a send's next segment at `ready`. */
+static void dml__price_queue(dml__price_run *run, int index, double ready)
 {
     dml__price_step *send = &run->steps[index];
-    if (send->queued || send->issued == send->total || send->issued >= send->came ||
-        send->issued >= dml__price_allowed(run, send))
-        return;
     const int port_index = dml__price_port_of(run, send);
     dml__price_port *port = &run->ports[port_index];
-    send->ready = dml__price_compute(run, send, dml__price_handling(run, send));
-    send->queued = true;
+    send->ready = ready;
     send->queued_behind = -1;
     if (port->head >= 0)
         run->steps[port->tail].queued_behind = index;
@@ -216,6 +264,16 @@ static void dml__price_try_send(dml__price_run *run, int index)
         port->head = index;
     port->tail = index;
     dml__price_serve(run, port_index);
+}
+
+static void dml__price_try_send(dml__price_run *run, int index)
+{
+    dml__price_step *send = &run->steps[index];
+    if (send->queued || send->issued == send->total || send->issued >= send->came ||
+        send->issued >= dml__price_allowed(run, send))
+        return;
+    send->queued = true;
+    dml__price_compute(run, index, send->issued);
 }
 
 /* ---- receives, copies and sums ---- */
@@ -240,13 +298,8 @@ static void dml__price_try_receive(dml__price_run *run, int index)
     dml__price_step *receive = &run->steps[index];
     const uint32_t allowed = dml__price_allowed(run, receive);
     dml__price_grant(run, receive, allowed);
-    while (receive->issued < receive->came && receive->issued < allowed) {
-        double seconds = dml__price_handling(run, receive);
-        if (receive->step.kind == DML__STEP_RECEIVE_REDUCE)
-            seconds += dml__price_segment_bytes(run, receive) / run->model->reduce;
-        receive->issued++;
-        dml__price_plan(run, dml__price_compute(run, receive, seconds), DML__PRICE_DONE, index);
-    }
+    while (receive->issued < receive->came && receive->issued < allowed)
+        dml__price_compute(run, index, receive->issued++);
 }
 
 /* One segment at a time, so that the processor gets to what comes in meanwhile. */
@@ -256,10 +309,7 @@ static void dml__price_try_local(dml__price_run *run, int index)
     if (step->issued > step->done || step->issued == step->total ||
         step->issued >= dml__price_allowed(run, step))
         return;
-    const double rate = step->step.kind == DML__STEP_COPY ? run->model->copy : run->model->reduce;
-    const double seconds = run->model->local + dml__price_segment_bytes(run, step) / rate;
-    step->issued++;
-    dml__price_plan(run, dml__price_compute(run, step, seconds), DML__PRICE_DONE, index);
+    dml__price_compute(run, index, step->issued++);
 }
 
 /* Starts as much of a step as can be. */
@@ -298,6 +348,22 @@ static void dml__price_advance(dml__price_run *run, int index)
     }
 }
 
+/* A processor has done with a segment of the step. It is still its rank's while what follows begins. */
+static void dml__price_worked(dml__price_run *run, int index)
+{
+    const int32_t rank = run->steps[index].rank;
+    dml__price_rank *processor = dml__price_processor(run, rank);
+    if (run->steps[index].step.kind == DML__STEP_SEND) {
+        dml__price_queue(run, index, run->now);
+    } else {
+        dml__price_advance(run, index);
+        dml__price_try(run, index);
+    }
+    processor->processor_busy = false;
+    const int32_t next = run->ranks[rank].works >= 0 ? rank : dml__price_waiting(run, processor);
+    if (next >= 0) dml__price_start(run, processor, next);
+}
+
 static void dml__price_happen(dml__price_run *run, const dml__price_event *event)
 {
     const int index = (int)(event->what >> DML__PRICE_KIND_BITS);
@@ -317,6 +383,7 @@ static void dml__price_happen(dml__price_run *run, const dml__price_event *event
         dml__price_advance(run, index);
         dml__price_try(run, index);
         break;
+    case DML__PRICE_WORKED: dml__price_worked(run, index); break;
     case DML__PRICE_GRANT_ALL: run->steps[index].came = run->steps[index].total - 1; /* fall through */
     default: run->steps[index].came++; dml__price_try(run, index);
     }
@@ -340,7 +407,7 @@ static void dml__price_begin(dml__price_run *run)
     for (int i = 0; i < run->step_count; i++) {
         dml__price_step *step = &run->steps[i];
         step->total = dml__price_total(step, run->segment);
-        step->issued = step->done = step->granted = step->came = 0;
+        step->issued = step->done = step->granted = step->came = step->works = 0;
         step->queued = false;
         step->followers = -1;
         if (step->step.kind == DML__STEP_SEND && dml__price_is_eager(run, step)) step->came = step->total;
@@ -353,8 +420,10 @@ static void dml__price_begin(dml__price_run *run)
                 earlier->followers = i * DML__STEP_AFTER + k;
             }
     for (int i = 0; i < run->rank_count; i++) {
-        run->ranks[i].busy_until = run->ranks[i].processor_until = run->ranks[i].end = 0;
+        run->ranks[i].busy_until = run->ranks[i].end = 0;
         run->ranks[i].open = run->ranks[i].first;
+        run->ranks[i].works = run->ranks[i].last = -1;
+        run->ranks[i].processor_busy = false;
         run->ranks[i].processor_of = i; /* where there are enough, nobody ever changes */
     }
     for (int i = 0; i < run->rank_count + run->host_count; i++) {

@@ -87,8 +87,10 @@ typedef struct dml__price_step {
     int32_t partner;               /* the step at the message's other end */
     int32_t followers;             /* the list of those after this: step * DML__STEP_AFTER + i, or -1 */
     int32_t next[DML__STEP_AFTER]; /* in the list of those after after[i] */
-    int32_t queued_behind;
-    double ready; /* a send in a port's queue: when its processor is done with it */
+    int32_t queued_behind;         /* in a port's line; */
+    int32_t works_behind;          /* in its rank's, of what waits for a processor */
+    uint32_t works;                /* segments that do */
+    double ready;                  /* a send in a port's queue: when its processor is done with it */
     uint32_t total, issued, done;
     uint32_t came; /* segments that a receive has; those that a send has grants for */
     uint32_t granted;
@@ -97,13 +99,15 @@ typedef struct dml__price_step {
 } dml__price_step;
 
 typedef struct dml__price_rank {
-    double busy_until, end; /* its own; of the last step */
-    double processor_until; /* of one of its host's processors: those of its first ranks */
-    int32_t processor_of;   /* which rank that has been with */
-    int32_t first, steps;   /* its steps */
-    int32_t open;           /* the first of them that hasn't ended */
-    int32_t host, rack;     /* of the run */
-    int32_t first_here;     /* rank of its host */
+    double busy_until, end; /* its own processor's, where it has one; of the last step */
+    int32_t works, last;    /* steps that wait for a processor: the first and the last; -1: none */
+    uint32_t since;         /* when the first of all began to, in the order of events */
+    int32_t processor_of; /* one of its host's processors, which those of its first ranks are: whose it is */
+    bool processor_busy;
+    int32_t first, steps; /* its steps */
+    int32_t open;         /* the first of them that hasn't ended */
+    int32_t host, rack;   /* of the run */
+    int32_t first_here;   /* rank of its host */
 } dml__price_rank;
 
 typedef struct dml__price_port {
