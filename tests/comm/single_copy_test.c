@@ -1,5 +1,5 @@
-/* Ranks that read each other's memory (process_vm_readv): one of them is killed while another reads, or is
-   about to. */
+/* Ranks that read each other's memory (process_vm_readv): from wherever it lies; one of them is killed while
+   another reads, or is about to. */
 #include "jobs.h"
 
 #include <stdlib.h>
@@ -87,10 +87,53 @@ static void killed_while_it_is_read(void)
     kill_at(exchanged_body, moments + MANY / 2, MANY / 2, 3, "killed while others read");
 }
 
+/* Where a copy by the system would be slow, since the target lies a little further into its page than the
+   source (base/copy.h), a part is read to another place first; at all others, where it goes. */
+static void distances_body(job_rank *me)
+{
+    enum { PAGE = 4096, MOST = 300003, DISTANCES = 7 };
+    static const size_t distances[DISTANCES] = { 0, 1, 16, 31, 32, 48, PAGE - 16 },
+                        counts[] = { 1 << 18, MOST };
+    const size_t world = (size_t)me->world;
+    void *memory[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++)
+        if (posix_memalign(&memory[i], PAGE, world * MOST + 2 * PAGE)) return;
+    uint8_t *in = (uint8_t *)memory[0];
+    for (int i = 0; i < 2 * DISTANCES && !dml_comm_status(me->comm); i++) {
+        const size_t count = counts[i % 2], all = world * count;
+        uint8_t *out = (uint8_t *)memory[1] + distances[i / 2];
+        for (size_t k = 0; k < all; k++) in[k] = (uint8_t)(k * 7 + k / 251 + (size_t)me->rank * 31);
+        memset(memory[1], 0xee, all + 2 * PAGE);
+        if (dml_comm_all_to_all(me->comm, in, count, DML_U8, out)) break;
+        for (size_t r = 0; r < world; r++)
+            for (size_t k = 0; k < count; k++) {
+                const size_t from = (size_t)me->rank * count + k;
+                me->bad += out[r * count + k] != (uint8_t)(from * 7 + from / 251 + r * 31);
+            }
+        me->bad += out[all] != 0xee;
+        me->notes[0]++;
+    }
+    me->bad += me->notes[0] != 2 * DISTANCES;
+    for (int i = 0; i < 2; i++) free(memory[i]);
+}
+
+static void read_at_every_distance(void)
+{
+    for (int world = 2; world <= 3; world++) {
+        job j;
+        job_prepare(&j, world, 8, distances_body, NULL);
+        job_start(&j);
+        job_wait(&j, 30);
+        check_job(&j, "distances");
+        job_release(&j);
+    }
+}
+
 int main(void)
 {
     setenv("DML_COMM_CMA", "1", 1);
     RUN(killed_with_memory_on_offer);
     RUN(killed_while_it_is_read);
+    RUN(read_at_every_distance);
     return test_report("comm/single_copy");
 }
