@@ -2562,8 +2562,7 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
    ranks are all on one host and more than its processors, within 12 % of it, the first in the list is
    taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
    `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
-   those that sum only the ones that do so in the order of the ranks. model->most_segments and calls are not
-   used. */
+   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,
@@ -12423,12 +12422,6 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
     return power > 2 + index ? power : 2 + index;
 }
 
-/* Whether more ranks than processors take turns. */
-static bool dml__choice_turns(const dml__price_model *model, int size)
-{
-    return model->processors && model->processors < size && model->ranks_per_host >= size;
-}
-
 DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
@@ -12496,14 +12489,15 @@ typedef struct dml__choice_run {
     size_t work_bytes;
 } dml__choice_run;
 
-/* Where ranks take turns, the model knows by the mean only who is next: what was measured of algorithms whose
-   prices differ by less than this was in any order. (Not where calls don't go in rounds, since links are
-   slow: what those take it knows.) */
+/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
+   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
+   rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.12
 
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
-    return dml__choice_turns(model, size) && model->round_part ? DML__CHOICE_AS_GOOD : 1;
+    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
+    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)

@@ -31,12 +31,6 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
     return power > 2 + index ? power : 2 + index;
 }
 
-/* Whether more ranks than processors take turns. */
-static bool dml__choice_turns(const dml__price_model *model, int size)
-{
-    return model->processors && model->processors < size && model->ranks_per_host >= size;
-}
-
 DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
@@ -104,14 +98,15 @@ typedef struct dml__choice_run {
     size_t work_bytes;
 } dml__choice_run;
 
-/* Where ranks take turns, the model knows by the mean only who is next: what was measured of algorithms whose
-   prices differ by less than this was in any order. (Not where calls don't go in rounds, since links are
-   slow: what those take it knows.) */
+/* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
+   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
+   rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.12
 
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
-    return dml__choice_turns(model, size) && model->round_part ? DML__CHOICE_AS_GOOD : 1;
+    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
+    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)

@@ -29,8 +29,7 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
    ranks are all on one host and more than its processors, within 12 % of it, the first in the list is
    taken. One that doesn't fit `work` (aligned for a double) is taken only where nothing else is. After
    `until` (dml_seconds) none is run any more: what is left is judged by what it sends alone. `rank_order`: of
-   those that sum only the ones that do so in the order of the ranks. model->most_segments and calls are not
-   used. */
+   those that sum only the ones that do so in the order of the ranks. model->most_segments is not used. */
 DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  const dml__algorithm_info *algorithms, int count, int most_steps,
                                  bool rank_order, double until, void *work, size_t work_bytes,

@@ -611,15 +611,13 @@ static void test_edges_of_choice(void)
     free(work);
 }
 
-/* Two ranks on one processor that each send to the other: each does all it can in one turn. Without turns
-   that are kept, it would change with every message. */
+/* Four ranks on one processor that each send to the others do all they can in one turn: first all send, then
+   each has what it waits for. */
 static void test_turns_are_kept(void)
 {
     dml__price_model model = shared(4, 1);
     model.change = 100;
     model.inside.latency = 1e-9;
-    /* The four send three messages each, then each has all that it waits for: seven changes, from the first
-     * on. */
     const double seconds = table_price(&model, DML__CALL_ALL_TO_ALL, "direct", 4, 16);
     CHECK_MESSAGE(seconds > 300 && seconds < 750, "%g", seconds);
 }
