@@ -2404,7 +2404,8 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
    The model is LogGP (Alexandrov, Ionescu, Schauser, Scheiman: LogGP, 1995) with what this library adds: a
    message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
    grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
-   one, or its host so many for all of its ranks. A port sends one segment at a time at the full bandwidth, as
+   one, or its host so many for all of its ranks: then a processor stays with a rank until that has nothing
+   left to do. A port sends one segment at a time at the full bandwidth, as
    LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
    the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
    through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
