@@ -12506,8 +12506,10 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
-       messages. */
-    if (run->size == 2 && strcmp(info->name, "ring_segmented") == 0) return false;
+       messages; and a half that was scattered need not come back. */
+    if (run->size == 2 &&
+        (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0))
+        return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
 }
 

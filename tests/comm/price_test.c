@@ -654,6 +654,28 @@ static void test_as_good(void)
     free(work);
 }
 
+/* Of two ranks a half that was scattered need not come back, though in the price both halves go side by side.
+ */
+static void test_broadcast_of_two(void)
+{
+    enum { M = 2 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = shared(M, M);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    model.inside = dml__memory_link_of(2e10);
+    model.segment = 64 << 10;
+    CHECK(table_price(&model, DML__CALL_BROADCAST, "scatter_all_gather", M, 1 << 14) <
+          table_price(&model, DML__CALL_BROADCAST, "direct", M, 1 << 14));
+    dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    for (int power = 2; power <= 30; power++)
+        CHECK(strcmp(chosen_name(&choice, DML__CALL_BROADCAST, UINT64_C(1) << power), "scatter_all_gather"));
+    free(work);
+}
+
 int main(void)
 {
     RUN(test_ring);
@@ -681,5 +703,6 @@ int main(void)
     RUN(test_edges_of_choice);
     RUN(test_turns_are_kept);
     RUN(test_as_good);
+    RUN(test_broadcast_of_two);
     return test_report("comm/price");
 }
