@@ -58,7 +58,7 @@ check "questions that come late, with a timeout of 1 s" hosts_wait queue 2
 unset HOSTS_QUEUE
 
 # Who asks has sent nothing: the question comes behind what another has.
-HOSTS_QUEUE=600ms
+HOSTS_QUEUE=400ms
 check "three hosts with longer queues" hosts_up 3 16mbit
 hosts_rate 1 2mbit
 hosts_start behind 3 "$job" behind 1
