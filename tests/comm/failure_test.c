@@ -614,6 +614,56 @@ static void every_socket_call_fails_once(void)
     }
 }
 
+/* What was sent before lies confirmed for long, and questions are on their way until then. */
+static double travels_until;
+
+static double travelling_confirmed(int fd)
+{
+    (void)fd;
+    return dml_seconds() < travels_until ? 60 : -1;
+}
+
+typedef struct absence {
+    double travels, away; /* seconds from the last barrier on: a question to rank 1, and rank 1 */
+} absence;
+
+static void absent_body(test_rank *me)
+{
+    const absence *a = (const absence *)me->user;
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) travels_until = dml_seconds() + a->travels;
+    if (me->rank == 1) ranks_sleep(a->away);
+    dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+}
+
+static double wait_for_absent(double timeout, const absence *a, dml_status wanted)
+{
+    test_rank ranks[2];
+    dml__socket_calls travelling = *real();
+    travelling.confirmed = travelling_confirmed;
+    ranks_prepare(ranks, 2, timeout, absent_body, (void *)(uintptr_t)a);
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].options.transport = "tcp";
+        ranks[rank].sockets = &travelling;
+    }
+    ranks_run(ranks, 2);
+    CHECK_MESSAGE(ranks[0].status == wanted, "status %d: %s", ranks[0].status, ranks[0].error);
+    if (wanted) CHECK_CONTAINS(ranks[0].error, "rank 1 of 2 took no part in all_reduce(f32, 10, sum)");
+    return ranks[0].seconds;
+}
+
+/* A question that is under way for longer than an answer may take isn't held against whom it goes to, who
+   then has as long to answer as others; but not for ever. With a timeout of 2 s it is asked at 2.0, and
+   looked for at 2.5, 3.0 and 3.5; of 1 s, asked at 1.0 and given up at 2.0. */
+static void questions_on_their_way(void)
+{
+    const absence late = { 2.75, 3.25 }, for_ever = { 60, 3.5 };
+    wait_for_absent(2, &late, DML_OK);
+    const double seconds = wait_for_absent(1, &for_ever, DML_ERROR_TIMEOUT);
+    CHECK_MESSAGE(seconds > 1.9 && seconds < 3.4, "%g s", seconds);
+}
+
 static __thread int allocations_left;
 static int live_blocks; /* atomic */
 
@@ -665,6 +715,7 @@ int main(void)
     RUN(ranks_that_wait_for_each_other);
     RUN(a_rank_that_is_killed);
     RUN(a_rank_that_is_frozen);
+    RUN(questions_on_their_way);
     RUN(every_socket_call_fails_once);
     RUN(every_allocation_fails_once);
     return test_report("comm/failure");
