@@ -5783,25 +5783,19 @@ static inline void dml__write_soon(const void *address)
 
 #include <string.h>
 
-/* Whether a target lies 1 to 31 bytes further into its page than the source, as an array of the system's
-   allocator does, which begins 16 bytes into a page, behind one that begins with a page, or the second of two
-   whose length is of pages. There Zen 3 and 4 do `rep movsb`, to which the GNU C library (up to 2.38) leaves
-   what is longer than 2 KiB and fits into the caches, and Linux all copies, at 2 GB/s, a twentieth of its
-   speed. Source: bug 30994 of the GNU C library, and measured. */
-static inline bool dml__copies_slowly(uintptr_t to, uintptr_t from)
-{
-    const uintptr_t ahead = (to - from) & 4095;
-    return ahead > 0 && ahead < 32;
-}
-
-/* As memcpy, but by lines where that is slow. */
+/* As memcpy, but by lines where the target lies 1 to 31 bytes further into its page than the source, as an
+   array of the system's allocator does, which begins 16 bytes into a page, behind one that begins with a
+   page, or the second of two whose length is of pages. There Zen 3 and 4 do `rep movsb`, to which the GNU C
+   library (up to 2.38) leaves what is longer than 2 KiB and fits into the caches, at 2 GB/s, a twentieth of
+   its speed. Source: bug 30994 of the GNU C library, and measured. */
 static inline void dml__copy_bytes(void *to, const void *from, size_t bytes)
 {
-    enum { LINE = 64, SHORT = 2048, LONG = 1 << 20 };
+    enum { LINE = 64, PAGE = 4096, CLOSE = 32, SHORT = 2048, LONG = 1 << 20 };
     typedef float quarter __attribute__((vector_size(LINE / 4)));
     uint8_t *target = (uint8_t *)to;
     const uint8_t *source = (const uint8_t *)from;
-    if (bytes > SHORT && bytes < LONG && dml__copies_slowly((uintptr_t)to, (uintptr_t)from))
+    const size_t ahead = (size_t)((uintptr_t)to - (uintptr_t)from) % PAGE;
+    if (bytes > SHORT && bytes < LONG && ahead > 0 && ahead < CLOSE)
         for (; bytes >= LINE; target += LINE, source += LINE, bytes -= LINE) {
             quarter a, b, c, d;
             memcpy(&a, source, sizeof a), memcpy(&b, source + 16, sizeof b);
@@ -7539,27 +7533,23 @@ static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
     dml__shm_tell(shm, rank, DML__SHM_TAKEN);
 }
 
-/* A part of the remote piece that was looked at, in this rank's own memory, at an address of the same
-   alignment; *bytes may become less. NULL: as dml__shm_read. */
-static const uint8_t *dml__shm_read_stage(dml__shm *shm, dml__shm_pair *pair, size_t *bytes)
-{
-    const uint64_t remote = pair->in.remote + pair->in.done;
-    uint8_t *stage = shm->stage + ((remote - (uint64_t)(uintptr_t)shm->stage) & 63);
-    if (*bytes > DML__SHM_STAGE) *bytes = DML__SHM_STAGE;
-    return dml__shm_read(shm, pair, stage, *bytes) ? stage : NULL;
-}
-
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
 {
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_pair *pair = &shm->pairs[rank];
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
-    const ptrdiff_t come = dml__shm_look_at(pair);
-    if (come <= 0) return come;
-    size_t bytes = (size_t)come;
-    *data = pair->in.data ? pair->in.data + pair->in.done : dml__shm_read_stage(shm, pair, &bytes);
-    return *data ? (ptrdiff_t)bytes : DML__GONE;
+    ptrdiff_t bytes = dml__shm_look_at(pair);
+    if (bytes <= 0) return bytes;
+    if (pair->in.data) {
+        *data = pair->in.data + pair->in.done;
+        return bytes;
+    }
+    uint8_t *stage = shm->stage + ((pair->in.remote + pair->in.done - (uint64_t)(uintptr_t)shm->stage) & 63);
+    if (bytes > (ptrdiff_t)DML__SHM_STAGE) bytes = DML__SHM_STAGE;
+    if (!dml__shm_read(shm, pair, stage, (size_t)bytes)) return DML__GONE;
+    *data = stage;
+    return bytes;
 }
 
 /* Takes what has come to where there is room for it: as many bytes as lie in one piece. */
@@ -7568,17 +7558,11 @@ static ptrdiff_t dml__shm_take(dml__shm *shm, int rank, void *to, size_t room)
     dml__shm_pair *pair = &shm->pairs[rank];
     const ptrdiff_t come = dml__shm_look_at(pair);
     if (come <= 0) return come;
-    size_t bytes = (size_t)come < room ? (size_t)come : room;
-    const uintptr_t remote = (uintptr_t)(pair->in.remote + pair->in.done);
-    if (pair->in.data) {
+    const size_t bytes = (size_t)come < room ? (size_t)come : room;
+    if (pair->in.data)
         dml__copy_bytes(to, pair->in.data + pair->in.done, bytes);
-    } else if (dml__copies_slowly((uintptr_t)to, remote)) {
-        const uint8_t *stage = dml__shm_read_stage(shm, pair, &bytes);
-        if (!stage) return DML__GONE;
-        dml__copy_bytes(to, stage, bytes);
-    } else if (!dml__shm_read(shm, pair, to, bytes)) {
+    else if (!dml__shm_read(shm, pair, to, bytes))
         return DML__GONE;
-    }
     dml__shm_consume_from(shm, rank, bytes);
     return (ptrdiff_t)bytes;
 }
@@ -11781,10 +11765,8 @@ DML__LOCAL dml__price_link dml__memory_link_of(double copy)
     return link;
 }
 
-/* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
-   system's queues of packets, or by turns of those that look into memory. */
+/* About what it takes a processor to leave a rank for another, by who yields and looks again. */
 #define DML__CHANGE 2e-6
-#define DML__MEMORY_CHANGE 2.4e-6
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {
@@ -12136,7 +12118,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
         if (comm->measured) {
             comm->model.processors = layout.processors;
-            comm->model.change = layout.copies ? DML__CHANGE : DML__MEMORY_CHANGE;
+            comm->model.change = DML__CHANGE;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);

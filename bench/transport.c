@@ -1,6 +1,7 @@
 /* transport: what do the transports of src/net/ cost between two ranks of this machine, beside bare sockets
    and memcpy? It uses what the library keeps to itself, so it is built with the sources of src/. */
 #include "base/clock.h" /* first: it asks the system headers for POSIX */
+#include "base/copy.h"
 #include "base/memory.h"
 #include "net/local.h"
 #include "net/shm.h"
@@ -41,7 +42,9 @@ static const char usage[] =
     "Prints for tcp, shm and local what 64 bytes take to the other rank, and what 64 MiB come with: copied\n"
     "(what=copy) and added to floats (what=add). Limits: a bare socket's latency, memcpy or the\n"
     "addition alone. At last what bare sockets (one, two, and one or two each way at once,\n"
-    "each with a thread at both ends) and process_vm_readv come with.\n";
+    "each with a thread at both ends) and process_vm_readv come with; and, to a target 16 bytes further into "
+    "its\n"
+    "page than the source, process_vm_readv and copies of 4 KiB to 1 MiB, whose limit is memcpy there.\n";
 
 static struct {
     int ring, spin, samples;
@@ -348,7 +351,7 @@ static double bare_sockets(int count, bool both_ways)
 }
 
 /* One copy by the system, straight out of the other process, with no talk about it at all. */
-static double read_other_process(void)
+static double read_other_process(size_t ahead)
 {
     double samples[SAMPLES_MAX + 1];
     bool ok = true;
@@ -362,7 +365,7 @@ static double read_other_process(void)
     for (int i = 0; child > 0 && i <= bench.samples; i++) {
         const double begin = dml_seconds();
         for (size_t at = 0; at < LARGE; at += SEGMENT) {
-            const struct iovec to = { (char *)bench.to + at, SEGMENT },
+            const struct iovec to = { (char *)bench.to + at + ahead, SEGMENT },
                                from = { (char *)bench.from + at, SEGMENT };
             ok &= process_vm_readv(child, &to, 1, &from, 1, 0) == SEGMENT;
         }
@@ -376,6 +379,37 @@ static double read_other_process(void)
     ok = false;
 #endif
     return ok ? LARGE / median(samples) / 1e9 : 0;
+}
+
+/* The rate of copies of `bytes` within the caches by memcpy, or by the library. */
+static double copies(size_t bytes, bool ours)
+{
+    enum { AHEAD = 16 };
+    const size_t times = SEGMENT * 16 / bytes;
+    double samples[SAMPLES_MAX];
+    for (int i = 0; i < bench.samples; i++) {
+        const double begin = dml_seconds();
+        for (size_t k = 0; k < times; k++) {
+            char *const to = (char *)bench.to + AHEAD, *const from = (char *)bench.from;
+            if (ours)
+                dml__copy_bytes(to, from, bytes);
+            else
+                memcpy(to, from, bytes);
+            __asm__ volatile("" : : "r"(to) : "memory"); /* so that each is done */
+        }
+        samples[i] = dml_seconds() - begin;
+    }
+    return (double)(times * bytes) / median(samples) / 1e9;
+}
+
+static void copies_to_slow_places(void)
+{
+    static const size_t sizes[] = { 4096, 8192, 32768, 131072, 524288, 1048576 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char medium[32];
+        snprintf(medium, sizeof medium, "copy_of_%zu", sizes[i]);
+        row("16_ahead", medium, copies(sizes[i], true), copies(sizes[i], false), true);
+    }
 }
 
 int main(int argc, char **argv)
@@ -399,8 +433,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "transport: --samples takes a whole number from 1 to %d\n", SAMPLES_MAX);
         return 2;
     }
-    bench.from = (float *)aligned_alloc(64, LARGE);
-    bench.to = (float *)aligned_alloc(64, LARGE);
+    bench.from = (float *)aligned_alloc(4096, LARGE);
+    bench.to = (float *)aligned_alloc(4096, LARGE + 4096);
     if (!bench.from || !bench.to) die("no memory");
     memset(bench.from, 0, LARGE);
     memset(bench.to, 0, LARGE);
@@ -414,7 +448,9 @@ int main(int argc, char **argv)
     row("bare", "tcp_by_2_sockets", bare_sockets(2, false), bench.copy, true);
     row("bare", "tcp_both_ways", bare_sockets(2, true), bench.copy, true);
     row("bare", "tcp_both_ways_by_2_sockets", bare_sockets(4, true), bench.copy, true);
-    row("bare", "process_vm_readv", read_other_process(), bench.copy, true);
+    row("bare", "process_vm_readv", read_other_process(0), bench.copy, true);
+    row("16_ahead", "process_vm_readv", read_other_process(16), bench.copy, true);
+    copies_to_slow_places();
     free(bench.from);
     free(bench.to);
     return 0;

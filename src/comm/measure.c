@@ -75,10 +75,8 @@ DML__LOCAL dml__price_link dml__memory_link_of(double copy)
     return link;
 }
 
-/* About what it takes a processor to leave a process for another, by who yields and looks again: out of the
-   system's queues of packets, or by turns of those that look into memory. */
+/* About what it takes a processor to leave a rank for another, by who yields and looks again. */
 #define DML__CHANGE 2e-6
-#define DML__MEMORY_CHANGE 2.4e-6
 
 DML__LOCAL void dml__suppose_threads(dml__price_model *model)
 {
@@ -430,7 +428,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         comm->model.ranks_per_host = (comm->size + comm->hosts - 1) / comm->hosts;
         if (comm->measured) {
             comm->model.processors = layout.processors;
-            comm->model.change = layout.copies ? DML__CHANGE : DML__MEMORY_CHANGE;
+            comm->model.change = DML__CHANGE;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);

@@ -147,27 +147,23 @@ static void dml__shm_consume_from(dml__shm *shm, int rank, size_t bytes)
     dml__shm_tell(shm, rank, DML__SHM_TAKEN);
 }
 
-/* A part of the remote piece that was looked at, in this rank's own memory, at an address of the same
-   alignment; *bytes may become less. NULL: as dml__shm_read. */
-static const uint8_t *dml__shm_read_stage(dml__shm *shm, dml__shm_pair *pair, size_t *bytes)
-{
-    const uint64_t remote = pair->in.remote + pair->in.done;
-    uint8_t *stage = shm->stage + ((remote - (uint64_t)(uintptr_t)shm->stage) & 63);
-    if (*bytes > DML__SHM_STAGE) *bytes = DML__SHM_STAGE;
-    return dml__shm_read(shm, pair, stage, *bytes) ? stage : NULL;
-}
-
 static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
 {
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_pair *pair = &shm->pairs[rank];
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
-    const ptrdiff_t come = dml__shm_look_at(pair);
-    if (come <= 0) return come;
-    size_t bytes = (size_t)come;
-    *data = pair->in.data ? pair->in.data + pair->in.done : dml__shm_read_stage(shm, pair, &bytes);
-    return *data ? (ptrdiff_t)bytes : DML__GONE;
+    ptrdiff_t bytes = dml__shm_look_at(pair);
+    if (bytes <= 0) return bytes;
+    if (pair->in.data) {
+        *data = pair->in.data + pair->in.done;
+        return bytes;
+    }
+    uint8_t *stage = shm->stage + ((pair->in.remote + pair->in.done - (uint64_t)(uintptr_t)shm->stage) & 63);
+    if (bytes > (ptrdiff_t)DML__SHM_STAGE) bytes = DML__SHM_STAGE;
+    if (!dml__shm_read(shm, pair, stage, (size_t)bytes)) return DML__GONE;
+    *data = stage;
+    return bytes;
 }
 
 /* Takes what has come to where there is room for it: as many bytes as lie in one piece. */
@@ -176,17 +172,11 @@ static ptrdiff_t dml__shm_take(dml__shm *shm, int rank, void *to, size_t room)
     dml__shm_pair *pair = &shm->pairs[rank];
     const ptrdiff_t come = dml__shm_look_at(pair);
     if (come <= 0) return come;
-    size_t bytes = (size_t)come < room ? (size_t)come : room;
-    const uintptr_t remote = (uintptr_t)(pair->in.remote + pair->in.done);
-    if (pair->in.data) {
+    const size_t bytes = (size_t)come < room ? (size_t)come : room;
+    if (pair->in.data)
         dml__copy_bytes(to, pair->in.data + pair->in.done, bytes);
-    } else if (dml__copies_slowly((uintptr_t)to, remote)) {
-        const uint8_t *stage = dml__shm_read_stage(shm, pair, &bytes);
-        if (!stage) return DML__GONE;
-        dml__copy_bytes(to, stage, bytes);
-    } else if (!dml__shm_read(shm, pair, to, bytes)) {
+    else if (!dml__shm_read(shm, pair, to, bytes))
         return DML__GONE;
-    }
     dml__shm_consume_from(shm, rank, bytes);
     return (ptrdiff_t)bytes;
 }

@@ -87,8 +87,7 @@ static void killed_while_it_is_read(void)
     kill_at(exchanged_body, moments + MANY / 2, MANY / 2, 3, "killed while others read");
 }
 
-/* Where a copy by the system would be slow, since the target lies a little further into its page than the
-   source (base/copy.h), a part is read to another place first; at all others, where it goes. */
+/* Parts that lie anywhere in a page, of the sender and of the receiver. */
 static void distances_body(job_rank *me)
 {
     enum { PAGE = 4096, MOST = 300003, DISTANCES = 7 };
