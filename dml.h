@@ -9180,23 +9180,23 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
 #ifndef DML_KERNELS_SIZES_H
 #define DML_KERNELS_SIZES_H
 
-static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+DML__INLINE ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 {
     return a < b ? a : b;
 }
 
-static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
+DML__INLINE ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
 {
     return a > b ? a : b;
 }
 
 /* a >= 0, b > 0. Small products ask for twenty of these, and a division takes as long as ten comparisons. */
-static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+DML__INLINE ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
     return a <= b ? a > 0 : a / b + (a % b != 0);
 }
 
-static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+DML__INLINE ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
 {
     return dml__quotient_up(a, b) * b;
 }
@@ -9954,7 +9954,7 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
     for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
 }
 
-static inline float dml__greater(float a, float b)
+DML__BODY float dml__greater(float a, float b)
 {
     return b > a ? b : a;
 }
@@ -17119,7 +17119,7 @@ static inline size_t dml__items_per_task(size_t size)
     return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
 }
 
-static inline size_t dml__minimum(size_t a, size_t b)
+DML__BODY size_t dml__minimum(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -17134,7 +17134,7 @@ static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
     return left / (d ? d : 1) > 0;
 }
 
-static inline size_t dml__divide_up(size_t a, size_t b)
+DML__BODY size_t dml__divide_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);
 }
@@ -19989,7 +19989,7 @@ typedef struct dml__bag_job {
     float *to;
 } dml__bag_job;
 
-static float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
+DML__BODY float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
 {
     size_t count = 0;
     if (!job->mean || job->weights) return 1.0f;
@@ -21656,7 +21656,7 @@ DML__BODY void dml__raise(dml__vf *maximum, const dml__vf *x)
     *maximum = DML__SELECT((*x > *maximum) | (*x != *x), *x, *maximum);
 }
 
-static inline float dml__larger_float(float a, float b)
+DML__BODY float dml__larger_float(float a, float b)
 {
     return b > a || b != b ? b : a;
 }

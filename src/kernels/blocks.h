@@ -102,7 +102,7 @@ static inline size_t dml__items_per_task(size_t size)
     return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
 }
 
-static inline size_t dml__minimum(size_t a, size_t b)
+DML__BODY size_t dml__minimum(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -117,7 +117,7 @@ static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
     return left / (d ? d : 1) > 0;
 }
 
-static inline size_t dml__divide_up(size_t a, size_t b)
+DML__BODY size_t dml__divide_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);
 }

@@ -23,7 +23,7 @@ typedef struct dml__bag_job {
     float *to;
 } dml__bag_job;
 
-static float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
+DML__BODY float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
 {
     size_t count = 0;
     if (!job->mean || job->weights) return 1.0f;

@@ -126,7 +126,7 @@ DML__BODY void dml__raise(dml__vf *maximum, const dml__vf *x)
     *maximum = DML__SELECT((*x > *maximum) | (*x != *x), *x, *maximum);
 }
 
-static inline float dml__larger_float(float a, float b)
+DML__BODY float dml__larger_float(float a, float b)
 {
     return b > a || b != b ? b : a;
 }

@@ -193,7 +193,7 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
     for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
 }
 
-static inline float dml__greater(float a, float b)
+DML__BODY float dml__greater(float a, float b)
 {
     return b > a ? b : a;
 }

@@ -39,6 +39,26 @@ no_globals() {
 }
 check "no writable global" no_globals
 
+# A function with vectors of AVX calls none of ours that adds floats without: such a call may take 100 ns.
+no_change_of_vectors() {
+    objdump -d --no-show-raw-insn "$DML_BUILD/dml.o" >code
+    awk '/^[0-9a-f]+ <.*>:$/ { name = substr($2, 2, length($2) - 3) }
+        / %[yz]mm|,%[yz]mm|\(%[yz]mm/ { wide[name] = 1 }
+        $2 ~ /^[a-u]/ && /%xmm/ { narrow[name] = 1 }
+        $2 == "call" && $4 !~ /[+@]/ { calls[name " " substr($4, 2, length($4) - 2)] = 1 }
+        END { for (c in calls) { split(c, n, " "); if (wide[n[1]] && narrow[n[2]] && !wide[n[2]]) print n[1] " calls " n[2] }
+            for (w in wide) found = 1; if (!found) print "no vectors of AVX were found" }' code >names
+    cat names
+    test ! -s names
+}
+case $(uname -m) in
+x86_64) if has objdump; then
+    check "no call from AVX to SSE" no_change_of_vectors
+else
+    skip "no call from AVX to SSE" "objdump is not installed"
+fi ;;
+esac
+
 # A program of another project, with its own names beside ours.
 write foreign.c '#include <stdio.h>' '#include "dml.h"' '#include "dml_comm.h"' \
     'enum { F32 = 3, OK = 1 };' \
