@@ -19,13 +19,13 @@ enum { RANKS_MAX = 64, SAMPLES_MAX = 32, SAMPLES_MIN = 6, ALGORITHMS_MAX = 16, S
 
 typedef struct settings {
     const char *operation, *transport;
-    double least, most, seconds;
+    double least, most, seconds, tune;
     bool each, quick;
 } settings;
 
 static const char usage[] =
     "usage: choice [--op NAME] [--transport tcp|shm|local] [--ranks N] [--min B] [--max B] [--seconds S] "
-    "[--each]\n"
+    "[--tune S] [--each]\n"
     "  --op NAME         one collective, as in allreduce; otherwise all of them\n"
     "  --transport NAME  ranks that are processes over TCP or in shared memory, or threads of one (local); "
     "otherwise\n"
@@ -33,6 +33,9 @@ static const char usage[] =
     "  --ranks N         N ranks only, 2 to 64; otherwise 2, 4 and 8\n"
     "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 64 MiB, times 4 each\n"
     "  --seconds S       how long to time each algorithm; 0.05. 0: only prices\n"
+    "  --tune S          seconds of dml_comm_tune, of each transport and number of ranks; 10 (--quick: 1). "
+    "0: "
+    "none\n"
     "  --each            a row for each algorithm, too\n"
     "  --quick           fewer sizes\n"
     "Prints a row for each transport, number of ranks, collective and size: the algorithm that is chosen and "
@@ -43,7 +46,8 @@ static const char usage[] =
     "chosen one takes: the least of many noisy medians is lower than what that algorithm takes when it is "
     "asked\n"
     "again, so the best one of every other round is compared in the rounds between, both ways round "
-    "(ratio_peer).\n";
+    "(ratio_peer).\n"
+    "Rows of name=choice are of what is chosen by prices, of name=tuned of what is by dml_comm_tune.\n";
 
 static void die(const char *what, const char *name)
 {
@@ -58,6 +62,7 @@ typedef struct job {
     const settings *asked;
     const operation *operation;
     const char *transport;
+    dml__choice by_prices, by_trials;
     float *in, *out; /* (count) each */
     size_t count;    /* floats of the whole array */
 } job;
@@ -95,7 +100,7 @@ typedef struct candidate {
     const dml__algorithm_info *info;
     double seconds, price; /* 0: not known */
     double half[2];        /* seconds, of the rounds with even and with odd numbers */
-    bool chosen;
+    bool chosen, tuned;
 } candidate;
 
 static double price_of(const job *j, const dml__algorithm_info *info, uint64_t count)
@@ -117,6 +122,13 @@ static double price_of(const job *j, const dml__algorithm_info *info, uint64_t c
     return price.seconds;
 }
 
+static int choose_by(const job *j, const dml__choice *choice, const dml__comm_call *call)
+{
+    j->comm->choice = *choice;
+    dml__ask_for_algorithm(j->comm->job, "");
+    return dml__choose_algorithm(j->comm, call);
+}
+
 /* The algorithms that can run the call. */
 static int list_candidates(const job *j, candidate *list)
 {
@@ -127,8 +139,7 @@ static int list_candidates(const job *j, candidate *list)
     call.signature.operation = j->operation->call;
     call.signature.dtype = DML_F32;
     call.signature.count = j->operation->parts ? j->count / (size_t)dml_comm_world_size(j->comm) : j->count;
-    dml__ask_for_algorithm(j->comm->job, "");
-    const int chosen = dml__choose_algorithm(j->comm, &call);
+    const int tuned = choose_by(j, &j->by_trials, &call), chosen = choose_by(j, &j->by_prices, &call);
     for (int i = 0; i < all && count < ALGORITHMS_MAX; i++) {
         if (infos[i].operation != call.signature.operation || dml__is_in_place(&infos[i])) continue;
         dml__ask_for_algorithm(j->comm->job, infos[i].name);
@@ -136,6 +147,7 @@ static int list_candidates(const job *j, candidate *list)
         candidate *c = &list[count++];
         c->info = &infos[i];
         c->chosen = i == chosen;
+        c->tuned = i == tuned;
         c->seconds = 0;
         c->price = dml_comm_rank(j->comm) ? 0 : price_of(j, c->info, call.signature.count);
     }
@@ -205,24 +217,36 @@ static double chosen_by_best(const candidate *list, int count, const candidate *
     return sqrt(product);
 }
 
+/* `name`: what it was chosen by. */
+static void print_choice(const char *name, const char *where, const candidate *list, int count,
+                         const candidate *chosen)
+{
+    const candidate *best = &list[0];
+    for (int i = 1; i < count; i++)
+        if (list[i].seconds < best->seconds) best = &list[i];
+    if (!chosen || best->seconds <= 0) return;
+    printf("name=%s %s chosen=%s threads=1 ours=%.4g best_peer=%.4g peer=%s limit=0 ratio_peer=%.3f "
+           "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g\n",
+           name, where, chosen->info->name, 1e6 * chosen->seconds, 1e6 * best->seconds, best->info->name,
+           1 / chosen_by_best(list, count, chosen), 1e6 * chosen->price, 1e6 * best->price);
+}
+
 static void print_rows(const job *j, const candidate *list, int count)
 {
-    const candidate *best = &list[0], *chosen = NULL;
+    const candidate *chosen = NULL, *tuned = NULL;
     char where[128];
     snprintf(where, sizeof where, "op=%s transport=%s ranks=%d bytes=%zu", j->operation->name, j->transport,
              dml_comm_world_size(j->comm), j->count * sizeof(float));
     for (int i = 0; i < count; i++) {
         if (list[i].chosen) chosen = &list[i];
-        if (list[i].seconds < best->seconds) best = &list[i];
+        if (list[i].tuned) tuned = &list[i];
         if (j->asked->each)
-            printf("name=algorithm %s algo=%s chosen=%d us=%.4g price_us=%.4g\n", where, list[i].info->name,
-                   list[i].chosen, 1e6 * list[i].seconds, 1e6 * list[i].price);
+            printf("name=algorithm %s algo=%s chosen=%d tuned=%d us=%.4g price_us=%.4g\n", where,
+                   list[i].info->name, list[i].chosen, list[i].tuned, 1e6 * list[i].seconds,
+                   1e6 * list[i].price);
     }
-    if (chosen && best->seconds > 0)
-        printf("name=choice %s chosen=%s threads=1 ours=%.4g best_peer=%.4g peer=%s limit=0 ratio_peer=%.3f "
-               "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g\n",
-               where, chosen->info->name, 1e6 * chosen->seconds, 1e6 * best->seconds, best->info->name,
-               1 / chosen_by_best(list, count, chosen), 1e6 * chosen->price, 1e6 * best->price);
+    print_choice("choice", where, list, count, chosen);
+    if (j->asked->tune > 0) print_choice("tuned", where, list, count, tuned);
     fflush(stdout);
 }
 
@@ -251,6 +275,10 @@ static void run_rank(dml_comm *comm, const char *transport, const settings *aske
     j.asked = asked;
     j.transport = transport;
     check(comm);
+    j.by_prices = comm->choice;
+    if (asked->tune > 0) dml_comm_tune(comm, asked->tune);
+    check(comm);
+    j.by_trials = comm->choice;
     for (int i = 0; i < OPERATIONS; i++) {
         j.operation = &operations[i];
         if (asked->operation && strcmp(asked->operation, operations[i].name) != 0) continue;
@@ -326,16 +354,20 @@ int main(int argc, char **argv)
     asked.least = 4;
     asked.most = 64 << 20;
     asked.seconds = 0.05;
+    asked.tune = -1;
     const bench_option options[] = { { "--op", BENCH_TEXT, &asked.operation, 0, 0 },
                                      { "--transport", BENCH_TEXT, &asked.transport, 0, 0 },
                                      { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
                                      { "--min", BENCH_NUMBER, &asked.least, 4, 1 << 30 },
                                      { "--max", BENCH_NUMBER, &asked.most, 4, 1 << 30 },
                                      { "--seconds", BENCH_NUMBER, &asked.seconds, 0, 600 },
+                                     { "--tune", BENCH_NUMBER, &asked.tune, 0, 3600 },
                                      { "--each", BENCH_FLAG, &asked.each, 0, 0 },
                                      { "--quick", BENCH_FLAG, &asked.quick, 0, 0 },
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "choice", usage, options);
+    if (asked.tune < 0) asked.tune = asked.quick ? 1 : 10;
+    if (asked.seconds == 0) asked.tune = 0;
     if (asked.operation && !find_operation(asked.operation))
         die("there is no such collective: ", asked.operation);
     for (int t = 0; t < 3; t++) {

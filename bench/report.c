@@ -84,6 +84,7 @@ static const struct {
       "Ours is the chosen algorithm's microseconds, the best peer's those of the fastest one: the less the "
       "better. `by peer` is beside the one that is best in the other half of the rounds, both ways round",
       "at most 1.1 times the best algorithm's time" },
+    { "tuned", "As choice, of what dml_comm_tune chose", "at most 1.1 times the best algorithm's time" },
     { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",
       "the speed of the best of Open MPI and Gloo, over TCP 1.25 times it at 4 bytes and 1.3 from 64 MiB on, "
       "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB" },
@@ -112,7 +113,7 @@ static verdict judge(const report *all, const row *r)
         mkl = all->intel ? ratio_to(r, mkl_peers) : 0;
     } else if (is(r, "name", "conv")) {
         v.asked = true, v.bar = 0.8, v.reached = ratio_to(r, conv_peers);
-    } else if (is(r, "name", "choice")) {
+    } else if (is(r, "name", "choice") || is(r, "name", "tuned")) {
         v.asked = true, v.bar = 1 / 1.1, v.reached = number(r, "ratio_peer");
     } else if (is(r, "name", "gpu_products")) {
         v.asked = true, v.bar = 1, v.reached = number(r, "ratio_peer");

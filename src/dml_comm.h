@@ -100,6 +100,7 @@ DML__DRIVERS_END
 #include "comm/link.c"
 #include "comm/short.c"
 #include "comm/operation.c"
+#include "comm/tune.c"
 #include "comm/turn.c"
 #include "comm/nccl_engine.c"
 #include "comm/mpi_engine_calls.c"

@@ -182,10 +182,12 @@ static dml_status dml__agree_on_table(dml_comm *comm)
     return status;
 }
 
-DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm)
+DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune)
 {
-    const dml_status status = dml__measure_model(comm);
-    return status ? status : dml__agree_on_table(comm);
+    dml_status status = dml__measure_model(comm);
+    if (!status) status = dml__agree_on_table(comm);
+    if (!status) status = dml_comm_broadcast(comm, &tune, 1, DML_F64, 0);
+    return status || tune == 0 ? status : dml_comm_tune(comm, tune);
 }
 
 DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent)
@@ -195,6 +197,7 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     group->measured = parent->measured;
     if (group->size == parent->size) {
         group->choice = parent->choice;
+        group->tuned = parent->tuned;
         group->job->choices++;
         group->hosts = parent->hosts;
         return DML_OK;

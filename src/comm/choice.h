@@ -17,8 +17,8 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
 DML__LOCAL void dml__first_choice(dml_comm *comm);
 
 /* Collectives of the whole communicator: the world's when it has just been opened; a group's, whose parent
-   has its own. After an error the communicator has failed. */
-DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm);
+   has its own. `tune`: rank 0's seconds of trials, 0 for none. After an error the communicator has failed. */
+DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune);
 DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent);
 
 /* The same without a message, by a model of threads: ranks that one thread opens. False: no memory. */

@@ -95,6 +95,9 @@ typedef struct dml_comm_options {
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
        DML_COMM_BANDWIDTH, else rank 0 measures when it opens (20 ms, on slow links 60). */
     double link_latency_us, link_bandwidth_gbit;
+    /* Seconds of dml_comm_tune at the end of opening; rank 0's count. 0: DML_COMM_TUNE, else none. Ranks of
+       dml_comm_open_local call it themselves. */
+    double tune_s;
     /* Sums are added in the order of the ranks, (((0 + 1) + 2) + ...), by whatever algorithm and transport,
        however they are cut and come: the same bits in every run with as many ranks, but for which NaN a NaN
        is. Algorithms that add in another order are passed over, also where they are named. The same on all
@@ -184,6 +187,16 @@ DML_API int dml_comm_world_size(const dml_comm *comm);
    `bytes` with the 0 at the end. Returns the bytes that all of it takes, without the 0. Rank 0 says the same
    to its log when it opens. */
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
+
+/* Tries the algorithms of every collective between these ranks, and gives calls those that took least from
+   here on, in place of those that should by a model of the links: for jobs that are long, and machines that
+   no model knows. A collective; about `seconds` in all (10 do for most sizes between a few ranks; the longest
+   that a rank asks for counts), in which small sizes are tried first: larger ones, of up to 16 MiB, for which
+   there is no time, keep what they had. Groups that are split from it later and have as many ranks begin with
+   the same. Takes and gives back 32 MiB. What is under way meanwhile is measured along, so wait for it. Calls
+   that options.algorithm names keep that. Nothing is done, and that is DML_OK, under MPI and for one rank
+   alone. DML_ERROR_ARGUMENT, which ends the job: no time, or more than an hour. */
+DML_API dml_status dml_comm_tune(dml_comm *comm, double seconds);
 
 /* How many connections were dropped during the rendezvous because they weren't this job's. */
 DML_API int dml_comm_strangers(const dml_comm *comm);

@@ -115,6 +115,7 @@ static void dml__say_schedules(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     if (comm->size > 1) {
         dml__say_model(words, comm);
+        if (comm->tuned) dml__say(words, "algorithms, by what they took in trials:\n");
         for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
             dml__say_choice(words, comm, operation);
     }

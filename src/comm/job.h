@@ -206,6 +206,7 @@ struct dml_comm {
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
     bool measured;                        /* the model's links were */
+    bool tuned;                           /* the choice is by trials (tune.c) */
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */

@@ -334,7 +334,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
         dml__destroy_job(job);
         return NULL;
     }
-    if (job->transport && !job->engine && !job->error.status) dml__agree_in_world(comm);
+    if (job->transport && !job->engine && !job->error.status) dml__agree_in_world(comm, settings.tune);
     if (settings.nccl && !job->error.status) dml__nccl_open(comm);
     memset(&job->stats, 0, sizeof job->stats); /* of what is called from now on */
     if (job->rank == 0 && !job->engine && !job->error.status) dml__log_description(comm);

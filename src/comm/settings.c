@@ -265,27 +265,28 @@ static bool dml__read_transport(const dml_comm_options *options, dml__comm_setti
 }
 
 /* A number of options, or of the environment; 0: neither. */
-static bool dml__read_number(double given, const char *option, const char *variable, double *out,
+static bool dml__read_number(double given, const char *option, const char *variable, double most, double *out,
                              dml__error *error)
 {
     const char *text = given == 0 ? dml__environment(variable) : NULL;
     char *end = NULL;
     *out = text ? strtod(text, &end) : given;
-    if ((!text && given == 0) || ((!text || !*end) && *out > 0 && *out <= 1e9)) return true;
+    if ((!text && given == 0) || ((!text || !*end) && *out > 0 && *out <= most)) return true;
     if (text)
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not a number above 0", variable,
-                  text);
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is \"%s\", not a number above 0 and up to %g",
+                  variable, text, most);
     else
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is %g, not a number above 0", option, given);
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: %s is %g, not a number above 0 and up to %g",
+                  option, given, most);
     return false;
 }
 
 static bool dml__read_link(const dml_comm_options *options, dml__comm_settings *settings, dml__error *error)
 {
     double microseconds, gigabits;
-    if (!dml__read_number(options->link_latency_us, "link_latency_us", "DML_COMM_LATENCY", &microseconds,
+    if (!dml__read_number(options->link_latency_us, "link_latency_us", "DML_COMM_LATENCY", 1e9, &microseconds,
                           error) ||
-        !dml__read_number(options->link_bandwidth_gbit, "link_bandwidth_gbit", "DML_COMM_BANDWIDTH",
+        !dml__read_number(options->link_bandwidth_gbit, "link_bandwidth_gbit", "DML_COMM_BANDWIDTH", 1e9,
                           &gigabits, error))
         return false;
     settings->latency = microseconds * 1e-6;
@@ -295,6 +296,12 @@ static bool dml__read_link(const dml_comm_options *options, dml__comm_settings *
               "dml_comm_open: a link's latency (link_latency_us, DML_COMM_LATENCY) and its bandwidth "
               "(link_bandwidth_gbit, DML_COMM_BANDWIDTH) are given together, or neither");
     return false;
+}
+
+static bool dml__read_tuning(const dml_comm_options *options, dml__comm_settings *settings, dml__error *error)
+{
+    return dml__read_number(options->tune_s, "tune_s", "DML_COMM_TUNE", DML__LONGEST_TUNE, &settings->tune,
+                            error);
 }
 
 static bool dml__read_determinism(const dml_comm_options *options, dml__comm_settings *settings,
@@ -328,8 +335,8 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
            dml__read_place(options, settings, error) && dml__read_timeout(options, settings, error) &&
            dml__read_trust(options, settings, error) && dml__read_sizes(options, settings, error) &&
            dml__read_algorithm(options, settings, error) && dml__read_transport(options, settings, error) &&
-           dml__read_link(options, settings, error) && dml__read_determinism(options, settings, error) &&
-           dml__read_trace(options, settings, error);
+           dml__read_link(options, settings, error) && dml__read_tuning(options, settings, error) &&
+           dml__read_determinism(options, settings, error) && dml__read_trace(options, settings, error);
 }
 
 #endif

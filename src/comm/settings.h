@@ -14,6 +14,8 @@ typedef struct dml__trace_settings {
     bool steps;
 } dml__trace_settings;
 
+#define DML__LONGEST_TUNE 3600.0 /* seconds */
+
 typedef struct dml__comm_settings {
     dml__net_settings net; /* segment_bytes: a multiple of 8 */
     int max_requests;
@@ -22,6 +24,7 @@ typedef struct dml__comm_settings {
     bool no_reads;             /* ranks of one host don't read each other's memory */
     bool reads_if_fast;        /* or do if it takes less than two copies */
     double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
+    double tune;               /* seconds of trials; 0: none */
     dml__trace_settings trace;
     bool launched;                    /* rank and world are what a launcher said */
     const struct dml__engine *engine; /* NULL: ours */
