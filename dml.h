@@ -11795,13 +11795,21 @@ DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__p
 
 #include <string.h>
 
-/* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
-   DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
-   alone. The shared scratch holds those sums. */
+/* A small C under a long k has too few tiles to share among threads, and one of few more would have each of
+   them read factors of many megabytes. Its k is then cut into at most DML__CHUNKS chunks, whose partial sums
+   are added up in order. Whether and where to cut depends on the sizes alone. The shared scratch holds those
+   sums. */
 #define DML__CHUNKS 16
-#define DML__CHUNK_K 512      /* of which a chunk is a multiple */
-#define DML__CHUNKED_C 4096   /* elements of C, at most */
-#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
+#define DML__CHUNK_K 512 /* of which a chunk is a multiple */
+
+/* Elements of C, at most; and where there are at least DML__LEAST_CHUNKS whose sums are together one part in
+   DML__CHUNK_TRAFFIC of the factors. */
+#define DML__CHUNKED_C 4096
+#define DML__CHUNKED_LARGE_C 131072
+#define DML__LEAST_CHUNKS 4
+#define DML__CHUNK_TRAFFIC 16
+
+#define DML__CHUNK_BLOCK 2048 /* elements of a block of C, where the chunks' sums are on the stack */
 
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
@@ -11909,15 +11917,27 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 
 /* --- sharing k, in chunks --- */
 
-static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+/* Into how many chunks k is cut at most; 1: it isn't. Of a larger C only so many that their sums are a small
+   part of the factors, which then come from memory once. (Two threads, 56 x 56 x 64 to 256 at batch 8: 2.0.)
+ */
+static ptrdiff_t dml__most_chunks(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    return k >= 2 * DML__CHUNK_K && m <= DML__CHUNKED_C / n;
+    if (k < 2 * DML__CHUNK_K) return 1;
+    if (m <= DML__CHUNKED_C / n) return DML__CHUNKS;
+    if (m > DML__CHUNKED_LARGE_C / n) return 1;
+    const ptrdiff_t chunks = k / DML__CHUNK_TRAFFIC * (m + n) / (m * n);
+    return chunks < DML__LEAST_CHUNKS ? 1 : dml__smaller(chunks, DML__CHUNKS);
 }
 
-static ptrdiff_t dml__chunk_size(ptrdiff_t k)
+static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    const ptrdiff_t blocks = dml__quotient_up(k, DML__CHUNK_K);
-    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__CHUNK_K;
+    return dml__most_chunks(m, n, k) > 1;
+}
+
+static ptrdiff_t dml__chunk_size(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__CHUNK_K), most = dml__most_chunks(m, n, k);
+    return most == 1 ? k : dml__quotient_up(blocks, dml__smaller(blocks, most)) * DML__CHUNK_K;
 }
 
 typedef struct dml__chunk_loop {
@@ -11996,7 +12016,7 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     part.beta = 0;
     memset(&part.epilogue, 0, sizeof part.epilogue);
     part.ldc = part.n;
-    const ptrdiff_t chunk = dml__chunk_size(product->k);
+    const ptrdiff_t chunk = dml__chunk_size(product->m, product->n, product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
     dml__chunk_loop loop = {
         product, dml__plan_product(dml__pool_machine(pool), &part), pool, chunk, chunks, NULL, 0, 0, 0
@@ -12009,8 +12029,8 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
         dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    loop.nc = job->full;
-    loop.mc = DML__CHUNK_BLOCK / job->full / job->rows * job->rows;
+    loop.nc = 2 * job->full;
+    loop.mc = DML__CHUNK_BLOCK / loop.nc / job->rows * job->rows;
     loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
     dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
                  dml__chunked_block_task, &loop);
@@ -12023,12 +12043,10 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     const dml__machine machine = dml__pool_machine(NULL);
     if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product, machine.isa) != DML__NOT_THIN) return scratch;
     const dml__job job = dml__plan_product(machine, product);
-    const dml__range all = { 0, job.product.m,
-                             0, job.product.n,
-                             0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
+    const dml__range all = { 0, job.product.m, 0, job.product.n, 0, dml__chunk_size(m, n, k) };
     scratch.worker = dml__range_scratch(&job, &all);
     if (dml__is_chunked(m, n, k))
-        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(m, n, k)) * m * n) * sizeof(float);
     return scratch;
 }
 
