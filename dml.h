@@ -15405,6 +15405,11 @@ DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *pass
 /* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 
+/* Bytes of the pool's shared scratch with which threads have lines of their own; the bits are the same
+ * without.
+ */
+DML__LOCAL size_t dml__depthwise_weights_scratch(const dml__wgrad *job);
+
 #endif
 
 #include <string.h>
@@ -15621,69 +15626,137 @@ DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *pass
 
 /* --- weight gradient --- */
 
+/* Lines of all images come in groups, each with sums of its own, which are added up in order: threads then
+   have lines of their own, not channels, whose pieces of a pixel lie apart. How many depends on the shape
+   alone. */
+#define DML__DEPTHWISE_GROUPS 16
+#define DML__DEPTHWISE_GROUP_PIXELS 512 /* of one at least: fewer don't repay the sums */
+
 typedef struct dml__depthwise_weights_loop {
     const dml__wgrad *job;
     dml_isa isa;
     bool distant;
-    ptrdiff_t channels; /* of a task */
+    ptrdiff_t channels, blocks; /* of a task; of the layer */
+    ptrdiff_t groups;
+    float *partial;  /* (groups, taps_h, taps_w, width), or NULL: a task goes through all groups */
+    ptrdiff_t width; /* of all channels, in whole lines of the caches */
 } dml__depthwise_weights_loop;
 
-static void dml__depthwise_weights_task(void *argument, int index, int worker)
+static ptrdiff_t dml__depthwise_groups(const dml__wgrad *job)
 {
-    const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
+    const ptrdiff_t lines = job->batch * job->out_h;
+    const ptrdiff_t most = lines * job->out_w / DML__DEPTHWISE_GROUP_PIXELS;
+    return dml__larger(1, dml__smaller(dml__smaller(most, lines), DML__DEPTHWISE_GROUPS));
+}
+
+DML__LOCAL size_t dml__depthwise_weights_scratch(const dml__wgrad *job)
+{
+    const ptrdiff_t groups = dml__depthwise_groups(job),
+                    width = dml__round_up(job->filters, DML__DEPTHWISE_LINE);
+    return groups == 1 ? 0 : (size_t)(groups * job->taps_h * job->taps_w * width) * sizeof(float);
+}
+
+/* The sums of a group's lines over some channels (taps_h, taps_w, width); those of the first begin with what
+   dw is to keep. */
+static void dml__depthwise_group(const dml__depthwise_weights_loop *loop, ptrdiff_t group, ptrdiff_t c0,
+                                 ptrdiff_t channels, float *sums, ptrdiff_t width)
+{
     const dml__wgrad *j = loop->job;
-    DML__OWN_LINE float sums[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    const ptrdiff_t taps = j->taps_h * j->taps_w, x_line = j->in_w * j->x_pixel, lines = j->batch * j->out_h;
     dml__depthwise_row row;
-    const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
-    const ptrdiff_t x_line = j->in_w * j->x_pixel;
-    float *dw = j->dw + c0 * taps;
-    (void)worker;
-    row.channels = dml__smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
+    row.channels = channels, row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
     row.source_end = j->x + j->batch * j->in_h * x_line;
     row.ask = loop->distant, row.stream = false, row.source_line = x_line, row.line = j->dilation_h * x_line;
-    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.width = width;
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
-    memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
-    if (j->beta != 0) {
-        dml__pack_transposed(dw, taps, (int)row.channels, (int)taps, (int)row.width, sums);
-        for (ptrdiff_t i = 0; j->beta != 1 && i < taps * row.width; i++) sums[i] *= j->beta;
+    for (ptrdiff_t t = 0; t < taps; t++)
+        memset(sums + t * width, 0, (size_t)dml__round_up(channels, DML__DEPTHWISE_LINE) * sizeof *sums);
+    if (j->beta != 0 && group == 0) {
+        dml__pack_transposed(j->dw + c0 * taps, taps, (int)channels, (int)taps, (int)width, sums);
+        for (ptrdiff_t t = 0; j->beta != 1 && t < taps; t++)
+            for (ptrdiff_t c = 0; c < channels; c++) sums[t * width + c] *= j->beta;
     }
-    for (ptrdiff_t n = 0; n < j->batch; n++)
-        for (ptrdiff_t y = 0; y < j->out_h; y++) {
-            const ptrdiff_t top = y * j->stride_h - j->pad_h;
-            const dml__depthwise_lines down = dml__depthwise_inside(top, j->dilation_h, j->taps_h, j->in_h);
-            const float *line = j->x + (n * j->in_h + top) * x_line - j->pad_w * j->x_pixel + c0;
-            row.source = line + down.l0 * row.line;
-            row.ahead = (j->taps_h - 1 - down.l0) * row.line + x_line;
-            row.tap_lines = down.l1 - down.l0;
-            row.weights = sums + down.l0 * j->taps_w * row.width;
-            row.target = (float *)j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + c0;
-            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_GRADIENT);
-        }
-    dml__pack_transposed(sums, row.width, (int)taps, (int)row.channels, (int)taps, dw);
+    for (ptrdiff_t l = group * lines / loop->groups; l < (group + 1) * lines / loop->groups; l++) {
+        const ptrdiff_t n = l / j->out_h, top = l % j->out_h * j->stride_h - j->pad_h;
+        const dml__depthwise_lines down = dml__depthwise_inside(top, j->dilation_h, j->taps_h, j->in_h);
+        const float *line = j->x + (n * j->in_h + top) * x_line - j->pad_w * j->x_pixel + c0;
+        row.source = line + down.l0 * row.line;
+        row.ahead = (j->taps_h - 1 - down.l0) * row.line + x_line;
+        row.tap_lines = down.l1 - down.l0;
+        row.weights = sums + down.l0 * j->taps_w * width;
+        row.target = (float *)j->dy + l * row.target_line + c0;
+        dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_GRADIENT);
+    }
+}
+
+static void dml__depthwise_group_task(void *argument, int index, int worker)
+{
+    const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
+    const dml__wgrad *j = loop->job;
+    const ptrdiff_t group = index / loop->blocks, c0 = index % loop->blocks * loop->channels;
+    (void)worker;
+    dml__depthwise_group(loop, group, c0, dml__smaller(loop->channels, j->filters - c0),
+                         loop->partial + group * j->taps_h * j->taps_w * loop->width + c0, loop->width);
+}
+
+/* sums += more, both (taps, width). */
+static void dml__depthwise_add(const dml__depthwise_weights_loop *loop, ptrdiff_t taps, ptrdiff_t channels,
+                               ptrdiff_t width, float *sums, const float *more)
+{
+    const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    for (ptrdiff_t t = 0; t < taps; t++)
+        dml__finish_line(loop->isa, (size_t)channels, &add, more + t * width, sums + t * width);
+}
+
+/* A block of channels: adds up the groups' sums that there are, or computes them one after the other. */
+static void dml__depthwise_weights_task(void *argument, int index, int worker)
+{
+    const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
+    const dml__wgrad *j = loop->job;
+    DML__OWN_LINE float room[DML__DEPTHWISE_WEIGHTS];
+    const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
+    const ptrdiff_t channels = dml__smaller(loop->channels, j->filters - c0);
+    const ptrdiff_t width = loop->partial ? loop->width : dml__round_up(channels, DML__DEPTHWISE_LINE);
+    float *sums = loop->partial ? loop->partial + c0 : room; /* (taps_h, taps_w, width) */
+    (void)worker;
+    if (!loop->partial) dml__depthwise_group(loop, 0, c0, channels, sums, width);
+    for (ptrdiff_t g = 1; g < loop->groups; g++) {
+        float *more = loop->partial ? sums + g * taps * width : room + taps * width;
+        if (!loop->partial) dml__depthwise_group(loop, g, c0, channels, more, width);
+        dml__depthwise_add(loop, taps, channels, width, sums, more);
+    }
+    dml__pack_transposed(sums, width, (int)taps, (int)channels, (int)taps, j->dw + c0 * taps);
 }
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 {
     dml__depthwise_weights_loop loop;
     const ptrdiff_t threads = dml_pool_threads(pool);
+    const size_t bytes = dml__depthwise_weights_scratch(job);
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
-    const ptrdiff_t taps = job->taps_h * job->taps_w;
+    loop.groups = dml__depthwise_groups(job);
+    loop.width = dml__round_up(job->filters, DML__DEPTHWISE_LINE);
+    loop.partial = NULL;
+    if (bytes && dml_pool_scratch_bytes(pool).shared >= bytes)
+        loop.partial = (float *)dml_pool_shared_scratch(pool);
+    const ptrdiff_t taps = job->taps_h * job->taps_w, together = loop.partial ? loop.groups : 1;
+    const ptrdiff_t room = loop.groups > 1 && !loop.partial ? 2 * taps : taps; /* on the stack, or as much */
     const dml__depthwise_place place =
         dml__depthwise_place_of(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
                                 job->out_h * job->out_w * job->dy_pixel, job->stride_w);
     loop.distant = place.distant;
-    loop.channels = dml__depthwise_channels(pool, &place, job->filters, taps,
+    loop.channels = dml__depthwise_channels(pool, &place, job->filters, room,
                                             threads == 1  ? 1
-                                            : place.whole ? threads
-                                                          : 2 * threads,
+                                            : place.whole ? dml__quotient_up(threads, together)
+                                                          : dml__quotient_up(2 * threads, together),
                                             (job->taps_h + 1) * job->in_w + taps);
-    dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
-                 &loop);
+    loop.blocks = dml__quotient_up(job->filters, loop.channels);
+    if (loop.partial) dml_pool_run(pool, (int)(loop.groups * loop.blocks), dml__depthwise_group_task, &loop);
+    dml_pool_run(pool, (int)loop.blocks, dml__depthwise_weights_task, &loop);
 }
 
 DML__DRIVERS_END
@@ -17655,7 +17728,13 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
-    if (dml__conv_is_ring(&conv) || dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_ring(&conv)) return scratch;
+    if (dml__conv_is_depthwise(&conv)) {
+        dml__wgrad job = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
+        job.filters = job.channels = conv.shape.channels;
+        if (training) scratch.shared = dml__depthwise_weights_scratch(&job);
+        return scratch;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)

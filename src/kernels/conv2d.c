@@ -493,7 +493,13 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
-    if (dml__conv_is_ring(&conv) || dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_ring(&conv)) return scratch;
+    if (dml__conv_is_depthwise(&conv)) {
+        dml__wgrad job = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
+        job.filters = job.channels = conv.shape.channels;
+        if (training) scratch.shared = dml__depthwise_weights_scratch(&job);
+        return scratch;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)

@@ -18,4 +18,9 @@ DML__LOCAL void dml__depthwise_passes(dml_pool *pool, const dml__conv_pass *pass
 /* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 
+/* Bytes of the pool's shared scratch with which threads have lines of their own; the bits are the same
+ * without.
+ */
+DML__LOCAL size_t dml__depthwise_weights_scratch(const dml__wgrad *job);
+
 #endif

@@ -201,7 +201,10 @@ static void larger_shapes(void)
         { 1, 3, 301, 33, 9, 5, 3, 1, 1, 2, 1, 0, 0, 0, 0, 0 }, /* and of such that no line of a strip meets */
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },    /* an empty batch: dw is beta dw */
         { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040, 0,
-          0 },                                                     /* depthwise: channels in several blocks */
+          0 },                                                   /* depthwise: channels in several blocks */
+        { 5, 30, 29, 21, 21, 3, 3, 1, 1, 1, 1, 0, 0, 21, 0, 0 }, /* and lines in several groups */
+        { 19, 9, 8, 5, 5, 2, 3, 1, 1, 1, 0, 1, 2, 5, 0, 0 },
+        { 2, 33, 17, 530, 530, 3, 3, 1, 1, 1, 1, 0, 0, 530, 0, 0 },
         { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24, 0, 0 }, /* many taps */
         { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5, 0, 0 },      /* few, and lines in several parts */
         { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11, 0, 0 }, /* of a window that isn't copied */
