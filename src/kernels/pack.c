@@ -249,4 +249,16 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
     dml__pack_transposed(x + packed * m->lane_step, m->lane_step, lanes - packed, kc, width, out + packed);
 }
 
+DML__LOCAL void dml__pack_fours_transposed(dml_isa isa, const float *x, ptrdiff_t lane_step, int lanes,
+                                           int kc, ptrdiff_t width, float *out)
+{
+    int lane = 0;
+#if defined(DML__HAS_AVX2)
+    if (isa == DML_ISA_AVX2 || isa == DML_ISA_AVX512)
+        lane = dml__pack_transposed_avx2(x, lane_step, lanes, kc, (int)width, out);
+#endif
+    (void)isa;
+    dml__pack_transposed(x + lane * lane_step, lane_step, lanes - lane, kc, width, out + lane);
+}
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef DML_KERNELS_PACK_H
 #define DML_KERNELS_PACK_H
 
+#include "base/cpu.h"
 #include "base/platform.h"
 
 /* Copies of a factor's part, of lanes first .. first + lanes - 1 and k0 <= k < k0 + kc. */
@@ -49,5 +50,9 @@ DML__LOCAL void dml__pack_panels(const float *x, ptrdiff_t k_step, ptrdiff_t pan
 /* out[k * width + lane] = x[lane * lane_step + k], lane < lanes, k < kc: for packers. */
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, ptrdiff_t width,
                                      float *out);
+
+/* The same by vectors of 8 lanes, where the instruction set has them, for fours of k's. */
+DML__LOCAL void dml__pack_fours_transposed(dml_isa isa, const float *x, ptrdiff_t lane_step, int lanes,
+                                           int kc, ptrdiff_t width, float *out);
 
 #endif

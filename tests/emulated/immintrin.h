@@ -92,6 +92,11 @@ EMULATED __m256 _mm256_cmp_ps(__m256 a, __m256 b, int how)
     return (__m256)mask;
 }
 
+EMULATED __m256 _mm256_and_ps(__m256 a, __m256 b)
+{
+    return (__m256)((emulated__256i)a & (emulated__256i)b);
+}
+
 EMULATED __m256 _mm256_andnot_ps(__m256 a, __m256 b)
 {
     return (__m256)(~(emulated__256i)a & (emulated__256i)b);
