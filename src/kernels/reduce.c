@@ -139,25 +139,32 @@ DML__BODY bool dml__any_lane_is_nan(const dml__vf *x)
 /* With `y` all signs are turned, so that the result is the smallest with the other sign. */
 DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, double *result)
 {
-    dml__vf a, b;
+    const size_t quarter = n / (4 * DML__LANES) * DML__LANES; /* as of sums */
+    dml__vf a, b, c, d;
     dml__vi turn = { 0 };
     float largest = -HUGE_VALF;
-    size_t i = 0;
     if (y) turn = turn + ((int32_t)-0x7fffffff - 1);
     dml__splat(&a, largest);
-    b = a;
-    for (; i + 2 * DML__LANES <= n; i += 2 * DML__LANES) {
-        const dml__vf u = (dml__vf)(DML__LOAD_INT(x + i) ^ turn);
-        const dml__vf v = (dml__vf)(DML__LOAD_INT(x + i + DML__LANES) ^ turn);
-        dml__raise(&a, &u);
-        dml__raise(&b, &v);
+    b = a, c = a, d = a;
+    for (size_t i = 0; i < quarter; i += DML__LANES, x += DML__LANES) {
+        const dml__vf s = (dml__vf)(DML__LOAD_INT(x) ^ turn);
+        const dml__vf t = (dml__vf)(DML__LOAD_INT(x + quarter) ^ turn);
+        const dml__vf u = (dml__vf)(DML__LOAD_INT(x + 2 * quarter) ^ turn);
+        const dml__vf v = (dml__vf)(DML__LOAD_INT(x + 3 * quarter) ^ turn);
+        dml__raise(&a, &s);
+        dml__raise(&b, &t);
+        dml__raise(&c, &u);
+        dml__raise(&d, &v);
     }
     dml__raise(&a, &b);
+    dml__raise(&c, &d);
+    dml__raise(&a, &c);
     if (dml__any_lane_is_nan(&a))
         for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
     else
         largest = dml__largest_lane(&a);
-    for (; i < n; i++) largest = dml__larger_float(largest, y ? -x[i] : x[i]);
+    x += 3 * quarter;
+    for (size_t i = 4 * quarter; i < n; i++, x++) largest = dml__larger_float(largest, y ? -*x : *x);
     *result = (double)largest;
 }
 DML__PER_ISA(dml__max_block, (size_t n, const float *x, const float *y, double *result), (n, x, y, result))
@@ -292,19 +299,54 @@ DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x)
 #define DML__SUM_ROWS_CHUNK ((size_t)128) /* rows summed before they are added to the total */
 #define DML__SUM_ROWS_WIDTH ((size_t)512) /* floats of a task's sums, at most */
 #define DML__SUM_ROWS_VECTORS 8           /* summed side by side, in registers */
+#define DML__SUM_ROWS_WIDE ((size_t)64)   /* rows that are gone through whole, of more columns than those */
 
-/* total[c] += the sums of `rows` rows from column c on, `count` vectors of them. */
+/* total[c] += the sums of `rows` rows from column c on, `count` vectors of them: a row of each quarter at
+ * once. */
 DML__BODY void dml__sum_column_vectors(int count, size_t rows, size_t stride, const float *x, float *total)
 {
+    const size_t quarter = rows / 4, apart = quarter * stride;
     dml__vf sum[DML__SUM_ROWS_VECTORS] = { { 0 } };
-    for (size_t r = 0; r < rows; r++, x += stride) {
-        for (int v = 0; v < count; v += 2) dml__ask(x + v * DML__LANES, DML__SUM_ROWS_AHEAD * stride);
+    for (size_t r = 0; r < quarter; r++, x += stride) {
+        DML__UNROLLED
+        for (int v = 0; v < count; v++) {
+            const float *from = x + v * DML__LANES;
+            sum[v] += (DML__LOAD(from) + DML__LOAD(from + apart)) +
+                      (DML__LOAD(from + 2 * apart) + DML__LOAD(from + 3 * apart));
+        }
+    }
+    x += 3 * apart;
+    for (size_t r = 4 * quarter; r < rows; r++, x += stride) {
         DML__UNROLLED
         for (int v = 0; v < count; v++) sum[v] += DML__LOAD(x + v * DML__LANES);
     }
     DML__UNROLLED
     for (int v = 0; v < count; v++)
         DML__STORE(total + v * DML__LANES, DML__LOAD(total + v * DML__LANES) + sum[v]);
+}
+
+/* The same of all `width` columns, in whole vectors, whose sums don't stay in registers: of eight rows at
+ * once. */
+DML__BODY void dml__sum_wide_columns(size_t rows, size_t stride, size_t width, const float *x, float *total)
+{
+    const size_t eighth = rows / 8, apart = eighth * stride;
+    float sum[DML__SUM_ROWS_WIDTH];
+    memset(sum, 0, width * sizeof *sum);
+    for (size_t r = 0; r < eighth; r++, x += stride)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            const float *low = x + c, *high = low + 4 * apart;
+            DML__STORE(sum + c,
+                       DML__LOAD(sum + c) + (((DML__LOAD(low) + DML__LOAD(low + apart)) +
+                                              (DML__LOAD(low + 2 * apart) + DML__LOAD(low + 3 * apart))) +
+                                             ((DML__LOAD(high) + DML__LOAD(high + apart)) +
+                                              (DML__LOAD(high + 2 * apart) + DML__LOAD(high + 3 * apart)))));
+        }
+    x += 7 * apart;
+    for (size_t r = 8 * eighth; r < rows; r++, x += stride)
+        for (size_t c = 0; c < width; c += DML__LANES)
+            DML__STORE(sum + c, DML__LOAD(sum + c) + DML__LOAD(x + c));
+    for (size_t c = 0; c < width; c += DML__LANES)
+        DML__STORE(total + c, DML__LOAD(total + c) + DML__LOAD(sum + c));
 }
 
 /* total[c] = sum over r of x[r stride + c], c < width. */
@@ -315,6 +357,10 @@ DML__BODY void dml__sum_columns_body(size_t rows, size_t stride, size_t width, c
         const size_t count = dml__minimum(DML__SUM_ROWS_CHUNK, rows - begin);
         const float *from = x + begin * stride;
         size_t c = 0;
+        if (width > DML__SUM_ROWS_VECTORS * DML__LANES && count >= DML__SUM_ROWS_WIDE) {
+            c = width - width % DML__LANES;
+            dml__sum_wide_columns(count, stride, c, from, total);
+        }
         for (; c + DML__SUM_ROWS_VECTORS * DML__LANES <= width; c += DML__SUM_ROWS_VECTORS * DML__LANES)
             dml__sum_column_vectors(DML__SUM_ROWS_VECTORS, count, stride, from + c, total + c);
         for (; c + 2 * DML__LANES <= width; c += 2 * DML__LANES)
