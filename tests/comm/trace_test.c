@@ -239,7 +239,7 @@ static void clocks(void)
     for (int i = 0; i < 20; i++) {
         char name[32];
         double last_begin = 0, first_end = 1e300;
-        snprintf(name, sizeof name, "#%d", i + 3); /* behind those of opening */
+        snprintf(name, sizeof name, "#%d", i + 4); /* behind those of opening */
         for (int e = 0; e < line.count; e++) {
             const char *number = strrchr(line.events[e].name, '#');
             if (line.events[e].phase != 'X' || !number || strcmp(number, name) != 0) continue;
