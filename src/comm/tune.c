@@ -221,7 +221,7 @@ static void dml__tune_list(dml__tuning *t, dml__comm_operation operation)
             t->trials[t->count++].algorithm = a;
 }
 
-/* Size after size, as long as the first calls of the next won't take far more than its share of the time. */
+/* Size after size, as long as there is time; what a size doesn't need of its share is left to the next. */
 static dml_status dml__tune_operation(dml__tuning *t, dml__comm_operation operation)
 {
     const int sizes = operation == DML__CALL_BARRIER ? 1 : DML__TUNE_SIZES;
