@@ -193,7 +193,7 @@ SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph ops train net comm dist
 # Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
 # rest is about time and processes.
-COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program \
+COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program tune \
     reduce_op settings stats trace)
 COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 
@@ -221,7 +221,7 @@ asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=addr
 tsan.cc := $(CC)
 tsan.flags := -O1 -g1 -fsanitize=thread
 # Where threads meet. (Work-items that race are oclgrind's to find.)
-tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups \
+tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups comm/tune \
     comm/fork dist/across_steps dist/all_reduce_sync dist/downpour dist/mirrored dist/parameter_server dist/sandblaster dist/zero_sync gpu/backend
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
