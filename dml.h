@@ -14223,7 +14223,7 @@ static dml__wgrad_lanes dml__wgrad_lanes_of(const dml__wgrad *j)
 typedef struct dml__lanes_piece {
     ptrdiff_t lines;
     float *dy, *x; /* (DML__LANES_FILTERS, plan's lines, dy_w), at a cache line, and (lines of x, x_w) */
-    float room[DML__LANES_DY + DML__LANES_X + 16];
+    float room[DML__LANES_DY + DML__LANES_X + 32]; /* what aligns it, and a vector that reads behind a line */
 } dml__lanes_piece;
 
 static void dml__lanes_copy(const dml__wgrad_lanes *plan, ptrdiff_t index, dml__lanes_piece *piece)
