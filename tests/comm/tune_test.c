@@ -74,6 +74,16 @@ static void any_ranks(void)
 
 /* ---- what it is for ---- */
 
+/* Ranks that all do the same well; `algorithm` is asked for by name, if it isn't NULL. */
+static void run_all(int world, const char *transport, const char *algorithm, void (*body)(test_rank *))
+{
+    test_rank ranks[RANKS_MAX];
+    ranks_prepare(ranks, world, 30, body, NULL);
+    for (int rank = 0; rank < world; rank++) ranks[rank].options.algorithm = algorithm;
+    ranks_run_on(ranks, world, transport);
+    check_ranks(ranks, world);
+}
+
 /* A ring has ten messages one after the other where others have two or three: that shows in some of the small
    sums, which are tried first, whatever else the machine does. */
 static void misled_body(test_rank *me)
@@ -92,10 +102,7 @@ static void misled_body(test_rank *me)
 
 static void misled(void)
 {
-    test_rank ranks[6];
-    ranks_prepare(ranks, 6, 60, misled_body, NULL);
-    ranks_run_on(ranks, 6, "local");
-    check_ranks(ranks, 6);
+    run_all(6, "local", NULL, misled_body);
 }
 
 /* There is no time but for the first sizes: the others keep what they had. */
@@ -112,10 +119,7 @@ static void no_time_body(test_rank *me)
 
 static void no_time(void)
 {
-    test_rank ranks[3];
-    ranks_prepare(ranks, 3, 30, no_time_body, NULL);
-    ranks_run_on(ranks, 3, "shm");
-    check_ranks(ranks, 3);
+    run_all(3, "shm", NULL, no_time_body);
 }
 
 /* What is asked for by name stays. */
@@ -130,11 +134,7 @@ static void named_body(test_rank *me)
 
 static void named(void)
 {
-    test_rank ranks[4];
-    ranks_prepare(ranks, 4, 30, named_body, NULL);
-    for (int rank = 0; rank < 4; rank++) ranks[rank].options.algorithm = "all_reduce=ring";
-    ranks_run_on(ranks, 4, "local");
-    check_ranks(ranks, 4);
+    run_all(4, "local", "all_reduce=ring", named_body);
 }
 
 /* ---- by the options and the environment ---- */
@@ -153,9 +153,7 @@ static void opened(void)
     ranks_run_on(ranks, 3, "tcp");
     check_ranks(ranks, 3);
     setenv("DML_COMM_TUNE", "0.05", 1);
-    ranks_prepare(ranks, 3, 30, opened_body, NULL);
-    ranks_run_on(ranks, 3, "shm");
-    check_ranks(ranks, 3);
+    run_all(3, "shm", NULL, opened_body);
     unsetenv("DML_COMM_TUNE");
 }
 
