@@ -21,6 +21,9 @@ static void check_table(test_rank *me, const dml_comm *comm)
                 me->bad += unequal && info->equal_parts;
                 me->bad += comm->job->deterministic && dml__adds(info->operation) && !info->rank_order;
             }
+    /* A barrier has no size: what lies beyond the last size that was tried is as that. */
+    const uint8_t *barrier = comm->choice.algorithm[0][DML__CALL_BARRIER];
+    for (int power = 1; power < DML__CHOICE_SIZES; power++) me->bad += barrier[power] != barrier[0];
     ranks_digest(me, &comm->choice, sizeof comm->choice);
 }
 
