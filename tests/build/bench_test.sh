@@ -131,10 +131,11 @@ for op in reduce broadcast scatter gather all_gather reduce_scatter all_to_all; 
     check "$op" run allreduce --op $op --ranks 2 --transport local --bytes 4096 --seconds 0.001 $none
     check "its row" grep -q "^name=$op .* bytes=4096 " "$WORK/rows"
 done
-check "choice" run choice --op all_reduce --transport local --ranks 3 --min 1024 --max 1024 --seconds 0.002 --each
+check "choice" run choice --op all_reduce --transport local --ranks 3 --min 1024 --max 1024 --seconds 0.002 --tune 0.1 --each
 grep '^name=algorithm' "$WORK/rows" >"$WORK/algorithms"
 grep -v '^name=algorithm' "$WORK/rows" >"$WORK/choice" && mv "$WORK/choice" "$WORK/rows"
-check "choice's row" rows_are_well 1
+check "choice's rows" rows_are_well 2
+check "the algorithm chosen by trials" grep -q '^name=tuned op=all_reduce transport=local ranks=3 bytes=1024 chosen=[a-z_]* ' "$WORK/rows"
 check "the chosen algorithm beside the best" grep -q '^name=choice op=all_reduce transport=local ranks=3 bytes=1024 chosen=[a-z_]* threads=1 ours=[^ ]* best_peer=[^ ]* peer=[a-z_]* ' "$WORK/rows"
 check "by every algorithm, of which one is chosen" test "$(grep -c ' chosen=1 ' "$WORK/algorithms")" -eq 1
 check "train" run train --model mlp --batch 2 $tiny $none
