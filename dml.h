@@ -13396,9 +13396,10 @@ DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
  */
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *pass);
 
-/* As dml__conv_pass_run and dml__conv_pass_scratch. */
-DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass);
-DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
+/* As dml__conv_pass_run and dml__conv_pass_scratch, of several that share a source, batch, depth, columns,
+   strides and dilation, each of which fits. */
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count);
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count);
 
 #endif
 
@@ -13409,65 +13410,76 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
    its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
    source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
    image are left out. Short lines of several images lie beside each other, with the zeros between them.
-   Results are transposed on their way to the target. Chunks are whole lines of taps. */
+   Results are transposed on their way to the target. Chunks are whole lines of taps. Passes that share a
+   source, an input gradient's phases, use the same planes. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
 
+/* Along an axis: the largest grid, and where in the source the first taps of its pixel 0 lie at the least,
+   and the last ones end. */
+typedef struct dml__planes_reach {
+    ptrdiff_t grid, begin, end;
+} dml__planes_reach;
+
 typedef struct dml__planes_plan {
-    const dml__conv_pass *pass;
+    const dml__conv_pass *passes; /* (count), which differ in origins, grids, taps, weights and targets */
+    int count;
     dml_pool *pool;
     const dml__microkernel *kernel;
+    dml__planes_reach rows, row; /* of all passes, down and across */
     ptrdiff_t images,
-        apart;        /* lines beside each other, of which each begins so many pixels after the one before */
-    ptrdiff_t width;  /* pixels of a line of a plane */
-    ptrdiff_t chunks; /* of the lines of taps */
-    ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
+        apart;       /* lines beside each other, of which each begins so many pixels after the one before */
+    ptrdiff_t width; /* pixels of a line of a plane */
+    ptrdiff_t lines, bands; /* of the grids in a band; bands of an image */
 } dml__planes_plan;
 
-/* Lines of the source under lines y0 .. y1 - 1 of the grid. */
-static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
+static void dml__planes_widen(dml__planes_reach *reach, bool first, ptrdiff_t grid, ptrdiff_t origin,
+                              ptrdiff_t taps, ptrdiff_t dilation)
 {
-    return dml__larger(0, p->origin_y + y0 * p->stride_h);
-}
-
-static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
-{
-    const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__larger(0, dml__smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+    const ptrdiff_t end = origin + dml__larger(0, taps - 1) * dilation + 1;
+    reach->grid = first ? grid : dml__larger(reach->grid, grid);
+    reach->begin = first ? origin : dml__smaller(reach->begin, origin);
+    reach->end = first ? end : dml__larger(reach->end, end);
 }
 
 /* Floats that a band of so many lines takes at most. */
 static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t lines)
 {
-    const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    const dml__conv_pass *p = plan->passes;
+    const ptrdiff_t of_source = (lines - 1) * p->stride_h + plan->rows.end - plan->rows.begin;
     return dml__smaller(of_source, p->source_h) * p->depth * plan->width;
 }
 
-static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *passes, int count,
+                                            int threads)
 {
     dml__planes_plan plan;
-    const dml__conv_pass *p = pass;
-    const double work = (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
-                        (double)(p->taps_h * p->taps_w * p->depth);
+    double work = 0;
     ptrdiff_t bands = 1;
-    plan.pass = pass;
+    plan.passes = passes;
+    plan.count = count;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    const ptrdiff_t zeros = dml__larger(0, p->taps_w - 1) * p->dilation_w,
+    for (int i = 0; i < count; i++) {
+        const dml__conv_pass *p = &passes[i];
+        dml__planes_widen(&plan.rows, i == 0, p->grid_h, p->origin_y, p->taps_h, p->dilation_h);
+        dml__planes_widen(&plan.row, i == 0, p->grid_w, p->origin_x, p->taps_w, p->dilation_w);
+        work += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
+                (double)(p->taps_h * p->taps_w * p->depth);
+    }
+    const ptrdiff_t zeros = plan.row.end - plan.row.begin - 1, batch = passes->batch,
                     full = plan.kernel->lanes * plan.kernel->vectors;
-    plan.apart = dml__larger(1, p->grid_w) + zeros;
-    plan.images = dml__larger(1, dml__smaller(p->batch, (full + zeros) / plan.apart));
+    plan.apart = dml__larger(1, plan.row.grid) + zeros;
+    plan.images = dml__larger(1, dml__smaller(batch, (full + zeros) / plan.apart));
     plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
-    plan.chunks =
-        dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
-        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(p->batch, plan.images)));
-    plan.lines = dml__quotient_up(p->grid_h, bands);
+        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(batch, plan.images)));
+    plan.lines = dml__quotient_up(plan.rows.grid, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
-    plan.bands = dml__quotient_up(p->grid_h, dml__larger(1, plan.lines));
+    plan.bands = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.lines));
+    plan.lines = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.bands)); /* as many in each */
     return plan;
 }
 
@@ -13479,7 +13491,7 @@ static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
 
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
 {
-    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1);
+    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
     if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
@@ -13497,24 +13509,31 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
 
 /* The part of a batch that a task computes. */
 typedef struct dml__planes_band {
-    ptrdiff_t n0, images, y0, y1, line0;
-    const float
-        *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
+    ptrdiff_t n0, images, y0, y1; /* of a grid that ends before y1, what there is */
+    ptrdiff_t line0, line1;       /* of the source */
+    const float *planes;          /* (lines, depth, width), from line `line0` on; NULL: no room for them */
 } dml__planes_band;
+
+/* A pass' share of it. */
+typedef struct dml__planes_work {
+    const dml__planes_plan *plan;
+    const dml__conv_pass *pass;
+    const dml__planes_band *band;
+    ptrdiff_t chunks; /* of the lines of taps */
+} dml__planes_work;
 
 static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_band *band, float *planes)
 {
-    const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->apart);
-    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - p->origin_x));
+    const dml__conv_pass *p = plan->passes;
+    const ptrdiff_t lines = band->line1 - band->line0, left = plan->row.begin;
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -left), plan->apart);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - left));
     dml__conv_zero(planes, lines * p->depth * plan->width);
     if (end == before) return;
     for (ptrdiff_t line = 0; line < lines; line++, planes += p->depth * plan->width)
         for (ptrdiff_t i = 0; i < band->images; i++) {
             const ptrdiff_t of_source = (band->n0 + i) * p->source_h + band->line0 + line;
-            const float *from =
-                p->source + (of_source * p->source_w + p->origin_x + before) * p->source_pixel;
+            const float *from = p->source + (of_source * p->source_w + left + before) * p->source_pixel;
             float *to = planes + i * plan->apart + before;
             if (p->source_pixel == 1)
                 dml__conv_copy(to, from, end - before);
@@ -13525,13 +13544,13 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 }
 
 /* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
-static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
-                               ptrdiff_t x0, ptrdiff_t tap0, ptrdiff_t tap1, ptrdiff_t width, float *to)
+static void dml__planes_gather(const dml__planes_work *work, ptrdiff_t y, ptrdiff_t x0, ptrdiff_t tap0,
+                               ptrdiff_t tap1, ptrdiff_t width, float *to)
 {
-    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass *p = work->pass;
     for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
         const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
-        const float *from = p->source + (band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
+        const float *from = p->source + (work->band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
         for (ptrdiff_t d = 0; d < p->depth; d++)
             for (ptrdiff_t i = 0; i < width; i++) {
                 const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
@@ -13541,10 +13560,10 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
 }
 
 /* Lines of taps before those of a chunk. (Divisions take as long as a line of a small image.) */
-static ptrdiff_t dml__planes_chunk(const dml__planes_plan *plan, ptrdiff_t c)
+static ptrdiff_t dml__planes_chunk(const dml__planes_work *work, ptrdiff_t c)
 {
-    if (c == 0 || c == plan->chunks) return c ? plan->pass->taps_h : 0;
-    return c * plan->pass->taps_h / plan->chunks;
+    if (c == 0 || c == work->chunks) return c ? work->pass->taps_h : 0;
+    return c * work->pass->taps_h / work->chunks;
 }
 
 /* Lines of taps that reach over so many lines of the image. */
@@ -13554,10 +13573,12 @@ static ptrdiff_t dml__planes_taps(const dml__conv_pass *p, ptrdiff_t lines)
 }
 
 /* A tile's sums over the lines of taps that line y meets. */
-static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
-                             ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
+static void dml__planes_tile(const dml__planes_work *work, ptrdiff_t y, ptrdiff_t x0, float *sums,
+                             dml__tile *tile, float *gathered)
 {
-    const dml__conv_pass *p = plan->pass;
+    const dml__planes_plan *plan = work->plan;
+    const dml__planes_band *band = work->band;
+    const dml__conv_pass *p = work->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
     const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
     const ptrdiff_t end = clip0 < clip1 && clip0 < p->taps_h ? dml__smaller(clip1, p->taps_h) : 0;
@@ -13566,9 +13587,9 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     tile->b_at = b_at;
     tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
-    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(plan, c), clip0);
-        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(plan, c + 1), clip1);
+    for (ptrdiff_t c = 0; c < work->chunks; c++) {
+        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(work, c), clip0);
+        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(work, c + 1), clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -13580,10 +13601,10 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
                                         tx * p->dilation_w
                                   : (ptrdiff_t)block * tile->k * tile->columns;
             }
-        tile->b = band->planes ? band->planes + x0 : gathered;
+        tile->b = band->planes ? band->planes + x0 + p->origin_x - plan->row.begin : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
-        if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= end; /* of no taps: chunk 0 is the last */
+        if (!band->planes) dml__planes_gather(work, y, x0, tap0, tap1, tile->columns, gathered);
+        tile->relu = p->relu && dml__planes_chunk(work, c + 1) >= end; /* of no taps: chunk 0 is the last */
         plan->kernel->run(tile);
         tile->beta = 1;
     }
@@ -13596,9 +13617,12 @@ static void dml__planes_begin_with_bias(const dml__conv_pass *p, int width, floa
         for (int i = 0; i < width; i++, sums++) *sums = p->bias[j] + (p->beta != 0 ? p->beta * *sums : 0);
 }
 
-static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+static void dml__planes_pass_run(const dml__planes_plan *plan, const dml__conv_pass *p,
+                                 const dml__planes_band *band, float *gathered)
 {
-    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t run = dml__larger(1, p->taps_w * p->depth);
+    const dml__planes_work work = { plan, p, band,
+                                    dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / run)) };
     const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
     float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
     dml__tile tile;
@@ -13608,7 +13632,7 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     const ptrdiff_t pixels = (band->images - 1) * plan->apart + p->grid_w; /* several images take one tile */
-    for (ptrdiff_t y = band->y0; y < band->y1; y++)
+    for (ptrdiff_t y = band->y0; y < dml__smaller(band->y1, p->grid_h); y++)
         for (ptrdiff_t x = 0; x < pixels; x += full) {
             const int count = (int)dml__smaller(full, p->grid_w - x);
             float *to = p->target + band->n0 * p->target_image + y * p->target_line + x * p->target_pixel;
@@ -13620,11 +13644,16 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
                                          tile.columns, sums + i * plan->apart);
             }
             if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
-            dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
+            dml__planes_tile(&work, y, x, sums, &tile, gathered);
             for (ptrdiff_t i = 0; i < band->images; i++)
                 dml__pack_transposed(sums + i * plan->apart, tile.columns, tile.rows, count,
                                      (int)p->target_pixel, to + i * p->target_image);
         }
+}
+
+static void dml__planes_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+{
+    for (int i = 0; i < plan->count; i++) dml__planes_pass_run(plan, &plan->passes[i], band, gathered);
 }
 
 DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
@@ -13632,20 +13661,22 @@ DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, con
     float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
     dml__planes_band image = *band;
     image.images = 1;
-    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_lines_run(plan, &image, gathered);
+    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_run(plan, &image, gathered);
 }
 
 static void dml__planes_task(void *argument, int task, int worker)
 {
     const dml__planes_plan *plan = (const dml__planes_plan *)argument;
-    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass *p = plan->passes;
     float *planes = (float *)dml_pool_scratch(plan->pool, worker);
     dml__planes_band band;
     band.n0 = task / plan->bands * plan->images;
     band.images = dml__smaller(plan->images, p->batch - band.n0);
-    band.y0 = task % plan->bands * p->grid_h / plan->bands;
-    band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
-    band.line0 = dml__planes_first_line(p, band.y0);
+    band.y0 = task % plan->bands * plan->lines;
+    band.y1 = dml__smaller(band.y0 + plan->lines, plan->rows.grid);
+    band.line0 = dml__larger(0, plan->rows.begin + band.y0 * p->stride_h);
+    const ptrdiff_t end = plan->rows.end + (band.y1 - 1) * p->stride_h;
+    band.line1 = dml__larger(band.line0, dml__smaller(end, p->source_h));
     const size_t bytes = (size_t)dml__planes_floats(plan, plan->lines) * sizeof(float);
     band.planes = NULL;
     if (!planes || dml_pool_scratch_bytes(plan->pool).worker < bytes) {
@@ -13654,21 +13685,21 @@ static void dml__planes_task(void *argument, int task, int worker)
     }
     dml__planes_fill(plan, &band, planes);
     band.planes = planes;
-    dml__planes_lines_run(plan, &band, NULL);
+    dml__planes_run(plan, &band, NULL);
 }
 
-DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count)
 {
     dml_scratch scratch = { 0, 0 };
-    const dml__planes_plan plan = dml__planes_plan_of(NULL, pass, 1);
+    const dml__planes_plan plan = dml__planes_plan_of(NULL, passes, count, 1);
     scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
     return scratch;
 }
 
-DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
-    const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
-    const ptrdiff_t tasks = dml__quotient_up(pass->batch, plan.images) * plan.bands;
+    const dml__planes_plan plan = dml__planes_plan_of(pool, passes, count, dml_pool_threads(pool));
+    const ptrdiff_t tasks = dml__quotient_up(passes->batch, plan.images) * plan.bands;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
 }
 
@@ -17397,21 +17428,41 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
     pass->weights_column = conv->taps;
 }
 
-static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
+/* Passes that go together share a source. */
+#define DML__CONV_PASSES DML__DEPTHWISE_PASSES
+
+static int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
+{
+    int fit = 0;
+    while (fit < count && dml__conv_planes_fits(pool, &passes[fit])) fit++;
+    return fit;
+}
+
+static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {
     if (dml__conv_is_depthwise(conv)) {
-        dml__conv_widen(conv, pass);
-        dml__depthwise_passes(pool, pass, 1);
-    } else if (dml__conv_planes_fits(pool, pass)) {
-        dml__conv_planes_run(pool, pass);
-    } else {
-        dml__conv_pass_run(pool, pass);
+        for (int i = 0; i < count; i++) dml__conv_widen(conv, &passes[i]);
+        dml__depthwise_passes(pool, passes, count);
+        return;
+    }
+    for (int i = 0, fit; i < count; i += fit ? fit : 1) {
+        fit = dml__conv_planes_fit(pool, passes + i, count - i);
+        if (fit)
+            dml__conv_planes_run(pool, passes + i, fit);
+        else
+            dml__conv_pass_run(pool, &passes[i]);
     }
 }
 
-static dml_scratch dml__conv_run_scratch(const dml__conv_pass *pass)
+static dml_scratch dml__conv_run_scratch(const dml__conv_pass *passes, int count)
 {
-    return dml__conv_planes_fits(NULL, pass) ? dml__conv_planes_scratch(pass) : dml__conv_pass_scratch(pass);
+    dml_scratch scratch = { 0, 0 };
+    for (int i = 0, fit; i < count; i += fit ? fit : 1) {
+        fit = dml__conv_planes_fit(NULL, passes + i, count - i);
+        scratch = dml__larger_scratch(scratch, fit ? dml__conv_planes_scratch(passes + i, fit)
+                                                   : dml__conv_pass_scratch(&passes[i]));
+    }
+    return scratch;
 }
 
 /* --- one tap, no padding: matrix products --- */
@@ -17603,7 +17654,7 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
-        dml__conv_run(pool, &conv, &pass);
+        dml__conv_run(pool, &conv, &pass, 1);
     }
     return status;
 }
@@ -17671,23 +17722,21 @@ static dml__conv_pass dml__conv_input_pass(const dml__conv *conv, int group, int
     return p;
 }
 
-/* All phases of a depthwise one: pixels beside each other, which belong to different phases, come and go with
-   the same lines of dy. False where they are too many. */
-static bool dml__conv_input_at_once(dml_pool *pool, const dml__conv *conv, const float *dy, const float *w,
-                                    float beta, float *dx)
+/* The phases from number `at` on that go together, since pixels beside each other, which belong to different
+   phases, come and go with the same lines of dy: all, unless they are too many. Returns how many, 0 behind
+   the last. */
+static int dml__conv_input_passes(const dml__conv *conv, int group, ptrdiff_t at, const float *dy,
+                                  const float *w, float beta, float *dx, dml__conv_pass *passes)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    dml__conv_pass passes[DML__DEPTHWISE_PASSES];
-    int count = 0;
-    if (!dml__conv_is_depthwise(conv) || (int64_t)s->stride_h * s->stride_w > DML__DEPTHWISE_PASSES)
-        return false;
-    for (int y = 0; y < s->stride_h && y < s->height; y++)
-        for (int x = 0; x < s->stride_w && x < s->width; x++) {
-            passes[count] = dml__conv_input_pass(conv, 0, y, x, dy, w, beta, dx);
-            dml__conv_widen(conv, &passes[count++]);
-        }
-    dml__depthwise_passes(pool, passes, count);
-    return true;
+    const ptrdiff_t across = dml__smaller(s->stride_w, s->width),
+                    all = across * dml__smaller(s->stride_h, s->height);
+    const int count = all <= DML__CONV_PASSES ? (int)all : 1;
+    if (at >= all) return 0;
+    for (int i = 0; i < count; i++)
+        passes[i] = dml__conv_input_pass(conv, group, (int)((at + i) / across), (int)((at + i) % s->stride_w), dy,
+                                         w, beta, dx);
+    return count;
 }
 
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
@@ -17709,14 +17758,12 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (dml__conv_input_at_once(pool, &conv, dy, w, beta, dx)) return DML_OK;
-    const dml_conv2d_shape *s = &conv.shape;
-    for (int group = 0; group < dml__conv_groups(&conv); group++)
-        for (int y = 0; y < s->stride_h && y < s->height; y++)
-            for (int x = 0; x < s->stride_w && x < s->width; x++) {
-                dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_run(pool, &conv, &pass);
-            }
+    dml__conv_pass passes[DML__CONV_PASSES];
+    for (int group = 0; group < dml__conv_groups(&conv); group++) {
+        ptrdiff_t at = 0;
+        for (int n; (n = dml__conv_input_passes(&conv, group, at, dy, w, beta, dx, passes)) > 0; at += n)
+            dml__conv_run(pool, &conv, passes, n);
+    }
     return DML_OK;
 }
 
@@ -17784,11 +17831,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
         if (training) scratch.shared = dml__depthwise_weights_scratch(&job);
         return scratch;
     }
-    const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
                   ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
-                  : dml__conv_run_scratch(&forward);
+                  : dml__conv_run_scratch(&forward, 1);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
     scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
@@ -17796,11 +17842,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
                                                : dml__wgrad_scratch(&weights));
     if (dml__conv_is_product(&conv, DML__CONV_INPUT))
         return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
-    for (int y = 0; y < s->stride_h && y < s->height; y++)
-        for (int x = 0; x < s->stride_w && x < s->width; x++) {
-            const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(&pass));
-        }
+    dml__conv_pass passes[DML__CONV_PASSES];
+    ptrdiff_t at = 0;
+    for (int n; (n = dml__conv_input_passes(&conv, 0, at, NULL, NULL, 0, NULL, passes)) > 0; at += n)
+        scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(passes, n));
     return scratch;
 }
 

@@ -113,21 +113,41 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
     pass->weights_column = conv->taps;
 }
 
-static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
+/* Passes that go together share a source. */
+#define DML__CONV_PASSES DML__DEPTHWISE_PASSES
+
+static int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
+{
+    int fit = 0;
+    while (fit < count && dml__conv_planes_fits(pool, &passes[fit])) fit++;
+    return fit;
+}
+
+static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {
     if (dml__conv_is_depthwise(conv)) {
-        dml__conv_widen(conv, pass);
-        dml__depthwise_passes(pool, pass, 1);
-    } else if (dml__conv_planes_fits(pool, pass)) {
-        dml__conv_planes_run(pool, pass);
-    } else {
-        dml__conv_pass_run(pool, pass);
+        for (int i = 0; i < count; i++) dml__conv_widen(conv, &passes[i]);
+        dml__depthwise_passes(pool, passes, count);
+        return;
+    }
+    for (int i = 0, fit; i < count; i += fit ? fit : 1) {
+        fit = dml__conv_planes_fit(pool, passes + i, count - i);
+        if (fit)
+            dml__conv_planes_run(pool, passes + i, fit);
+        else
+            dml__conv_pass_run(pool, &passes[i]);
     }
 }
 
-static dml_scratch dml__conv_run_scratch(const dml__conv_pass *pass)
+static dml_scratch dml__conv_run_scratch(const dml__conv_pass *passes, int count)
 {
-    return dml__conv_planes_fits(NULL, pass) ? dml__conv_planes_scratch(pass) : dml__conv_pass_scratch(pass);
+    dml_scratch scratch = { 0, 0 };
+    for (int i = 0, fit; i < count; i += fit ? fit : 1) {
+        fit = dml__conv_planes_fit(NULL, passes + i, count - i);
+        scratch = dml__larger_scratch(scratch, fit ? dml__conv_planes_scratch(passes + i, fit)
+                                                   : dml__conv_pass_scratch(&passes[i]));
+    }
+    return scratch;
 }
 
 /* --- one tap, no padding: matrix products --- */
@@ -319,7 +339,7 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
-        dml__conv_run(pool, &conv, &pass);
+        dml__conv_run(pool, &conv, &pass, 1);
     }
     return status;
 }
@@ -387,23 +407,21 @@ static dml__conv_pass dml__conv_input_pass(const dml__conv *conv, int group, int
     return p;
 }
 
-/* All phases of a depthwise one: pixels beside each other, which belong to different phases, come and go with
-   the same lines of dy. False where they are too many. */
-static bool dml__conv_input_at_once(dml_pool *pool, const dml__conv *conv, const float *dy, const float *w,
-                                    float beta, float *dx)
+/* The phases from number `at` on that go together, since pixels beside each other, which belong to different
+   phases, come and go with the same lines of dy: all, unless they are too many. Returns how many, 0 behind
+   the last. */
+static int dml__conv_input_passes(const dml__conv *conv, int group, ptrdiff_t at, const float *dy,
+                                  const float *w, float beta, float *dx, dml__conv_pass *passes)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    dml__conv_pass passes[DML__DEPTHWISE_PASSES];
-    int count = 0;
-    if (!dml__conv_is_depthwise(conv) || (int64_t)s->stride_h * s->stride_w > DML__DEPTHWISE_PASSES)
-        return false;
-    for (int y = 0; y < s->stride_h && y < s->height; y++)
-        for (int x = 0; x < s->stride_w && x < s->width; x++) {
-            passes[count] = dml__conv_input_pass(conv, 0, y, x, dy, w, beta, dx);
-            dml__conv_widen(conv, &passes[count++]);
-        }
-    dml__depthwise_passes(pool, passes, count);
-    return true;
+    const ptrdiff_t across = dml__smaller(s->stride_w, s->width),
+                    all = across * dml__smaller(s->stride_h, s->height);
+    const int count = all <= DML__CONV_PASSES ? (int)all : 1;
+    if (at >= all) return 0;
+    for (int i = 0; i < count; i++)
+        passes[i] = dml__conv_input_pass(conv, group, (int)((at + i) / across), (int)((at + i) % across), dy,
+                                         w, beta, dx);
+    return count;
 }
 
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
@@ -425,14 +443,12 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (dml__conv_input_at_once(pool, &conv, dy, w, beta, dx)) return DML_OK;
-    const dml_conv2d_shape *s = &conv.shape;
-    for (int group = 0; group < dml__conv_groups(&conv); group++)
-        for (int y = 0; y < s->stride_h && y < s->height; y++)
-            for (int x = 0; x < s->stride_w && x < s->width; x++) {
-                dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_run(pool, &conv, &pass);
-            }
+    dml__conv_pass passes[DML__CONV_PASSES];
+    for (int group = 0; group < dml__conv_groups(&conv); group++) {
+        ptrdiff_t at = 0;
+        for (int n; (n = dml__conv_input_passes(&conv, group, at, dy, w, beta, dx, passes)) > 0; at += n)
+            dml__conv_run(pool, &conv, passes, n);
+    }
     return DML_OK;
 }
 
@@ -500,11 +516,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
         if (training) scratch.shared = dml__depthwise_weights_scratch(&job);
         return scratch;
     }
-    const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
                   ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
-                  : dml__conv_run_scratch(&forward);
+                  : dml__conv_run_scratch(&forward, 1);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
     scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
@@ -512,11 +527,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
                                                : dml__wgrad_scratch(&weights));
     if (dml__conv_is_product(&conv, DML__CONV_INPUT))
         return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
-    for (int y = 0; y < s->stride_h && y < s->height; y++)
-        for (int x = 0; x < s->stride_w && x < s->width; x++) {
-            const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(&pass));
-        }
+    dml__conv_pass passes[DML__CONV_PASSES];
+    ptrdiff_t at = 0;
+    for (int n; (n = dml__conv_input_passes(&conv, 0, at, NULL, NULL, 0, NULL, passes)) > 0; at += n)
+        scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(passes, n));
     return scratch;
 }
 

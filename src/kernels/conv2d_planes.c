@@ -13,65 +13,76 @@
    its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
    source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
    image are left out. Short lines of several images lie beside each other, with the zeros between them.
-   Results are transposed on their way to the target. Chunks are whole lines of taps. */
+   Results are transposed on their way to the target. Chunks are whole lines of taps. Passes that share a
+   source, an input gradient's phases, use the same planes. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
 
+/* Along an axis: the largest grid, and where in the source the first taps of its pixel 0 lie at the least,
+   and the last ones end. */
+typedef struct dml__planes_reach {
+    ptrdiff_t grid, begin, end;
+} dml__planes_reach;
+
 typedef struct dml__planes_plan {
-    const dml__conv_pass *pass;
+    const dml__conv_pass *passes; /* (count), which differ in origins, grids, taps, weights and targets */
+    int count;
     dml_pool *pool;
     const dml__microkernel *kernel;
+    dml__planes_reach rows, row; /* of all passes, down and across */
     ptrdiff_t images,
-        apart;        /* lines beside each other, of which each begins so many pixels after the one before */
-    ptrdiff_t width;  /* pixels of a line of a plane */
-    ptrdiff_t chunks; /* of the lines of taps */
-    ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
+        apart;       /* lines beside each other, of which each begins so many pixels after the one before */
+    ptrdiff_t width; /* pixels of a line of a plane */
+    ptrdiff_t lines, bands; /* of the grids in a band; bands of an image */
 } dml__planes_plan;
 
-/* Lines of the source under lines y0 .. y1 - 1 of the grid. */
-static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
+static void dml__planes_widen(dml__planes_reach *reach, bool first, ptrdiff_t grid, ptrdiff_t origin,
+                              ptrdiff_t taps, ptrdiff_t dilation)
 {
-    return dml__larger(0, p->origin_y + y0 * p->stride_h);
-}
-
-static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
-{
-    const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__larger(0, dml__smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+    const ptrdiff_t end = origin + dml__larger(0, taps - 1) * dilation + 1;
+    reach->grid = first ? grid : dml__larger(reach->grid, grid);
+    reach->begin = first ? origin : dml__smaller(reach->begin, origin);
+    reach->end = first ? end : dml__larger(reach->end, end);
 }
 
 /* Floats that a band of so many lines takes at most. */
 static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t lines)
 {
-    const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    const dml__conv_pass *p = plan->passes;
+    const ptrdiff_t of_source = (lines - 1) * p->stride_h + plan->rows.end - plan->rows.begin;
     return dml__smaller(of_source, p->source_h) * p->depth * plan->width;
 }
 
-static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *passes, int count,
+                                            int threads)
 {
     dml__planes_plan plan;
-    const dml__conv_pass *p = pass;
-    const double work = (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
-                        (double)(p->taps_h * p->taps_w * p->depth);
+    double work = 0;
     ptrdiff_t bands = 1;
-    plan.pass = pass;
+    plan.passes = passes;
+    plan.count = count;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    const ptrdiff_t zeros = dml__larger(0, p->taps_w - 1) * p->dilation_w,
+    for (int i = 0; i < count; i++) {
+        const dml__conv_pass *p = &passes[i];
+        dml__planes_widen(&plan.rows, i == 0, p->grid_h, p->origin_y, p->taps_h, p->dilation_h);
+        dml__planes_widen(&plan.row, i == 0, p->grid_w, p->origin_x, p->taps_w, p->dilation_w);
+        work += (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
+                (double)(p->taps_h * p->taps_w * p->depth);
+    }
+    const ptrdiff_t zeros = plan.row.end - plan.row.begin - 1, batch = passes->batch,
                     full = plan.kernel->lanes * plan.kernel->vectors;
-    plan.apart = dml__larger(1, p->grid_w) + zeros;
-    plan.images = dml__larger(1, dml__smaller(p->batch, (full + zeros) / plan.apart));
+    plan.apart = dml__larger(1, plan.row.grid) + zeros;
+    plan.images = dml__larger(1, dml__smaller(batch, (full + zeros) / plan.apart));
     plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
-    plan.chunks =
-        dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
-        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(p->batch, plan.images)));
-    plan.lines = dml__quotient_up(p->grid_h, bands);
+        bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(batch, plan.images)));
+    plan.lines = dml__quotient_up(plan.rows.grid, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
-    plan.bands = dml__quotient_up(p->grid_h, dml__larger(1, plan.lines));
+    plan.bands = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.lines));
+    plan.lines = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.bands)); /* as many in each */
     return plan;
 }
 
@@ -83,7 +94,7 @@ static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
 
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
 {
-    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1);
+    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
     if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
@@ -101,24 +112,31 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
 
 /* The part of a batch that a task computes. */
 typedef struct dml__planes_band {
-    ptrdiff_t n0, images, y0, y1, line0;
-    const float
-        *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
+    ptrdiff_t n0, images, y0, y1; /* of a grid that ends before y1, what there is */
+    ptrdiff_t line0, line1;       /* of the source */
+    const float *planes;          /* (lines, depth, width), from line `line0` on; NULL: no room for them */
 } dml__planes_band;
+
+/* A pass' share of it. */
+typedef struct dml__planes_work {
+    const dml__planes_plan *plan;
+    const dml__conv_pass *pass;
+    const dml__planes_band *band;
+    ptrdiff_t chunks; /* of the lines of taps */
+} dml__planes_work;
 
 static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_band *band, float *planes)
 {
-    const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->apart);
-    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - p->origin_x));
+    const dml__conv_pass *p = plan->passes;
+    const ptrdiff_t lines = band->line1 - band->line0, left = plan->row.begin;
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -left), plan->apart);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->apart, p->source_w - left));
     dml__conv_zero(planes, lines * p->depth * plan->width);
     if (end == before) return;
     for (ptrdiff_t line = 0; line < lines; line++, planes += p->depth * plan->width)
         for (ptrdiff_t i = 0; i < band->images; i++) {
             const ptrdiff_t of_source = (band->n0 + i) * p->source_h + band->line0 + line;
-            const float *from =
-                p->source + (of_source * p->source_w + p->origin_x + before) * p->source_pixel;
+            const float *from = p->source + (of_source * p->source_w + left + before) * p->source_pixel;
             float *to = planes + i * plan->apart + before;
             if (p->source_pixel == 1)
                 dml__conv_copy(to, from, end - before);
@@ -129,13 +147,13 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 }
 
 /* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
-static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
-                               ptrdiff_t x0, ptrdiff_t tap0, ptrdiff_t tap1, ptrdiff_t width, float *to)
+static void dml__planes_gather(const dml__planes_work *work, ptrdiff_t y, ptrdiff_t x0, ptrdiff_t tap0,
+                               ptrdiff_t tap1, ptrdiff_t width, float *to)
 {
-    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass *p = work->pass;
     for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
         const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
-        const float *from = p->source + (band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
+        const float *from = p->source + (work->band->n0 * p->source_h + line) * p->source_w * p->source_pixel;
         for (ptrdiff_t d = 0; d < p->depth; d++)
             for (ptrdiff_t i = 0; i < width; i++) {
                 const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
@@ -145,10 +163,10 @@ static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_b
 }
 
 /* Lines of taps before those of a chunk. (Divisions take as long as a line of a small image.) */
-static ptrdiff_t dml__planes_chunk(const dml__planes_plan *plan, ptrdiff_t c)
+static ptrdiff_t dml__planes_chunk(const dml__planes_work *work, ptrdiff_t c)
 {
-    if (c == 0 || c == plan->chunks) return c ? plan->pass->taps_h : 0;
-    return c * plan->pass->taps_h / plan->chunks;
+    if (c == 0 || c == work->chunks) return c ? work->pass->taps_h : 0;
+    return c * work->pass->taps_h / work->chunks;
 }
 
 /* Lines of taps that reach over so many lines of the image. */
@@ -158,10 +176,12 @@ static ptrdiff_t dml__planes_taps(const dml__conv_pass *p, ptrdiff_t lines)
 }
 
 /* A tile's sums over the lines of taps that line y meets. */
-static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
-                             ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
+static void dml__planes_tile(const dml__planes_work *work, ptrdiff_t y, ptrdiff_t x0, float *sums,
+                             dml__tile *tile, float *gathered)
 {
-    const dml__conv_pass *p = plan->pass;
+    const dml__planes_plan *plan = work->plan;
+    const dml__planes_band *band = work->band;
+    const dml__conv_pass *p = work->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
     const ptrdiff_t clip0 = dml__planes_taps(p, -top), clip1 = dml__planes_taps(p, below);
     const ptrdiff_t end = clip0 < clip1 && clip0 < p->taps_h ? dml__smaller(clip1, p->taps_h) : 0;
@@ -170,9 +190,9 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     tile->b_at = b_at;
     tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
-    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(plan, c), clip0);
-        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(plan, c + 1), clip1);
+    for (ptrdiff_t c = 0; c < work->chunks; c++) {
+        const ptrdiff_t tap0 = dml__larger(dml__planes_chunk(work, c), clip0);
+        const ptrdiff_t tap1 = dml__smaller(dml__planes_chunk(work, c + 1), clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -184,10 +204,10 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
                                         tx * p->dilation_w
                                   : (ptrdiff_t)block * tile->k * tile->columns;
             }
-        tile->b = band->planes ? band->planes + x0 : gathered;
+        tile->b = band->planes ? band->planes + x0 + p->origin_x - plan->row.begin : gathered;
         tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
-        if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
-        tile->relu = p->relu && dml__planes_chunk(plan, c + 1) >= end; /* of no taps: chunk 0 is the last */
+        if (!band->planes) dml__planes_gather(work, y, x0, tap0, tap1, tile->columns, gathered);
+        tile->relu = p->relu && dml__planes_chunk(work, c + 1) >= end; /* of no taps: chunk 0 is the last */
         plan->kernel->run(tile);
         tile->beta = 1;
     }
@@ -200,9 +220,12 @@ static void dml__planes_begin_with_bias(const dml__conv_pass *p, int width, floa
         for (int i = 0; i < width; i++, sums++) *sums = p->bias[j] + (p->beta != 0 ? p->beta * *sums : 0);
 }
 
-static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+static void dml__planes_pass_run(const dml__planes_plan *plan, const dml__conv_pass *p,
+                                 const dml__planes_band *band, float *gathered)
 {
-    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t run = dml__larger(1, p->taps_w * p->depth);
+    const dml__planes_work work = { plan, p, band,
+                                    dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / run)) };
     const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
     float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
     dml__tile tile;
@@ -212,7 +235,7 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     const ptrdiff_t pixels = (band->images - 1) * plan->apart + p->grid_w; /* several images take one tile */
-    for (ptrdiff_t y = band->y0; y < band->y1; y++)
+    for (ptrdiff_t y = band->y0; y < dml__smaller(band->y1, p->grid_h); y++)
         for (ptrdiff_t x = 0; x < pixels; x += full) {
             const int count = (int)dml__smaller(full, p->grid_w - x);
             float *to = p->target + band->n0 * p->target_image + y * p->target_line + x * p->target_pixel;
@@ -224,11 +247,16 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
                                          tile.columns, sums + i * plan->apart);
             }
             if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
-            dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
+            dml__planes_tile(&work, y, x, sums, &tile, gathered);
             for (ptrdiff_t i = 0; i < band->images; i++)
                 dml__pack_transposed(sums + i * plan->apart, tile.columns, tile.rows, count,
                                      (int)p->target_pixel, to + i * p->target_image);
         }
+}
+
+static void dml__planes_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+{
+    for (int i = 0; i < plan->count; i++) dml__planes_pass_run(plan, &plan->passes[i], band, gathered);
 }
 
 DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
@@ -236,20 +264,22 @@ DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, con
     float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
     dml__planes_band image = *band;
     image.images = 1;
-    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_lines_run(plan, &image, gathered);
+    for (; image.n0 < band->n0 + band->images; image.n0++) dml__planes_run(plan, &image, gathered);
 }
 
 static void dml__planes_task(void *argument, int task, int worker)
 {
     const dml__planes_plan *plan = (const dml__planes_plan *)argument;
-    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass *p = plan->passes;
     float *planes = (float *)dml_pool_scratch(plan->pool, worker);
     dml__planes_band band;
     band.n0 = task / plan->bands * plan->images;
     band.images = dml__smaller(plan->images, p->batch - band.n0);
-    band.y0 = task % plan->bands * p->grid_h / plan->bands;
-    band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
-    band.line0 = dml__planes_first_line(p, band.y0);
+    band.y0 = task % plan->bands * plan->lines;
+    band.y1 = dml__smaller(band.y0 + plan->lines, plan->rows.grid);
+    band.line0 = dml__larger(0, plan->rows.begin + band.y0 * p->stride_h);
+    const ptrdiff_t end = plan->rows.end + (band.y1 - 1) * p->stride_h;
+    band.line1 = dml__larger(band.line0, dml__smaller(end, p->source_h));
     const size_t bytes = (size_t)dml__planes_floats(plan, plan->lines) * sizeof(float);
     band.planes = NULL;
     if (!planes || dml_pool_scratch_bytes(plan->pool).worker < bytes) {
@@ -258,21 +288,21 @@ static void dml__planes_task(void *argument, int task, int worker)
     }
     dml__planes_fill(plan, &band, planes);
     band.planes = planes;
-    dml__planes_lines_run(plan, &band, NULL);
+    dml__planes_run(plan, &band, NULL);
 }
 
-DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count)
 {
     dml_scratch scratch = { 0, 0 };
-    const dml__planes_plan plan = dml__planes_plan_of(NULL, pass, 1);
+    const dml__planes_plan plan = dml__planes_plan_of(NULL, passes, count, 1);
     scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
     return scratch;
 }
 
-DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count)
 {
-    const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
-    const ptrdiff_t tasks = dml__quotient_up(pass->batch, plan.images) * plan.bands;
+    const dml__planes_plan plan = dml__planes_plan_of(pool, passes, count, dml_pool_threads(pool));
+    const ptrdiff_t tasks = dml__quotient_up(passes->batch, plan.images) * plan.bands;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
 }
 

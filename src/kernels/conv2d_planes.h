@@ -8,8 +8,9 @@
  */
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *pass);
 
-/* As dml__conv_pass_run and dml__conv_pass_scratch. */
-DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass);
-DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
+/* As dml__conv_pass_run and dml__conv_pass_scratch, of several that share a source, batch, depth, columns,
+   strides and dilation, each of which fits. */
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count);
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count);
 
 #endif
