@@ -60,11 +60,20 @@ static dml__wgrad_pixels dml__wgrad_pixels_at(const dml__wgrad_plan *plan, const
     const dml__wgrad *j = plan->job;
     dml__wgrad_pixels in = { 0, strip->w };
     if (plan->lines_of_taps) return in;
-    const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->first / j->channels * j->dilation_w;
+    const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w + columns->tap_w * j->dilation_w;
     if (x < 0) in.begin = dml__smaller(strip->w, dml__quotient_up(-x, j->stride_w));
     const ptrdiff_t end = x < j->in_w ? dml__quotient_up(j->in_w - x, j->stride_w) : 0;
     in.end = dml__larger(in.begin, dml__smaller(strip->w, end));
     return in;
+}
+
+/* Floats of a pixel in a panel of so many columns. */
+static ptrdiff_t dml__wgrad_width(const dml__wgrad_plan *plan, int count)
+{
+    return plan->in_place        ? 1
+           : plan->patch_w       ? plan->patch_w
+           : plan->lines_of_taps ? plan->job->channels
+                                 : dml__round_up(count, plan->kernel->lanes);
 }
 
 /* Asks for a tile of dw: those of a large one are far from each other, and come from memory. */
@@ -76,32 +85,34 @@ static void dml__wgrad_ask(const dml__wgrad_plan *plan, float *dw, ptrdiff_t row
         DML__PREFETCH(ahead + i * plan->patch);
 }
 
-/* One strip's share of some tiles of filters, at a panel's line of taps; dy is packed, or NULL. */
+/* Where the lines of a strip lie in panels of so many floats a pixel. */
+static void dml__wgrad_blocks(const dml__wgrad_plan *plan, const dml__wgrad_view *view,
+                              const ptrdiff_t *lines, int blocks, ptrdiff_t width, ptrdiff_t *b_at)
+{
+    for (int i = 0; i < blocks; i++)
+        b_at[i] = view->at[lines[i]] * (plan->in_place ? 1 : view->line_step * width);
+}
+
+/* One strip's share of some tiles of filters and panels, at a line of taps; dy is packed, or NULL. A tile of
+   filters goes along the panels, so that it comes by the lines of dw, which may be far from each other, from
+   end to end. */
 static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                      const dml__wgrad_view *view, const dml__wgrad_part *part,
-                                     ptrdiff_t panel, ptrdiff_t tap_h, const float *packed, float beta)
+                                     ptrdiff_t tap_h, const float *packed, float beta)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t across = dml__wgrad_tiles(plan) / (plan->patch_w ? 1 : j->taps_h);
-    const ptrdiff_t pixels = strip->lines * strip->w, at0 = tap_h * across;
-    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    const ptrdiff_t across = dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w,
+                    panels = part->panel1 - part->panel0, row0 = dml__wgrad_row(plan, part->tile0);
+    ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP], width = 0;
     dml__tile tile;
     dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.beta = beta;
+    tile.stream = plan->stream;
     tile.blocks = dml__wgrad_lines(plan, strip, tap_h, lines);
     if (tile.blocks == 0 && beta == 1) return;
-    dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, at0);
-    const ptrdiff_t width = plan->in_place        ? 1
-                            : plan->patch_w       ? plan->patch_w
-                            : plan->lines_of_taps ? j->channels
-                                                  : dml__round_up(next.count, plan->kernel->lanes);
-    const float *b = view->base + (panel - part->panel0) * view->panel_step +
-                     tap_h * j->dilation_h * view->line_step * width;
-    tile.b_step = view->pixel_step * width;
-    for (int i = 0; i < tile.blocks; i++)
-        b_at[i] = view->at[lines[i]] * (plan->in_place ? 1 : view->line_step * width);
+    dml__wgrad_columns next = dml__wgrad_columns_at(plan, part->panel0, tap_h, 0);
     for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
         const ptrdiff_t row = dml__wgrad_row(plan, t);
         tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
@@ -109,26 +120,32 @@ static void dml__wgrad_multiply_line(const dml__wgrad_plan *plan, const dml__wgr
         tile.a_step = tile.rows;
         tile.a_packed = true; /* or as good as that: filters lie side by side in dy too */
         if (packed)
-            a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
+            a += (row - row0) * pixels;
         else
             a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row, tile.a_step = j->dy_pixel;
         const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
         for (int i = 0; i < tile.blocks; i++) a_at[i] = lines[i] * a_line;
-        for (ptrdiff_t at = 0; at < across; at++) {
+        for (ptrdiff_t panel = 0, at = 0; panel < panels;) {
             const dml__wgrad_columns columns = next;
-            const bool more = at + 1 < across;
-            float *c = dml__wgrad_element(plan, part->dw, row, &columns);
-            for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
-            next = dml__wgrad_columns_at(plan, panel, more ? at0 + at + 1 : at0);
-            if (more || t + 1 < part->tile1)
-                dml__wgrad_ask(plan, part->dw, more ? row : row + tile.rows, &next);
-            tile.columns = dml__wgrad_tile_columns(plan, columns.count);
+            const ptrdiff_t wide = dml__wgrad_width(plan, columns.count);
+            if (wide != width) dml__wgrad_blocks(plan, view, lines, tile.blocks, width = wide, b_at);
+            tile.b_step = view->pixel_step * width;
             const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, strip, &columns);
             tile.k = (int)(in.end - in.begin);
-            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + in.begin * tile.a_step + i;
-            tile.b = b + in.begin * tile.b_step;
-            tile.b += plan->lines_of_taps ? columns.first
-                                          : columns.first / j->channels * view->dilation_step * width;
+            tile.columns = dml__wgrad_tile_columns(plan, columns.count);
+            tile.b = view->base + panel * view->panel_step +
+                     (tap_h * j->dilation_h * view->line_step + columns.tap_w * view->dilation_step) * width +
+                     (plan->lines_of_taps ? columns.first : 0) + in.begin * tile.b_step;
+            float *c = dml__wgrad_element(plan, part->dw, row, &columns);
+            for (int i = 0; i < tile.rows; i++) {
+                tile.a[i] = a + in.begin * tile.a_step + i;
+                tile.c[i] = c + i * plan->patch;
+            }
+            if (++at == across) at = 0, panel++;
+            const bool more = panel < panels;
+            next = dml__wgrad_columns_at(plan, part->panel0 + (more ? panel : 0), tap_h, at);
+            if (more || t + 1 < part->tile1)
+                dml__wgrad_ask(plan, part->dw, more ? row : row + tile.rows, &next);
             dml__conv_tile(plan->kernel, &tile, columns.count);
         }
     }
@@ -140,9 +157,8 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                                 float beta)
 {
     const ptrdiff_t lines_of_taps = plan->patch_w ? 1 : plan->job->taps_h;
-    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
-        for (ptrdiff_t tap_h = 0; tap_h < lines_of_taps; tap_h++)
-            dml__wgrad_multiply_line(plan, strip, view, part, panel, tap_h, packed, beta);
+    for (ptrdiff_t tap_h = 0; tap_h < lines_of_taps; tap_h++)
+        dml__wgrad_multiply_line(plan, strip, view, part, tap_h, packed, beta);
 }
 
 /* Packs a strip of dy as panels of filters, (pixels, columns) one behind the other. */
@@ -273,6 +289,15 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
             }
         }
     }
+    if (plan->stream) DML__STREAM_FENCE();
+}
+
+/* A panel's tiles, counted through all lines of taps. */
+static dml__wgrad_columns dml__wgrad_columns_of_tile(const dml__wgrad_plan *plan, ptrdiff_t panel,
+                                                     ptrdiff_t tile)
+{
+    const ptrdiff_t across = dml__wgrad_tiles_across(plan);
+    return dml__wgrad_columns_at(plan, panel, tile / across, tile % across);
 }
 
 /* The columns under the pixels of a strip, (pixels, width): what is computed on the stack gathers them. */
@@ -314,7 +339,7 @@ typedef struct dml__wgrad_piece {
 DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
 {
     const dml__wgrad *j = plan->job;
-    const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece->panel, piece->at);
+    const dml__wgrad_columns columns = dml__wgrad_columns_of_tile(plan, piece->panel, piece->at);
     const ptrdiff_t width = dml__round_up(columns.count, plan->kernel->lanes);
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
@@ -363,7 +388,7 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
     (void)worker;
     piece.panel = column_tile / tiles, piece.at = column_tile % tiles;
     piece.tile0 = group * plan->row_tiles / groups, piece.tile1 = (group + 1) * plan->row_tiles / groups;
-    const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+    const dml__wgrad_columns columns = dml__wgrad_columns_of_tile(plan, piece.panel, piece.at);
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece.tile0), row1 = dml__wgrad_row(plan, piece.tile1);
     float *dw = dml__wgrad_element(plan, j->dw, row0, &columns);
     const bool direct = plan->chunks == 1;
@@ -402,7 +427,7 @@ static void dml__wgrad_part_on_stack(const dml__wgrad_plan *plan, const dml__wgr
     for (piece.panel = part->panel0; piece.panel < part->panel1; piece.panel++)
         for (piece.at = 0; piece.at < tiles; piece.at++)
             for (piece.tile0 = part->tile0; piece.tile0 < part->tile1; piece.tile0 = piece.tile1) {
-                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+                const dml__wgrad_columns columns = dml__wgrad_columns_of_tile(plan, piece.panel, piece.at);
                 piece.tile1 = turned ? piece.tile0 + 1 : part->tile1;
                 piece.ldc = turned ? columns.count : plan->patch;
                 piece.c =

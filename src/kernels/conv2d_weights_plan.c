@@ -3,6 +3,7 @@
 
 #include "kernels/conv2d_weights_plan.h"
 
+#include "base/memory.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_tall.h"
 #include "thread/pool_internal.h"
@@ -16,6 +17,8 @@
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
+
+#define DML__WGRAD_STREAMED 64 /* pixels of dy, at most, where a large dw is written past the caches */
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
@@ -81,6 +84,19 @@ static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
             dml__smaller(plan->row_tiles, dml__quotient_up(wanted, plan->chunks * plan->panel_shares));
 }
 
+/* Lines of a large dw, from memory, are far from each other and have few multiply-adds each. */
+static bool dml__wgrad_streams(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const dml__machine machine = dml__pool_machine(plan->pool);
+    return j->beta == 0 && plan->strips == 1 && !plan->lines_of_taps &&
+           j->batch * j->out_h * j->out_w <= DML__WGRAD_STREAMED &&
+           j->channels % (DML__ALIGNMENT / (ptrdiff_t)sizeof(float)) == 0 &&
+           (intptr_t)j->dw % DML__ALIGNMENT == 0 &&
+           dml__microkernel_streams(machine.isa, machine.caches.l3, (double)j->filters * (double)plan->patch,
+                                    1);
+}
+
 /* What a line of so many vectors costs, in thirds of a vector: one alone doesn't keep the processor busy. */
 static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
 {
@@ -143,6 +159,7 @@ DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
     dml__wgrad_plan_shares(&plan, threads);
+    plan.stream = dml__wgrad_streams(&plan);
     return plan;
 }
 
@@ -186,7 +203,7 @@ static ptrdiff_t dml__wgrad_line(const dml__wgrad_plan *plan)
     return plan->patch_w ? plan->patch : plan->job->taps_w * plan->job->channels;
 }
 
-static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
+DML__LOCAL ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
 {
     return plan->lines_of_taps ? dml__quotient_up(dml__wgrad_line(plan), plan->full) : plan->job->taps_w;
 }
@@ -198,12 +215,12 @@ DML__LOCAL ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan)
 }
 
 DML__LOCAL dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel,
-                                                    ptrdiff_t tile)
+                                                    ptrdiff_t tap_h, ptrdiff_t at)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t across = dml__wgrad_tiles_across(plan), at = tile % across;
     dml__wgrad_columns columns;
-    columns.tap_h = tile / across;
+    columns.tap_h = tap_h;
+    columns.tap_w = plan->lines_of_taps ? 0 : at;
     if (plan->lines_of_taps) {
         columns.first = at * plan->full;
         columns.count = (int)dml__smaller(plan->full, dml__wgrad_line(plan) - columns.first);

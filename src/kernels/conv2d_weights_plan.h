@@ -24,6 +24,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t lines, pieces; /* a strip is that many lines of dy, or one of that many pieces of a line */
     ptrdiff_t strips, chunks;
     bool in_place;                      /* x is used where it is */
+    bool stream;                        /* dw is written past the caches, but for what the stack computes */
     ptrdiff_t step_h, step_w;           /* strides in the copy */
     ptrdiff_t copy_w, copy_lines;       /* pixels of a line of the copy, lines at most */
     ptrdiff_t panels_at_once;           /* that are copied */
@@ -37,9 +38,10 @@ typedef struct dml__wgrad_strip {
     ptrdiff_t line0, lines, x0, w;
 } dml__wgrad_strip;
 
-/* Some columns of dw: those from `first` on of the line `tap_h` of its taps. */
+/* Some columns of dw: those from `first` on of the line `tap_h` of its taps; where they are channels, of its
+   tap `tap_w`. */
 typedef struct dml__wgrad_columns {
-    ptrdiff_t tap_h, first;
+    ptrdiff_t tap_h, tap_w, first;
     int count;
 } dml__wgrad_columns;
 
@@ -57,10 +59,11 @@ DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
 DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan);
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index);
 
-/* A panel's tiles, of each line of taps so many; and where they lie. */
+/* A panel's tiles, of each line of taps so many `across`; and where the one number `at` of a line lies. */
 DML__LOCAL ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan);
+DML__LOCAL ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan);
 DML__LOCAL dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel,
-                                                    ptrdiff_t tile);
+                                                    ptrdiff_t tap_h, ptrdiff_t at);
 
 /* Columns that the micro-kernel computes for so many of dw. */
 DML__LOCAL int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count);

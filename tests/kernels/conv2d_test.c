@@ -637,6 +637,52 @@ static void large_results(void)
     check_large_result(strided, BACKWARD_INPUT, false, &state);
 }
 
+/* A weights' gradient of few pixels that goes past the caches, or doesn't since it begins beside a line of
+   them, or isn't made of whole lines. */
+static void large_gradients(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 1, 7, 7, 512, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 1, 7, 7, 528, 500, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 1, 8, 8, 520, 500, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 2, 3, 3, 3, 78000, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+    };
+    dml_pool_options options;
+    unsigned state = 6;
+    memset(&options, 0, sizeof options);
+    options.threads = 2;
+    dml_pool *pool = dml_pool_create(&options);
+    for (size_t i = 0; !TEST_EMULATOR && i < sizeof shapes / sizeof shapes[0]; i++) {
+        const dml_conv2d_shape *s = &shapes[i];
+        arrays r;
+        memset(&r, 0, sizeof r);
+        r.s = *s;
+        r.x_count = (size_t)(s->batch * s->height * s->width * s->channels);
+        r.w_count = (size_t)(s->filters * s->kernel_h * s->kernel_w * s->channels);
+        r.y_count = (size_t)(s->batch * s->height * s->width * s->filters);
+        r.x = random_floats(&state, r.x_count), r.dy = random_floats(&state, r.y_count);
+        CHECK_INT(dml_pool_reserve(pool, dml_conv2d_scratch(s, true)), DML_OK);
+        float *all = new_floats(r.w_count + 32), *want = new_floats(r.w_count);
+        float *lines = all + (size_t)(-(intptr_t)all & 63) / sizeof *all;
+        end e = { false, false, 0 };
+        call(NULL, &r, BACKWARD_WEIGHTS, e, want); /* on the stack */
+        for (int beside = 0; beside < 2; beside++) {
+            float *got = lines + beside;
+            for (size_t j = 0; j < r.w_count; j++) got[j] = NAN;
+            call(pool, &r, BACKWARD_WEIGHTS, e, got);
+            CHECK(memcmp(got, want, r.w_count * sizeof *got) == 0);
+        }
+        e.beta = 1;
+        for (size_t j = 0; j < r.w_count; j++) lines[j] = 0;
+        call(pool, &r, BACKWARD_WEIGHTS, e, lines);
+        call(pool, &r, BACKWARD_WEIGHTS, e, lines);
+        for (size_t j = 0; j < r.w_count; j += 997) CHECK_NEAR(lines[j], 2 * want[j], 1e-3);
+        free(all), free(want);
+        discard(&r);
+    }
+    dml_pool_destroy(pool);
+}
+
 int main(void)
 {
     kernel_pools_open();
@@ -654,6 +700,7 @@ int main(void)
     RUN(what_isnt_there);
     RUN(gradients_without_taps);
     RUN(large_results);
+    RUN(large_gradients);
     kernel_pools_close();
     return test_report("kernels/conv2d");
 }
