@@ -18,7 +18,8 @@
 #define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
-#define DML__WGRAD_STREAMED 64 /* pixels of dy, at most, where a large dw is written past the caches */
+#define DML__WGRAD_STREAMED                                                                                  \
+    64 /* pixels of dy, in one strip, under a large dw that is written past the caches */
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
@@ -89,8 +90,7 @@ static bool dml__wgrad_streams(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const dml__machine machine = dml__pool_machine(plan->pool);
-    return j->beta == 0 && plan->strips == 1 && !plan->lines_of_taps &&
-           j->batch * j->out_h * j->out_w <= DML__WGRAD_STREAMED &&
+    return j->beta == 0 && j->batch * j->out_h * j->out_w <= DML__WGRAD_STREAMED &&
            j->channels % (DML__ALIGNMENT / (ptrdiff_t)sizeof(float)) == 0 &&
            (intptr_t)j->dw % DML__ALIGNMENT == 0 &&
            dml__microkernel_streams(machine.isa, machine.caches.l3, (double)j->filters * (double)plan->patch,
