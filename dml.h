@@ -13907,7 +13907,7 @@ static bool dml__wgrad_streams(const dml__wgrad_plan *plan)
     const dml__wgrad *j = plan->job;
     const dml__machine machine = dml__pool_machine(plan->pool);
     return j->beta == 0 && j->batch * j->out_h * j->out_w <= DML__WGRAD_STREAMED &&
-           
+           j->channels % (DML__ALIGNMENT / (ptrdiff_t)sizeof(float)) == 0 &&
            (intptr_t)j->dw % DML__ALIGNMENT == 0 &&
            dml__microkernel_streams(machine.isa, machine.caches.l3, (double)j->filters * (double)plan->patch,
                                     1);
