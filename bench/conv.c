@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 {
     static const char *const names[] = { "onednn", "onednn_omp", "torch", NULL };
     static const int batches[] = { 1, 8, 64 };
-    bench_common common = { 0, 0.15, false, NULL };
+    bench_common common = { 0, 0.08, false, NULL };
     layer asked = { "asked", 0, 0, 0, 0, 3, 1, -1, 1, true };
     const char *model = NULL, *what = NULL;
     int batch = 0, dilation = 1, found = 0;
