@@ -401,7 +401,8 @@ help:
 # |                          and the runs oclgrind, scripts
 # | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them
 # | make bench-peers         installs other libraries into build/peers, to be timed beside ours (5 GB)
-# | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
+# | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md,
+# |                          docs/ops.md and the README's table of ops
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
 # | make install             dmlrun, headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
 # | make uninstall           removes them

@@ -398,7 +398,8 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
    released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
    say what the kernels use; with less they are slower, and make do with small arrays on the stack.
-   DML_ERROR_MEMORY when it can't be had; the pool then has none at all. A NULL pool needs none: DML_OK. */
+   DML_ERROR_MEMORY when it can't be had; the pool then has as much as before, or none if that can't be had
+   again. A NULL pool needs none: DML_OK. */
 DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
 
 /* What the pool has: what was asked for, the largest of each. Zeros for NULL. */
@@ -2499,8 +2500,8 @@ DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
 /* Zeros before and after x along an axis. */
 DML_API dml_node *dml_pad(dml_node *x, int axis, int before, int after);
 
-/* Several of the same shape, but for the axis along which they come behind each other. `count` at least 1.
-   NULL for `nodes` of NULL, where there is no graph to record an error on. */
+/* Several of the same shape, but for the axis along which they come behind each other. NULL for
+   `nodes` of NULL and a `count` below 1, where there is no graph to record an error on. */
 DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis);
 
 #endif
@@ -2913,7 +2914,8 @@ typedef struct dml_trainer_options {
     dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
     /* What the first update after a backward pass does to g, the mean over the global batch: cuts each
        element to -clip_value .. clip_value; then scales g so that its Euclidean norm is at most clip_norm. 0:
-       nothing. A gradient that isn't finite is not made so. */
+       nothing. A gradient that isn't finite is not made so; on a GPU, whose sums of squares are f32, a norm
+       beyond 1.8e19 counts as infinite, and becomes zeros. */
     float clip_norm, clip_value;
     dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
@@ -3249,7 +3251,8 @@ typedef struct dml_lr_finder_options {
     float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
-    float diverges;    /* it ends when the average is above this times its smallest; 0: 4 */
+    float diverges;    /* it ends when the average is above this times its smallest, or, below 0, as far above
+                          it;    0: 4 */
 } dml_lr_finder_options;
 
 typedef struct dml_lr_point {
@@ -3272,7 +3275,8 @@ typedef struct dml_lr_finder dml_lr_finder;
            if (dml_trainer_step(trainer, rows, DML_INPUTS(x, t), &loss) != DML_OK) break;
        } while (dml_lr_finder_step(finder, loss));
        dml_lr_suggestion found;
-       dml_lr_finder_suggest(finder, &found);
+       if (dml_lr_finder_suggest(finder, &found) != DML_OK)
+           dml_clear_error(context); // no rate tells; else each later call returns that error
        dml_lr_finder_end(finder);
 
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
@@ -8214,6 +8218,20 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
     }
 }
 
+/* False: it can't be had, and there is none. */
+static bool dml__pool_take_scratch(dml_pool *pool, dml_scratch scratch)
+{
+    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
+    const size_t worker = scratch.worker > most ? SIZE_MAX : dml__align_up(scratch.worker);
+    memset(&pool->scratch, 0, sizeof pool->scratch);
+    if (scratch.shared > most || worker > (SIZE_MAX - scratch.shared) / threads) return false;
+    if (worker == 0 && scratch.shared == 0) return true;
+    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
+    if (!pool->scratch_memory) return false;
+    pool->scratch = scratch;
+    return true;
+}
+
 DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
 {
     if (!pool) return DML_OK;
@@ -8222,16 +8240,10 @@ DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
     if (scratch.worker < old.worker) scratch.worker = old.worker;
     if (scratch.shared < old.shared) scratch.shared = old.shared;
     dml__release(&pool->memory, pool->scratch_memory);
-    memset(&pool->scratch, 0, sizeof pool->scratch);
     pool->scratch_memory = NULL;
-    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
-    if (scratch.worker > most || scratch.shared > most) return DML_ERROR_MEMORY;
-    const size_t worker = dml__align_up(scratch.worker);
-    if (worker > (SIZE_MAX - scratch.shared) / threads) return DML_ERROR_MEMORY;
-    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
-    if (!pool->scratch_memory) return DML_ERROR_MEMORY;
-    pool->scratch = scratch;
-    return DML_OK;
+    if (dml__pool_take_scratch(pool, scratch)) return DML_OK;
+    (void)dml__pool_take_scratch(pool, old); /* programs that were compiled before count on it */
+    return DML_ERROR_MEMORY;
 }
 
 DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool)
@@ -10974,8 +10986,9 @@ static ptrdiff_t dml__lines_kc(const dml__job *job)
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const bool few_rows = job->product.m <= DML__IN_PLACE_TILES * job->rows;
+    const ptrdiff_t tile = DML__PANEL_FLOATS / (job->rows + job->full); /* panels of more have no room */
     const ptrdiff_t most = dml__asks_for_lines(job)             ? dml__lines_kc(job)
-                           : few_rows && !dml__b_is_narrow(job) ? DML__FEW_ROWS_KC
+                           : few_rows && !dml__b_is_narrow(job) ? dml__smaller(DML__FEW_ROWS_KC, tile)
                                                                 : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));
@@ -13392,12 +13405,11 @@ DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
 #ifndef DML_KERNELS_CONV2D_PLANES_H
 #define DML_KERNELS_CONV2D_PLANES_H
 
-/* Whether a pass without bias and activation is better run so; that depends on its shape and the processor.
- */
-DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *pass);
+/* How many passes, from the first on, are better run so, together; that depends on their shapes and the
+   processor. They share a source, batch, depth, columns, strides and dilation. */
+DML__LOCAL int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count);
 
-/* As dml__conv_pass_run and dml__conv_pass_scratch, of several that share a source, batch, depth, columns,
-   strides and dilation, each of which fits. */
+/* As dml__conv_pass_run and dml__conv_pass_scratch, of passes that fit. */
 DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count);
 DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count);
 
@@ -13475,9 +13487,11 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
         bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(batch, plan.images)));
-    plan.lines = dml__quotient_up(plan.rows.grid, bands);
+    plan.lines = plan.rows.grid;
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
+    plan.lines =
+        dml__smaller(plan.lines, dml__quotient_up(plan.rows.grid, bands)); /* more never for more threads */
     plan.bands = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.lines));
     plan.lines = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.bands)); /* as many in each */
     return plan;
@@ -13489,7 +13503,7 @@ static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
     return dml__larger(sums, 8);
 }
 
-DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
+static bool dml__planes_fits(dml_pool *pool, const dml__conv_pass *p)
 {
     const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
@@ -13505,6 +13519,17 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const ptrdiff_t line = pixels / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
     return p->grid_h * line / plan.images < pass / 4 * 3; /* transposing is not free */
+}
+
+DML__LOCAL int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
+{
+    int fit = 0;
+    while (fit < count && dml__planes_fits(pool, &passes[fit])) fit++;
+    for (; fit > 1; fit--) {
+        const dml__planes_plan plan = dml__planes_plan_of(pool, passes, fit, 1);
+        if (dml__planes_floats(&plan, 1) <= DML__PLANES_BAND_MOST) break;
+    }
+    return fit;
 }
 
 /* The part of a batch that a task computes. */
@@ -13723,6 +13748,8 @@ DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passe
 #ifndef DML_KERNELS_CONV2D_WEIGHTS_H
 #define DML_KERNELS_CONV2D_WEIGHTS_H
 
+#define DML__WGRAD_STRIP 256 /* pixels of y whose gradient is used at once */
+
 /* dw[f, ty, tx, c] = beta dw + sum over n, y, x of dy(n, y, x)[f] * x(n, y stride_h + ty dilation_h - pad_h,
    ...)[c], with x 0 outside its image. */
 typedef struct dml__wgrad {
@@ -13744,7 +13771,6 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 
 #endif
 
-#define DML__WGRAD_STRIP 256  /* pixels of dy */
 #define DML__WGRAD_ADDED 2048 /* floats of dw whose partial sums a task adds */
 
 typedef struct dml__wgrad_plan {
@@ -13832,6 +13858,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
+#define DML__WGRAD_ROOM 262144  /* floats of a strip of dy and of a dw that is computed turned */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 #define DML__WGRAD_STREAMED                                                                                  \
@@ -13935,7 +13962,8 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
-    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters ||
+        j->filters > DML__WGRAD_ADDED || (DML__WGRAD_STRIP + plan->patch) * j->filters > DML__WGRAD_ROOM)
         return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
     if (plan->tall) return 3 * j->taps_h * dml__round_up(line, plan->tall) < lines;
@@ -17407,7 +17435,8 @@ static int64_t dml__conv_padded(int in, int pad, int out, int stride, int extent
     return both > reach ? both : reach;
 }
 
-/* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
+/* Whether x, y, w, every place in a padded image of x or y, and what a weights' gradient copies of x at once
+   can be addressed. */
 static bool dml__conv_fits(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
@@ -17415,11 +17444,15 @@ static bool dml__conv_fits(const dml__conv *conv)
                                               dml_conv2d_extent(s->kernel_h, s->dilation_h));
     const int64_t padded_w = dml__conv_padded(s->width, s->pad_w, s->out_w, s->stride_w,
                                               dml_conv2d_extent(s->kernel_w, s->dilation_w));
+    const int64_t depth = s->channels > s->filters ? s->channels : s->filters;
+    const ptrdiff_t strip = dml__larger(1, DML__WGRAD_STRIP / conv->out_w);
+    const int64_t apart = dml__larger(s->stride_h, dml_conv2d_extent(s->kernel_h, s->dilation_h));
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
            dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, conv->channels) &&
-           dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
-           dml__floats_fit(padded_h, 1, 1, 1);
+           dml__floats_fit(padded_h, padded_w, depth, 1) &&
+           dml__floats_fit(dml__smaller(strip, s->batch * conv->out_h), apart, padded_w,
+                           s->channels + DML__CONV_COLUMNS);
 }
 
 /* The size of y along an axis, or 0. */
@@ -17474,13 +17507,6 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
-
-static int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
-{
-    int fit = 0;
-    while (fit < count && dml__conv_planes_fits(pool, &passes[fit])) fit++;
-    return fit;
-}
 
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {
@@ -21551,6 +21577,7 @@ static void dml__attention_task(void *argument, int task, int worker)
         dml__attention_small_task(job, task);
         return;
     }
+    DML_ASSERT(memory);
     dml__attention_lay_out(job->kernel, &job->s, job->dy != NULL, true, memory, &work);
     dml__attention_items(job, &work, task);
 }
@@ -22301,7 +22328,7 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
     job.y = y;
     if (outer == 1 && inner > 1)
         dml_sum_rows(pool, n, inner, x, beta, y);
-    else if (outer == 1 && n > 0)
+    else if (outer == 1 && inner == 1 && n > 0)
         *y = beta == 0 ? dml_sum_all(pool, n, x) : dml_sum_all(pool, n, x) + beta * *y;
     else if (inner > 0)
         dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,
@@ -30889,6 +30916,7 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
     float *gradient[DML__FORMULA_GRADIENTS] = { NULL, NULL }, beta[DML__FORMULA_GRADIENTS] = { 0, 0 };
     float *spread = (float *)dml_pool_shared_scratch(run->pool),
           *spread_of[DML__FORMULA_GRADIENTS] = { NULL };
+    size_t left = spread ? dml_pool_scratch_bytes(run->pool).shared / sizeof(float) : 0;
     for (int g = 0; g < row->gradients; g++) {
         const int i = row->first + g;
         const size_t floats = wanted[g] ? dml__formula_spread(node, i, run->rows) : 0;
@@ -30896,6 +30924,13 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
         gradient[g] = dml__host_gradient(run, node->input[i]);
         beta[g] = dml__beta(run, node, i);
         if (!floats) continue;
+        if (floats > left)
+            return dml_device_fail(
+                run->device, DML_ERROR_MEMORY,
+                "the pool's shared scratch of %zu bytes is too small, since it was lost when more "
+                "was asked for and couldn't be had: dml_pool_reserve",
+                dml_pool_scratch_bytes(run->pool).shared);
+        left -= floats;
         gradient[g] = spread_of[g] = spread;
         beta[g] = 0;
         spread += floats;
@@ -31098,7 +31133,7 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
    whole gradient to one side or the other must find in backward what forward found. */
 #define DML__FORMULA_CHOOSES(formula)                                                                        \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
-     (formula) == DML__FORMULA_clamp)
+     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
      (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
@@ -34167,8 +34202,10 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
                                           const char *kernel, size_t x, size_t y)
 {
     const dml__sample_norm *o = dml__sample_norm_of(node);
-    dml_launch launch = dml__launch(kernel, x, y);
-    launch.integer[0] = (int32_t)(s->samples * s->pixels);
+    const size_t rows = s->samples * s->pixels;
+    /* More rows than the kernels count to are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : x, y);
+    launch.integer[0] = (int32_t)rows;
     launch.integer[1] = (int32_t)s->channels;
     launch.integer[2] = (int32_t)s->pixels;
     launch.integer[3] = (int32_t)s->width;
@@ -36967,9 +37004,6 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
     const dml__axis_part o = { axis, 0, 0, 0, 0 };
     dml_node *input[DML__MAX_INPUTS], *joined = NULL;
     if (!nodes) return NULL;
-    if (count < 1 && nodes[0])
-        dml__fail(&dml__node_context(nodes[0])->error, DML_ERROR_ARGUMENT, "concat of %d nodes asked for",
-                  count);
     for (int at = 0; at < count;) { /* of many, those that are there already are the first of the next */
         int inputs = 0;
         if (at > 0) input[inputs++] = joined;
@@ -37768,7 +37802,8 @@ static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *
 {
     const size_t rows = s->outer * s->inner;
     const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
-    dml_launch launch = dml__launch(kernel, dml__row_groups(rows, lanes), 1);
+    /* More rows than the kernels count to are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;
@@ -38553,6 +38588,9 @@ typedef struct dml__optimizer_row {
 /* Fills in the defaults, and refuses numbers that can't be, with the error recorded. */
 DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__error *error);
 
+/* Of any floats: where f32 is too small a range for their squares, in f64 one by one. */
+DML__LOCAL double dml__sum_of_squares(dml_pool *pool, size_t n, const float *x);
+
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
 
@@ -38853,6 +38891,15 @@ static dml_status dml__submit_squares(const dml__update *update, dml_ref x, dml_
     return dml__submit(update->device, &launch);
 }
 
+DML__LOCAL double dml__sum_of_squares(dml_pool *pool, size_t n, const float *x)
+{
+    double sum = (double)dml_dot(pool, n, x, x);
+    if (isfinite(sum) && sum > 0) return sum;
+    sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
 /* g = factor (g + decay w) */
 static dml_status dml__apply_trust(const dml__update *update, float trust, float decay, float epsilon)
 {
@@ -38861,8 +38908,8 @@ static dml_status dml__apply_trust(const dml__update *update, float trust, float
         float *g = (float *)dml__host(update->g);
         double factor = 1;
         if (update->adapts)
-            factor = dml__trust_of(sqrt((double)dml_dot(update->pool, update->n, w, w)),
-                                   sqrt((double)dml_dot(update->pool, update->n, g, g)), (double)trust,
+            factor = dml__trust_of(sqrt(dml__sum_of_squares(update->pool, update->n, w)),
+                                   sqrt(dml__sum_of_squares(update->pool, update->n, g)), (double)trust,
                                    (double)decay, (double)epsilon);
         dml_axpby(update->pool, update->n, (float)(factor * (double)decay), w, (float)factor, g);
         return DML_OK;
@@ -39170,6 +39217,8 @@ static void dml__move(dml__lbfgs *l)
     if (l->product[p] > 1e-10 * dml__dot_of(l, turn, turn)) {
         l->next = (p + 1) % l->history;
         if (l->pairs < l->history) l->pairs++;
+    } else if (l->pairs == l->history) {
+        l->pairs--; /* the oldest lay there */
     }
     dml__set_to(l, 1, DML__LBFGS_TRIAL, DML__LBFGS_X);
     dml__set_to(l, 1, DML__LBFGS_TRIAL_GRADIENT, DML__LBFGS_GRADIENT);
@@ -39523,13 +39572,19 @@ static double dml__one_cycle_lr(const dml_schedule *s, double step)
     return dml__half_cosine(highest, end, (step - top) / (last - top));
 }
 
+/* 0 stays 0 under an infinite power. */
+static double dml__scaled_lr(double lr, double factor, double times)
+{
+    return lr == 0 ? 0 : lr * pow(factor, times);
+}
+
 static double dml__schedule_at(const dml_schedule *s, uint64_t step)
 {
     const double lr = (double)s->lr, minimum = (double)s->minimum;
     const double part = step < s->steps ? (double)step / (double)s->steps : 1;
     switch (s->kind) {
-    case DML_SCHEDULE_STEP: return lr * pow((double)s->factor, (double)(step / s->steps));
-    case DML_SCHEDULE_EXPONENTIAL: return lr * pow((double)s->factor, (double)step);
+    case DML_SCHEDULE_STEP: return dml__scaled_lr(lr, (double)s->factor, (double)(step / s->steps));
+    case DML_SCHEDULE_EXPONENTIAL: return dml__scaled_lr(lr, (double)s->factor, (double)step);
     case DML_SCHEDULE_COSINE: return dml__half_cosine(lr, minimum, part);
     case DML_SCHEDULE_POLYNOMIAL:
         return minimum + (lr - minimum) * pow(1 - part, s->power > 0 ? (double)s->power : 1);
@@ -39995,14 +40050,6 @@ static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
     return status;
 }
 
-/* Of floats whose squares are none. */
-static double dml__sum_of_large_squares(size_t n, const float *g)
-{
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
-    return sum;
-}
-
 /* The norm of g as it is, over all owners. */
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
@@ -40012,8 +40059,7 @@ static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
     if (trainer->context->device.host_memory) {
         const float *g =
             (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
-        squares = (double)dml_dot(trainer->context->pool, n, g, g);
-        if (!isfinite(squares)) squares = dml__sum_of_large_squares(n, g);
+        squares = dml__sum_of_squares(trainer->context->pool, n, g);
     } else if (n) {
         status = dml__start_device_norm(trainer);
         if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
@@ -41642,7 +41688,9 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
     const char *scale = dml__safetensors_text(file, "dml.loss_scale");
     if (scale && trainer->loss_scale > 0.0f) {
-        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale > 0.0f)) lacking = "loss_scale";
+        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale >= DML__LEAST_LOSS_SCALE) ||
+            run->loss_scale > DML__MOST_LOSS_SCALE)
+            lacking = "loss_scale";
         if (!dml__read_whole(dml__safetensors_text(file, "dml.scaled_steps"), &run->scaled_steps))
             lacking = "scaled_steps";
     }
@@ -42221,7 +42269,8 @@ DML_API bool dml_lr_finder_step(dml_lr_finder *finder, float loss)
     point->lr = dml__finder_lr(o, finder->count++);
     point->loss = loss;
     point->smoothed = (float)(finder->average / (1 - pow(keep, finder->count)));
-    const bool diverges = finder->count > 1 && point->smoothed > o->diverges * finder->smallest;
+    const bool diverges = finder->count > 1 && (double)point->smoothed - (double)finder->smallest >
+                                                   ((double)o->diverges - 1) * fabs((double)finder->smallest);
     if (finder->count == 1 || point->smoothed < finder->smallest) finder->smallest = point->smoothed;
     if (diverges || finder->count == o->steps) return false;
     finder->trainer->optimizer.lr = dml__finder_lr(o, finder->count);

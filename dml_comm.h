@@ -964,7 +964,7 @@ typedef enum dml_compression_kind {
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for
    which the memory makes up, instead of random rounding); 1 bit gives signs, the scale being the mean
-   magnitude (Karimireddy et al., algorithm 1). To a quarter, an eighth and a 28th of f32's bytes.
+   magnitude (Karimireddy et al., algorithm 1). To a quarter, an eighth and a 30th of f32's bytes.
 
    TOP_K. 8 bytes for each element sent, of each range that is sent by itself at least one. With `momentum`
    what is kept is not the gradient but its velocity, and an element that was sent begins anew (Lin, Han,
@@ -1316,7 +1316,8 @@ typedef struct dml_downpour_options {
     /* The servers' optimizer; zero: dml_adagrad. Its lr 0: a push is applied with the learning rate that the
        trainer has then. */
     dml_optimizer optimizer;
-    /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
+    /* Warm start: worker 0 alone trains for so many steps, before the others begin. They wait as for any
+       message, so that must take less than the communicator's timeout_s, or the job fails. */
     int warm_steps;
     dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
     float threshold;
@@ -2661,10 +2662,10 @@ typedef enum dml__frame_kind {
 typedef struct dml__frame {
     dml__frame_kind kind;
     dml__signature signature; /* of the sender's call */
-    int algorithm;
+    int algorithm;            /* below 255; -1: none */
     int tag;
     uint32_t communicator;
-    uint32_t message;  /* counted between these two ranks in this operation, in this direction */
+    uint64_t message;  /* counted between these two ranks in this operation, in this direction; below 2^56 */
     uint64_t sequence; /* of the operation in its communicator; of sends: between these two ranks */
     uint64_t offset;   /* bytes */
     uint32_t bytes;    /* of payload, which is padded to a multiple of 8 */
@@ -2795,9 +2796,9 @@ typedef struct dml__flow {
     struct dml__flow *next; /* of the same link and direction: in the order in which they are served */
     int32_t step;           /* the one whose turn it is; -1: all are past */
     int32_t last, granting; /* the last step; receiving: the first that isn't granted in full; -1: all are */
-    uint32_t message;       /* the number of `step` */
-    uint32_t granted_message; /* messages before it are granted, and it up to granted_bytes */
-    uint32_t told_message;    /* what the sender was told of that */
+    uint64_t message;       /* the number of `step` */
+    uint64_t granted_message; /* messages before it are granted, and it up to granted_bytes */
+    uint64_t told_message;    /* what the sender was told of that */
     uint64_t granted_bytes, told_bytes;
     int rank; /* the other one, in the world */
     int lane; /* in the trace, of the step that began at `begun`; 0: it hasn't, or isn't traced */
@@ -2919,7 +2920,7 @@ typedef struct dml__link {
     bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
     uint64_t out_elements;
     uint8_t
-        *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
+        *swapped; /* (dml__swap_room): a payload as it goes over the wire; NULL where memory has that form */
     uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
     uint64_t messages;          /* sends so far: their sequence */
     dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
@@ -3049,6 +3050,12 @@ typedef struct dml__comm_job {
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__SWAP_BYTES 4096
 
+/* Room for a payload that is turned round: a segment, or all of a message that goes unasked. */
+static inline size_t dml__swap_room(const dml__comm_job *job)
+{
+    return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
+}
+
 /* ---- calls and open (comm.c, open.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
@@ -3113,11 +3120,10 @@ static inline bool dml__is_pair(dml__comm_operation operation)
     return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
 }
 
-/* Rounds are counted modulo 2^16 in frames. Nobody is half of that ahead, since what is early is bounded. */
+/* The messages of a round are counted from a multiple of 2^16 on. */
 static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
 {
-    const uint16_t ahead = (uint16_t)((frame->message >> 16) - request->round);
-    return ahead > 0 && ahead < 0x8000;
+    return frame->message >> 16 > request->round;
 }
 
 /* How many elements of a step may be touched now; UINT64_MAX when nothing that it waits for is left. */
@@ -9283,7 +9289,7 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
 }
 
 /* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:16 24 sequence:8 32 offset:8 40 message:4 44 bytes:4
-   48 tag:4 52 algorithm:1 53 zero:3 56 consumed:8 */
+   48 tag:4 52 algorithm:1 53 message's upper bytes:3 56 consumed:8 */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
     const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
@@ -9291,8 +9297,9 @@ DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAM
     dml__encode_signature(&frame->signature, out + 8);
     dml__store64(out + 24, frame->sequence);
     dml__store64(out + 32, frame->offset);
-    dml__store64(out + 40, dml__two_words(frame->message, frame->bytes));
-    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm));
+    dml__store64(out + 40, dml__two_words((uint32_t)frame->message, frame->bytes));
+    const uint32_t upper = (uint32_t)(frame->message >> 32) << 8;
+    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm % 256 | upper));
     dml__store64(out + 56, frame->consumed);
 }
 
@@ -9304,10 +9311,10 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
     if (!dml__decode_signature(in + 8, &frame->signature)) return false;
     frame->sequence = dml__load64(in + 24);
     frame->offset = dml__load64(in + 32);
-    frame->message = dml__load32(in + 40);
+    frame->message = dml__load32(in + 40) | (uint64_t)(dml__load32(in + 52) >> 8) << 32;
     frame->bytes = dml__load32(in + 44);
     frame->tag = dml__as_int(dml__load32(in + 48));
-    frame->algorithm = dml__as_int(dml__load32(in + 52));
+    frame->algorithm = in[52] == 255 ? -1 : in[52];
     frame->consumed = dml__load64(in + 56);
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&
@@ -14998,11 +15005,22 @@ static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml
                              "rank %d and rank %d cut %s into different pieces", flow->rank, job->rank,
                              dml__signature_text(&request->call.signature, text));
     }
-    const uint64_t count = request->schedule.steps[flow->step].count;
+    const int step = flow->step;
+    const uint64_t count = request->schedule.steps[step].count;
     const dml_dtype dtype = request->reduction.dtype;
-    if (link->swapped) dml__swap_elements(job->stage, payload, (size_t)count, dtype);
-    dml__apply(request, flow->step, link->swapped ? (const uint8_t *)job->stage : payload, count);
-    dml__step_moved(job, request, flow->step, count);
+    const size_t element = dml_dtype_size(dtype);
+    const uint64_t most = link->swapped ? DML__STAGE_BYTES / element : count;
+    for (uint64_t done = 0, part; done < count || done == 0; done += part) { /* an empty one moves on too */
+        part = count - done < most ? count - done : most;
+        const uint8_t *piece = payload + (size_t)done * element;
+        if (link->swapped) {
+            dml__swap_elements(job->stage, piece, (size_t)part, dtype);
+            piece = (const uint8_t *)job->stage;
+        }
+        dml__apply(request, step, piece, part);
+        dml__step_moved(job, request, step, done + part);
+        if (!part) break;
+    }
     return DML_OK;
 }
 
@@ -15013,7 +15031,7 @@ static bool dml__entry_is_for(const dml__flow *flow, const dml__frame *frame)
     return frame->communicator == request->comm->id && frame->sequence == request->sequence &&
            (frame->kind == DML__FRAME_GRANT) == flow->sending &&
            dml__is_pair(frame->signature.operation) == dml__is_pair(request->call.signature.operation) &&
-           (uint16_t)(frame->message >> 16) == (uint16_t)request->round;
+           frame->message >> 16 == request->round;
 }
 
 DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow)
@@ -16279,7 +16297,7 @@ static dml__flow *dml__flow_of(dml_request *request, int rank, bool sending)
     flow->step = flow->last = flow->granting = -1;
     flow->rank = rank;
     flow->sending = sending;
-    flow->message = flow->granted_message = flow->told_message = request->round << 16;
+    flow->message = flow->granted_message = flow->told_message = (uint64_t)request->round << 16;
     return flow;
 }
 
@@ -17942,6 +17960,7 @@ typedef struct dml__mpi_call {
     int type_count;
     const char *result;    /* where it will be, if that isn't where it belongs */
     int *counts, *offsets; /* (world) */
+    size_t *kept; /* (4 world): the caller's counts and places, who may change them once it has started */
 } dml__mpi_call;
 
 typedef struct dml__mpi {
@@ -17958,6 +17977,7 @@ typedef struct dml__mpi {
     double started_at;
     dml__mpi_call *calls; /* (max_requests + 1) */
     int *all_counts;
+    size_t *all_kept;
     MPI_Request *handles; /* (most) */
     dml_request **owners; /* (most) */
     int *indices;         /* (most) */
@@ -18530,6 +18550,19 @@ DML__LOCAL void dml__mpi_begin(dml_request *request)
 
 /* ---- a call from its beginning to its end ---- */
 
+static void dml__mpi_keep_parts(dml_request *request)
+{
+    dml__comm_call *asked = &request->call;
+    const size_t **parts[] = { &asked->counts, &asked->offsets, &asked->in_counts, &asked->in_offsets };
+    const size_t size = (size_t)request->comm->size;
+    for (size_t i = 0; i < 4; i++) {
+        size_t *kept = dml__mpi_call_of(request)->kept + i * size;
+        if (!*parts[i]) continue;
+        memcpy(kept, *parts[i], size * sizeof *kept);
+        *parts[i] = kept;
+    }
+}
+
 static void dml__mpi_start(dml__comm_job *job, dml_request *request)
 {
     dml__mpi *mpi = dml__mpi_of(job);
@@ -18541,6 +18574,7 @@ static void dml__mpi_start(dml__comm_job *job, dml_request *request)
                       job->rank);
         return;
     }
+    dml__mpi_keep_parts(request);
     call->pending = call->type_count = 0;
     call->result = NULL;
     call->checking = mpi->check && !dml__is_pair(request->call.signature.operation);
@@ -18789,6 +18823,7 @@ static void dml__mpi_release(dml__transport *transport)
     dml__release(memory, mpi->indices);
     dml__release(memory, mpi->owners);
     dml__release(memory, mpi->handles);
+    dml__release(memory, mpi->all_kept);
     dml__release(memory, mpi->all_counts);
     dml__release(memory, mpi->calls);
     dml__release(memory, mpi);
@@ -18831,18 +18866,20 @@ static bool dml__mpi_allocate(dml__mpi *mpi, int max_requests)
     const size_t most = (size_t)mpi->most, letters = (size_t)mpi->letters;
     mpi->calls = (dml__mpi_call *)dml__allocate_array(memory, calls, sizeof *mpi->calls);
     mpi->all_counts = (int *)dml__allocate_unset(memory, calls * 2 * world * sizeof *mpi->all_counts);
+    mpi->all_kept = (size_t *)dml__allocate_unset(memory, calls * 4 * world * sizeof *mpi->all_kept);
     mpi->handles = (MPI_Request *)dml__allocate_unset(memory, most * sizeof *mpi->handles);
     mpi->owners = (dml_request **)dml__allocate_unset(memory, most * sizeof *mpi->owners);
     mpi->indices = (int *)dml__allocate_unset(memory, most * sizeof *mpi->indices);
     mpi->statuses = (MPI_Status *)dml__allocate_unset(memory, most * sizeof *mpi->statuses);
     mpi->outbox = (uint8_t *)dml__allocate_unset(memory, letters * DML__CONTROL_BYTES);
     mpi->posts = (MPI_Request *)dml__allocate_unset(memory, letters * sizeof *mpi->posts);
-    if (!mpi->calls || !mpi->all_counts || !mpi->handles || !mpi->owners || !mpi->indices || !mpi->statuses ||
-        !mpi->outbox || !mpi->posts)
+    if (!mpi->calls || !mpi->all_counts || !mpi->all_kept || !mpi->handles || !mpi->owners || !mpi->indices ||
+        !mpi->statuses || !mpi->outbox || !mpi->posts)
         return false;
     for (size_t i = 0; i < calls; i++) {
         mpi->calls[i].counts = mpi->all_counts + 2 * i * world;
         mpi->calls[i].offsets = mpi->calls[i].counts + world;
+        mpi->calls[i].kept = mpi->all_kept + 4 * i * world;
     }
     for (size_t i = 0; i < letters; i++) mpi->posts[i] = MPI_REQUEST_NULL;
     return true;
@@ -19663,7 +19700,6 @@ static void dml__size_store(dml__comm_job *job)
     const size_t small = 2 * DML__FRAME_BYTES * ((size_t)job->max_requests + 1);
     job->store_bytes = room + small > 2 * small ? room + small : 2 * small;
     job->eager_bytes = room / 4;
-    if (!dml__wire_is_native()) job->eager_bytes = DML__SWAP_BYTES;
     job->scratch_bytes = DML__SCRATCH_BYTES;
 }
 
@@ -19684,7 +19720,7 @@ static bool dml__allocate_links(dml__comm_job *job)
         link->store = (uint8_t *)dml__allocate_unset(memory, job->store_bytes);
         if (!link->store) return false;
         if (dml__wire_is_native()) continue;
-        link->swapped = (uint8_t *)dml__allocate_unset(memory, DML__SWAP_BYTES);
+        link->swapped = (uint8_t *)dml__allocate_unset(memory, dml__swap_room(job));
         if (!link->swapped) return false;
     }
     return true;

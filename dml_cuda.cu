@@ -6,8 +6,10 @@
        nvcc -O2 -arch=native -c dml_cuda.cu
        cc -O2 -DDML_CUDA program.c dml_cuda.o -lcudart_static -lrt -ldl -lstdc++ -lm -lpthread
 
-   (-L of CUDA's lib64 may be needed.) With the static runtime the program also starts where there is no
-   driver, and then finds no device. "cuda:0" is the first device; dml_devices lists them. */
+   (-L of CUDA's lib64 may be needed. A Hopper's matrix units, which own kernels use where cuBLASLt can't be
+   opened, want -gencode arch=compute_90a,code=sm_90a in the place of -arch=native.) With the static runtime
+   the program also starts where there is no driver, and then finds no device. "cuda:0" is the first device;
+   dml_devices lists them. */
 #include "dml.h"
 
 /* ---- gpu/cuda_host.cu ---- */
@@ -980,8 +982,10 @@ static inline void dml__tune_keep(const dml__choice *choice, const char *path, c
 static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
                                   dml__tune_clock seconds_of, void *argument)
 {
-    char aside_path[DML__TUNE_PATH + 32];
-    snprintf(aside_path, sizeof aside_path, "%s.%ld", path, (long)getpid());
+    char aside_path[DML__TUNE_PATH + 48];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld.%llx", path,
+             (long)getpid(), /* threads may open devices at once */
+             (unsigned long long)(uintptr_t)choice);
     FILE *aside = fopen(aside_path, "w");
     if (!aside) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);
@@ -6347,11 +6351,18 @@ template <int count> static __device__ __forceinline__ void dml__wgmma_keep(floa
 
 #endif
 
+/* (Compilers refuse the word for cards before compute capability 7.0, for which the kernel is empty.) */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 700
+#define DML__GRID_CONSTANT __grid_constant__
+#else
+#define DML__GRID_CONSTANT
+#endif
+
 /* Tiles of C in the order that the groups of a cluster take them: `cluster` below each other each time. */
 template <int type, int columns, int cluster>
 static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
-    dml__tensor_wgmma_kernel(const __grid_constant__ CUtensorMap a_map,
-                             const __grid_constant__ CUtensorMap b_map, const dml__tensor_product p)
+    dml__tensor_wgmma_kernel(const DML__GRID_CONSTANT CUtensorMap a_map,
+                             const DML__GRID_CONSTANT CUtensorMap b_map, const dml__tensor_product p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     enum {
@@ -7768,8 +7779,10 @@ static dml_status dml__cuda_prepare(dml_device *device)
                              "cudaStreamCreateWithFlags", "");
     if (status != DML_OK) return status;
     dml__fill_kernel_index(&state->index);
-    dml__cuda_queue_open(device, &state->queue);
-    return dml__tune(device, &state->choice, state->name);
+    status =
+        dml__tune(device, &state->choice, state->name); /* launches one by one, none of them as a graph */
+    if (status == DML_OK) dml__cuda_queue_open(device, &state->queue);
+    return status;
 }
 
 static dml_status dml__cuda_open(dml_device *device)

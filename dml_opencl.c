@@ -632,8 +632,10 @@ static inline void dml__tune_keep(const dml__choice *choice, const char *path, c
 static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
                                   dml__tune_clock seconds_of, void *argument)
 {
-    char aside_path[DML__TUNE_PATH + 32];
-    snprintf(aside_path, sizeof aside_path, "%s.%ld", path, (long)getpid());
+    char aside_path[DML__TUNE_PATH + 48];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld.%llx", path,
+             (long)getpid(), /* threads may open devices at once */
+             (unsigned long long)(uintptr_t)choice);
     FILE *aside = fopen(aside_path, "w");
     if (!aside) return true;
     const bool ok = dml__tune_measure(choice, seconds_of, argument);

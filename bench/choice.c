@@ -25,7 +25,7 @@ typedef struct settings {
 
 static const char usage[] =
     "usage: choice [--op NAME] [--transport tcp|shm|local] [--ranks N] [--min B] [--max B] [--seconds S] "
-    "[--tune S] [--each]\n"
+    "[--tune S] [--each] [--quick]\n"
     "  --op NAME         one collective, as in allreduce; otherwise all of them\n"
     "  --transport NAME  ranks that are processes over TCP or in shared memory, or threads of one (local); "
     "otherwise\n"

@@ -74,7 +74,9 @@ static const struct {
       "unless "
       "the weights' way through memory takes longer than those",
       "the speed of the best of PyTorch, JAX and kann, times 1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for "
-      "Keras' CNN and ResNet-20" },
+      "Keras' CNN and ResNet-20, 1.15 for the char-LSTM, 1.3 for GPT, 1.15 for GPT-2; of the last three on "
+      "two "
+      "threads 1.4, 1.7, 1.5" },
     { "reduce_op", "The limit is the kernel that adds floats, on as many bytes", NULL },
     { "memory",
       "Ours is the most that a context has of the host's memory at once, the limit the size of the model's "

@@ -43,7 +43,7 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
 }
 
 /* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:16 24 sequence:8 32 offset:8 40 message:4 44 bytes:4
-   48 tag:4 52 algorithm:1 53 zero:3 56 consumed:8 */
+   48 tag:4 52 algorithm:1 53 message's upper bytes:3 56 consumed:8 */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
     const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
@@ -51,8 +51,9 @@ DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAM
     dml__encode_signature(&frame->signature, out + 8);
     dml__store64(out + 24, frame->sequence);
     dml__store64(out + 32, frame->offset);
-    dml__store64(out + 40, dml__two_words(frame->message, frame->bytes));
-    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm));
+    dml__store64(out + 40, dml__two_words((uint32_t)frame->message, frame->bytes));
+    const uint32_t upper = (uint32_t)(frame->message >> 32) << 8;
+    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm % 256 | upper));
     dml__store64(out + 56, frame->consumed);
 }
 
@@ -64,10 +65,10 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
     if (!dml__decode_signature(in + 8, &frame->signature)) return false;
     frame->sequence = dml__load64(in + 24);
     frame->offset = dml__load64(in + 32);
-    frame->message = dml__load32(in + 40);
+    frame->message = dml__load32(in + 40) | (uint64_t)(dml__load32(in + 52) >> 8) << 32;
     frame->bytes = dml__load32(in + 44);
     frame->tag = dml__as_int(dml__load32(in + 48));
-    frame->algorithm = dml__as_int(dml__load32(in + 52));
+    frame->algorithm = in[52] == 255 ? -1 : in[52];
     frame->consumed = dml__load64(in + 56);
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&

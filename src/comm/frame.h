@@ -23,10 +23,10 @@ typedef enum dml__frame_kind {
 typedef struct dml__frame {
     dml__frame_kind kind;
     dml__signature signature; /* of the sender's call */
-    int algorithm;
+    int algorithm;            /* below 255; -1: none */
     int tag;
     uint32_t communicator;
-    uint32_t message;  /* counted between these two ranks in this operation, in this direction */
+    uint64_t message;  /* counted between these two ranks in this operation, in this direction; below 2^56 */
     uint64_t sequence; /* of the operation in its communicator; of sends: between these two ranks */
     uint64_t offset;   /* bytes */
     uint32_t bytes;    /* of payload, which is padded to a multiple of 8 */

@@ -36,9 +36,9 @@ typedef struct dml__flow {
     struct dml__flow *next; /* of the same link and direction: in the order in which they are served */
     int32_t step;           /* the one whose turn it is; -1: all are past */
     int32_t last, granting; /* the last step; receiving: the first that isn't granted in full; -1: all are */
-    uint32_t message;       /* the number of `step` */
-    uint32_t granted_message; /* messages before it are granted, and it up to granted_bytes */
-    uint32_t told_message;    /* what the sender was told of that */
+    uint64_t message;       /* the number of `step` */
+    uint64_t granted_message; /* messages before it are granted, and it up to granted_bytes */
+    uint64_t told_message;    /* what the sender was told of that */
     uint64_t granted_bytes, told_bytes;
     int rank; /* the other one, in the world */
     int lane; /* in the trace, of the step that began at `begun`; 0: it hasn't, or isn't traced */
@@ -160,7 +160,7 @@ typedef struct dml__link {
     bool at_once;                /* what the transport takes has gone: it is copied, and lent there */
     uint64_t out_elements;
     uint8_t
-        *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
+        *swapped; /* (dml__swap_room): a payload as it goes over the wire; NULL where memory has that form */
     uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
     uint64_t messages;          /* sends so far: their sequence */
     dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
@@ -290,6 +290,12 @@ typedef struct dml__comm_job {
 #define DML__OFFERED_BYTES ((size_t)1 << 20)
 #define DML__SWAP_BYTES 4096
 
+/* Room for a payload that is turned round: a segment, or all of a message that goes unasked. */
+static inline size_t dml__swap_room(const dml__comm_job *job)
+{
+    return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
+}
+
 /* ---- calls and open (comm.c, open.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
@@ -354,11 +360,10 @@ static inline bool dml__is_pair(dml__comm_operation operation)
     return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
 }
 
-/* Rounds are counted modulo 2^16 in frames. Nobody is half of that ahead, since what is early is bounded. */
+/* The messages of a round are counted from a multiple of 2^16 on. */
 static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
 {
-    const uint16_t ahead = (uint16_t)((frame->message >> 16) - request->round);
-    return ahead > 0 && ahead < 0x8000;
+    return frame->message >> 16 > request->round;
 }
 
 /* How many elements of a step may be touched now; UINT64_MAX when nothing that it waits for is left. */

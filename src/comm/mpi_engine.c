@@ -19,6 +19,19 @@
 
 /* ---- a call from its beginning to its end ---- */
 
+static void dml__mpi_keep_parts(dml_request *request)
+{
+    dml__comm_call *asked = &request->call;
+    const size_t **parts[] = { &asked->counts, &asked->offsets, &asked->in_counts, &asked->in_offsets };
+    const size_t size = (size_t)request->comm->size;
+    for (size_t i = 0; i < 4; i++) {
+        size_t *kept = dml__mpi_call_of(request)->kept + i * size;
+        if (!*parts[i]) continue;
+        memcpy(kept, *parts[i], size * sizeof *kept);
+        *parts[i] = kept;
+    }
+}
+
 static void dml__mpi_start(dml__comm_job *job, dml_request *request)
 {
     dml__mpi *mpi = dml__mpi_of(job);
@@ -30,6 +43,7 @@ static void dml__mpi_start(dml__comm_job *job, dml_request *request)
                       job->rank);
         return;
     }
+    dml__mpi_keep_parts(request);
     call->pending = call->type_count = 0;
     call->result = NULL;
     call->checking = mpi->check && !dml__is_pair(request->call.signature.operation);
@@ -278,6 +292,7 @@ static void dml__mpi_release(dml__transport *transport)
     dml__release(memory, mpi->indices);
     dml__release(memory, mpi->owners);
     dml__release(memory, mpi->handles);
+    dml__release(memory, mpi->all_kept);
     dml__release(memory, mpi->all_counts);
     dml__release(memory, mpi->calls);
     dml__release(memory, mpi);
@@ -320,18 +335,20 @@ static bool dml__mpi_allocate(dml__mpi *mpi, int max_requests)
     const size_t most = (size_t)mpi->most, letters = (size_t)mpi->letters;
     mpi->calls = (dml__mpi_call *)dml__allocate_array(memory, calls, sizeof *mpi->calls);
     mpi->all_counts = (int *)dml__allocate_unset(memory, calls * 2 * world * sizeof *mpi->all_counts);
+    mpi->all_kept = (size_t *)dml__allocate_unset(memory, calls * 4 * world * sizeof *mpi->all_kept);
     mpi->handles = (MPI_Request *)dml__allocate_unset(memory, most * sizeof *mpi->handles);
     mpi->owners = (dml_request **)dml__allocate_unset(memory, most * sizeof *mpi->owners);
     mpi->indices = (int *)dml__allocate_unset(memory, most * sizeof *mpi->indices);
     mpi->statuses = (MPI_Status *)dml__allocate_unset(memory, most * sizeof *mpi->statuses);
     mpi->outbox = (uint8_t *)dml__allocate_unset(memory, letters * DML__CONTROL_BYTES);
     mpi->posts = (MPI_Request *)dml__allocate_unset(memory, letters * sizeof *mpi->posts);
-    if (!mpi->calls || !mpi->all_counts || !mpi->handles || !mpi->owners || !mpi->indices || !mpi->statuses ||
-        !mpi->outbox || !mpi->posts)
+    if (!mpi->calls || !mpi->all_counts || !mpi->all_kept || !mpi->handles || !mpi->owners || !mpi->indices ||
+        !mpi->statuses || !mpi->outbox || !mpi->posts)
         return false;
     for (size_t i = 0; i < calls; i++) {
         mpi->calls[i].counts = mpi->all_counts + 2 * i * world;
         mpi->calls[i].offsets = mpi->calls[i].counts + world;
+        mpi->calls[i].kept = mpi->all_kept + 4 * i * world;
     }
     for (size_t i = 0; i < letters; i++) mpi->posts[i] = MPI_REQUEST_NULL;
     return true;

@@ -29,6 +29,7 @@ typedef struct dml__mpi_call {
     int type_count;
     const char *result;    /* where it will be, if that isn't where it belongs */
     int *counts, *offsets; /* (world) */
+    size_t *kept; /* (4 world): the caller's counts and places, who may change them once it has started */
 } dml__mpi_call;
 
 typedef struct dml__mpi {
@@ -45,6 +46,7 @@ typedef struct dml__mpi {
     double started_at;
     dml__mpi_call *calls; /* (max_requests + 1) */
     int *all_counts;
+    size_t *all_kept;
     MPI_Request *handles; /* (most) */
     dml_request **owners; /* (most) */
     int *indices;         /* (most) */

@@ -32,7 +32,6 @@ static void dml__size_store(dml__comm_job *job)
     const size_t small = 2 * DML__FRAME_BYTES * ((size_t)job->max_requests + 1);
     job->store_bytes = room + small > 2 * small ? room + small : 2 * small;
     job->eager_bytes = room / 4;
-    if (!dml__wire_is_native()) job->eager_bytes = DML__SWAP_BYTES;
     job->scratch_bytes = DML__SCRATCH_BYTES;
 }
 
@@ -53,7 +52,7 @@ static bool dml__allocate_links(dml__comm_job *job)
         link->store = (uint8_t *)dml__allocate_unset(memory, job->store_bytes);
         if (!link->store) return false;
         if (dml__wire_is_native()) continue;
-        link->swapped = (uint8_t *)dml__allocate_unset(memory, DML__SWAP_BYTES);
+        link->swapped = (uint8_t *)dml__allocate_unset(memory, dml__swap_room(job));
         if (!link->swapped) return false;
     }
     return true;

@@ -158,7 +158,7 @@ static dml__flow *dml__flow_of(dml_request *request, int rank, bool sending)
     flow->step = flow->last = flow->granting = -1;
     flow->rank = rank;
     flow->sending = sending;
-    flow->message = flow->granted_message = flow->told_message = request->round << 16;
+    flow->message = flow->granted_message = flow->told_message = (uint64_t)request->round << 16;
     return flow;
 }
 

@@ -135,11 +135,22 @@ static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml
                              "rank %d and rank %d cut %s into different pieces", flow->rank, job->rank,
                              dml__signature_text(&request->call.signature, text));
     }
-    const uint64_t count = request->schedule.steps[flow->step].count;
+    const int step = flow->step;
+    const uint64_t count = request->schedule.steps[step].count;
     const dml_dtype dtype = request->reduction.dtype;
-    if (link->swapped) dml__swap_elements(job->stage, payload, (size_t)count, dtype);
-    dml__apply(request, flow->step, link->swapped ? (const uint8_t *)job->stage : payload, count);
-    dml__step_moved(job, request, flow->step, count);
+    const size_t element = dml_dtype_size(dtype);
+    const uint64_t most = link->swapped ? DML__STAGE_BYTES / element : count;
+    for (uint64_t done = 0, part; done < count || done == 0; done += part) { /* an empty one moves on too */
+        part = count - done < most ? count - done : most;
+        const uint8_t *piece = payload + (size_t)done * element;
+        if (link->swapped) {
+            dml__swap_elements(job->stage, piece, (size_t)part, dtype);
+            piece = (const uint8_t *)job->stage;
+        }
+        dml__apply(request, step, piece, part);
+        dml__step_moved(job, request, step, done + part);
+        if (!part) break;
+    }
     return DML_OK;
 }
 
@@ -150,7 +161,7 @@ static bool dml__entry_is_for(const dml__flow *flow, const dml__frame *frame)
     return frame->communicator == request->comm->id && frame->sequence == request->sequence &&
            (frame->kind == DML__FRAME_GRANT) == flow->sending &&
            dml__is_pair(frame->signature.operation) == dml__is_pair(request->call.signature.operation) &&
-           (uint16_t)(frame->message >> 16) == (uint16_t)request->round;
+           frame->message >> 16 == request->round;
 }
 
 DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow)

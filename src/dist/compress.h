@@ -26,7 +26,7 @@ typedef enum dml_compression_kind {
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for
    which the memory makes up, instead of random rounding); 1 bit gives signs, the scale being the mean
-   magnitude (Karimireddy et al., algorithm 1). To a quarter, an eighth and a 28th of f32's bytes.
+   magnitude (Karimireddy et al., algorithm 1). To a quarter, an eighth and a 30th of f32's bytes.
 
    TOP_K. 8 bytes for each element sent, of each range that is sent by itself at least one. With `momentum`
    what is kept is not the gradient but its velocity, and an element that was sent begins anew (Lin, Han,

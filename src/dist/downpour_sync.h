@@ -13,7 +13,8 @@ typedef struct dml_downpour_options {
     /* The servers' optimizer; zero: dml_adagrad. Its lr 0: a push is applied with the learning rate that the
        trainer has then. */
     dml_optimizer optimizer;
-    /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
+    /* Warm start: worker 0 alone trains for so many steps, before the others begin. They wait as for any
+       message, so that must take less than the communicator's timeout_s, or the job fails. */
     int warm_steps;
     dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
     float threshold;

@@ -357,8 +357,10 @@ static dml_status dml__cuda_prepare(dml_device *device)
                              "cudaStreamCreateWithFlags", "");
     if (status != DML_OK) return status;
     dml__fill_kernel_index(&state->index);
-    dml__cuda_queue_open(device, &state->queue);
-    return dml__tune(device, &state->choice, state->name);
+    status =
+        dml__tune(device, &state->choice, state->name); /* launches one by one, none of them as a graph */
+    if (status == DML_OK) dml__cuda_queue_open(device, &state->queue);
+    return status;
 }
 
 static dml_status dml__cuda_open(dml_device *device)

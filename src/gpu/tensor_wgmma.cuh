@@ -170,11 +170,18 @@ template <int count> static __device__ __forceinline__ void dml__wgmma_keep(floa
 
 #endif
 
+/* (Compilers refuse the word for cards before compute capability 7.0, for which the kernel is empty.) */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 700
+#define DML__GRID_CONSTANT __grid_constant__
+#else
+#define DML__GRID_CONSTANT
+#endif
+
 /* Tiles of C in the order that the groups of a cluster take them: `cluster` below each other each time. */
 template <int type, int columns, int cluster>
 static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
-    dml__tensor_wgmma_kernel(const __grid_constant__ CUtensorMap a_map,
-                             const __grid_constant__ CUtensorMap b_map, const dml__tensor_product p)
+    dml__tensor_wgmma_kernel(const DML__GRID_CONSTANT CUtensorMap a_map,
+                             const DML__GRID_CONSTANT CUtensorMap b_map, const dml__tensor_product p)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     enum {

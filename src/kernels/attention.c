@@ -425,6 +425,7 @@ static void dml__attention_task(void *argument, int task, int worker)
         dml__attention_small_task(job, task);
         return;
     }
+    DML_ASSERT(memory);
     dml__attention_lay_out(job->kernel, &job->s, job->dy != NULL, true, memory, &work);
     dml__attention_items(job, &work, task);
 }

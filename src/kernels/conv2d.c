@@ -48,7 +48,8 @@ static int64_t dml__conv_padded(int in, int pad, int out, int stride, int extent
     return both > reach ? both : reach;
 }
 
-/* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
+/* Whether x, y, w, every place in a padded image of x or y, and what a weights' gradient copies of x at once
+   can be addressed. */
 static bool dml__conv_fits(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
@@ -56,11 +57,15 @@ static bool dml__conv_fits(const dml__conv *conv)
                                               dml_conv2d_extent(s->kernel_h, s->dilation_h));
     const int64_t padded_w = dml__conv_padded(s->width, s->pad_w, s->out_w, s->stride_w,
                                               dml_conv2d_extent(s->kernel_w, s->dilation_w));
+    const int64_t depth = s->channels > s->filters ? s->channels : s->filters;
+    const ptrdiff_t strip = dml__larger(1, DML__WGRAD_STRIP / conv->out_w);
+    const int64_t apart = dml__larger(s->stride_h, dml_conv2d_extent(s->kernel_h, s->dilation_h));
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
            dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, conv->channels) &&
-           dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
-           dml__floats_fit(padded_h, 1, 1, 1);
+           dml__floats_fit(padded_h, padded_w, depth, 1) &&
+           dml__floats_fit(dml__smaller(strip, s->batch * conv->out_h), apart, padded_w,
+                           s->channels + DML__CONV_COLUMNS);
 }
 
 /* The size of y along an axis, or 0. */
@@ -115,13 +120,6 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
-
-static int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
-{
-    int fit = 0;
-    while (fit < count && dml__conv_planes_fits(pool, &passes[fit])) fit++;
-    return fit;
-}
 
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {

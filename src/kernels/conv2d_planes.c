@@ -78,9 +78,11 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.width = dml__round_up(plan.images * plan.apart - zeros, plan.kernel->lanes) + zeros;
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
         bands = dml__quotient_up(2 * threads, dml__larger(1, dml__quotient_up(batch, plan.images)));
-    plan.lines = dml__quotient_up(plan.rows.grid, bands);
+    plan.lines = plan.rows.grid;
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
         plan.lines = dml__quotient_up(plan.lines, 2);
+    plan.lines =
+        dml__smaller(plan.lines, dml__quotient_up(plan.rows.grid, bands)); /* more never for more threads */
     plan.bands = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.lines));
     plan.lines = dml__quotient_up(plan.rows.grid, dml__larger(1, plan.bands)); /* as many in each */
     return plan;
@@ -92,7 +94,7 @@ static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
     return dml__larger(sums, 8);
 }
 
-DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
+static bool dml__planes_fits(dml_pool *pool, const dml__conv_pass *p)
 {
     const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
@@ -108,6 +110,17 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const ptrdiff_t line = pixels / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
     return p->grid_h * line / plan.images < pass / 4 * 3; /* transposing is not free */
+}
+
+DML__LOCAL int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count)
+{
+    int fit = 0;
+    while (fit < count && dml__planes_fits(pool, &passes[fit])) fit++;
+    for (; fit > 1; fit--) {
+        const dml__planes_plan plan = dml__planes_plan_of(pool, passes, fit, 1);
+        if (dml__planes_floats(&plan, 1) <= DML__PLANES_BAND_MOST) break;
+    }
+    return fit;
 }
 
 /* The part of a batch that a task computes. */

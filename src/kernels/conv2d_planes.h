@@ -4,12 +4,11 @@
 
 #include "kernels/conv2d_pass.h"
 
-/* Whether a pass without bias and activation is better run so; that depends on its shape and the processor.
- */
-DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *pass);
+/* How many passes, from the first on, are better run so, together; that depends on their shapes and the
+   processor. They share a source, batch, depth, columns, strides and dilation. */
+DML__LOCAL int dml__conv_planes_fit(dml_pool *pool, const dml__conv_pass *passes, int count);
 
-/* As dml__conv_pass_run and dml__conv_pass_scratch, of several that share a source, batch, depth, columns,
-   strides and dilation, each of which fits. */
+/* As dml__conv_pass_run and dml__conv_pass_scratch, of passes that fit. */
 DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *passes, int count);
 DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, int count);
 

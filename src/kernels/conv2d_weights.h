@@ -4,6 +4,8 @@
 
 #include "thread/pool.h"
 
+#define DML__WGRAD_STRIP 256 /* pixels of y whose gradient is used at once */
+
 /* dw[f, ty, tx, c] = beta dw + sum over n, y, x of dy(n, y, x)[f] * x(n, y stride_h + ty dilation_h - pad_h,
    ...)[c], with x 0 outside its image. */
 typedef struct dml__wgrad {

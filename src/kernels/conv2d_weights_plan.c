@@ -16,6 +16,7 @@
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
+#define DML__WGRAD_ROOM 262144  /* floats of a strip of dy and of a dw that is computed turned */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 #define DML__WGRAD_STREAMED                                                                                  \
@@ -119,7 +120,8 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t lanes = plan->kernel->lanes, line = j->taps_w * j->channels;
-    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters || j->filters > DML__WGRAD_ADDED)
+    if (!plan->lines_of_taps || plan->patch > DML__WGRAD_TURNED / j->filters ||
+        j->filters > DML__WGRAD_ADDED || (DML__WGRAD_STRIP + plan->patch) * j->filters > DML__WGRAD_ROOM)
         return false;
     const ptrdiff_t lines = j->filters * j->taps_h * dml__wgrad_line_cost(line, lanes);
     if (plan->tall) return 3 * j->taps_h * dml__round_up(line, plan->tall) < lines;

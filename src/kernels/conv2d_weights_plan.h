@@ -6,7 +6,6 @@
 #include "kernels/conv2d_weights.h"
 #include "kernels/microkernel.h"
 
-#define DML__WGRAD_STRIP 256  /* pixels of dy */
 #define DML__WGRAD_ADDED 2048 /* floats of dw whose partial sums a task adds */
 
 typedef struct dml__wgrad_plan {

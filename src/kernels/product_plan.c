@@ -147,8 +147,9 @@ static ptrdiff_t dml__lines_kc(const dml__job *job)
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     const bool few_rows = job->product.m <= DML__IN_PLACE_TILES * job->rows;
+    const ptrdiff_t tile = DML__PANEL_FLOATS / (job->rows + job->full); /* panels of more have no room */
     const ptrdiff_t most = dml__asks_for_lines(job)             ? dml__lines_kc(job)
-                           : few_rows && !dml__b_is_narrow(job) ? DML__FEW_ROWS_KC
+                           : few_rows && !dml__b_is_narrow(job) ? dml__smaller(DML__FEW_ROWS_KC, tile)
                                                                 : job->kernel->k_block;
     const ptrdiff_t whole = dml__larger(job->kernel->k_multiple, 4);
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), whole));

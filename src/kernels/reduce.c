@@ -536,7 +536,7 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
     job.y = y;
     if (outer == 1 && inner > 1)
         dml_sum_rows(pool, n, inner, x, beta, y);
-    else if (outer == 1 && n > 0)
+    else if (outer == 1 && inner == 1 && n > 0)
         *y = beta == 0 ? dml_sum_all(pool, n, x) : dml_sum_all(pool, n, x) + beta * *y;
     else if (inner > 0)
         dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,

@@ -126,6 +126,7 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
     float *gradient[DML__FORMULA_GRADIENTS] = { NULL, NULL }, beta[DML__FORMULA_GRADIENTS] = { 0, 0 };
     float *spread = (float *)dml_pool_shared_scratch(run->pool),
           *spread_of[DML__FORMULA_GRADIENTS] = { NULL };
+    size_t left = spread ? dml_pool_scratch_bytes(run->pool).shared / sizeof(float) : 0;
     for (int g = 0; g < row->gradients; g++) {
         const int i = row->first + g;
         const size_t floats = wanted[g] ? dml__formula_spread(node, i, run->rows) : 0;
@@ -133,6 +134,13 @@ static dml_status dml__formula_host_backward(const dml__run *run, const dml_node
         gradient[g] = dml__host_gradient(run, node->input[i]);
         beta[g] = dml__beta(run, node, i);
         if (!floats) continue;
+        if (floats > left)
+            return dml_device_fail(
+                run->device, DML_ERROR_MEMORY,
+                "the pool's shared scratch of %zu bytes is too small, since it was lost when more "
+                "was asked for and couldn't be had: dml_pool_reserve",
+                dml_pool_scratch_bytes(run->pool).shared);
+        left -= floats;
         gradient[g] = spread_of[g] = spread;
         beta[g] = 0;
         spread += floats;
@@ -335,7 +343,7 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
    whole gradient to one side or the other must find in backward what forward found. */
 #define DML__FORMULA_CHOOSES(formula)                                                                        \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
-     (formula) == DML__FORMULA_clamp)
+     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
      (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \

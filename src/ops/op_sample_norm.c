@@ -142,8 +142,10 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
                                           const char *kernel, size_t x, size_t y)
 {
     const dml__sample_norm *o = dml__sample_norm_of(node);
-    dml_launch launch = dml__launch(kernel, x, y);
-    launch.integer[0] = (int32_t)(s->samples * s->pixels);
+    const size_t rows = s->samples * s->pixels;
+    /* More rows than the kernels count to are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : x, y);
+    launch.integer[0] = (int32_t)rows;
     launch.integer[1] = (int32_t)s->channels;
     launch.integer[2] = (int32_t)s->pixels;
     launch.integer[3] = (int32_t)s->width;

@@ -501,9 +501,6 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
     const dml__axis_part o = { axis, 0, 0, 0, 0 };
     dml_node *input[DML__MAX_INPUTS], *joined = NULL;
     if (!nodes) return NULL;
-    if (count < 1 && nodes[0])
-        dml__fail(&dml__node_context(nodes[0])->error, DML_ERROR_ARGUMENT, "concat of %d nodes asked for",
-                  count);
     for (int at = 0; at < count;) { /* of many, those that are there already are the first of the next */
         int inputs = 0;
         if (at > 0) input[inputs++] = joined;

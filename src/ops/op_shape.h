@@ -30,8 +30,8 @@ DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
 /* Zeros before and after x along an axis. */
 DML_API dml_node *dml_pad(dml_node *x, int axis, int before, int after);
 
-/* Several of the same shape, but for the axis along which they come behind each other. `count` at least 1.
-   NULL for `nodes` of NULL, where there is no graph to record an error on. */
+/* Several of the same shape, but for the axis along which they come behind each other. NULL for
+   `nodes` of NULL and a `count` below 1, where there is no graph to record an error on. */
 DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis);
 
 #endif

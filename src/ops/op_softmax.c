@@ -34,7 +34,8 @@ static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *
 {
     const size_t rows = s->outer * s->inner;
     const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
-    dml_launch launch = dml__launch(kernel, dml__row_groups(rows, lanes), 1);
+    /* More rows than the kernels count to are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;

@@ -391,6 +391,20 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
     }
 }
 
+/* False: it can't be had, and there is none. */
+static bool dml__pool_take_scratch(dml_pool *pool, dml_scratch scratch)
+{
+    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
+    const size_t worker = scratch.worker > most ? SIZE_MAX : dml__align_up(scratch.worker);
+    memset(&pool->scratch, 0, sizeof pool->scratch);
+    if (scratch.shared > most || worker > (SIZE_MAX - scratch.shared) / threads) return false;
+    if (worker == 0 && scratch.shared == 0) return true;
+    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
+    if (!pool->scratch_memory) return false;
+    pool->scratch = scratch;
+    return true;
+}
+
 DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
 {
     if (!pool) return DML_OK;
@@ -399,16 +413,10 @@ DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
     if (scratch.worker < old.worker) scratch.worker = old.worker;
     if (scratch.shared < old.shared) scratch.shared = old.shared;
     dml__release(&pool->memory, pool->scratch_memory);
-    memset(&pool->scratch, 0, sizeof pool->scratch);
     pool->scratch_memory = NULL;
-    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
-    if (scratch.worker > most || scratch.shared > most) return DML_ERROR_MEMORY;
-    const size_t worker = dml__align_up(scratch.worker);
-    if (worker > (SIZE_MAX - scratch.shared) / threads) return DML_ERROR_MEMORY;
-    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
-    if (!pool->scratch_memory) return DML_ERROR_MEMORY;
-    pool->scratch = scratch;
-    return DML_OK;
+    if (dml__pool_take_scratch(pool, scratch)) return DML_OK;
+    (void)dml__pool_take_scratch(pool, old); /* programs that were compiled before count on it */
+    return DML_ERROR_MEMORY;
 }
 
 DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool)

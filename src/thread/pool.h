@@ -59,7 +59,8 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
    released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
    say what the kernels use; with less they are slower, and make do with small arrays on the stack.
-   DML_ERROR_MEMORY when it can't be had; the pool then has none at all. A NULL pool needs none: DML_OK. */
+   DML_ERROR_MEMORY when it can't be had; the pool then has as much as before, or none if that can't be had
+   again. A NULL pool needs none: DML_OK. */
 DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
 
 /* What the pool has: what was asked for, the largest of each. Zeros for NULL. */

@@ -11,6 +11,7 @@
 #include "base/safetensors.h"
 #include "graph/weights.h"
 #include "graph/weights_file.h"
+#include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -322,7 +323,9 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
     const char *scale = dml__safetensors_text(file, "dml.loss_scale");
     if (scale && trainer->loss_scale > 0.0f) {
-        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale > 0.0f)) lacking = "loss_scale";
+        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale >= DML__LEAST_LOSS_SCALE) ||
+            run->loss_scale > DML__MOST_LOSS_SCALE)
+            lacking = "loss_scale";
         if (!dml__read_whole(dml__safetensors_text(file, "dml.scaled_steps"), &run->scaled_steps))
             lacking = "scaled_steps";
     }

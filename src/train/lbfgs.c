@@ -91,6 +91,8 @@ static void dml__move(dml__lbfgs *l)
     if (l->product[p] > 1e-10 * dml__dot_of(l, turn, turn)) {
         l->next = (p + 1) % l->history;
         if (l->pairs < l->history) l->pairs++;
+    } else if (l->pairs == l->history) {
+        l->pairs--; /* the oldest lay there */
     }
     dml__set_to(l, 1, DML__LBFGS_TRIAL, DML__LBFGS_X);
     dml__set_to(l, 1, DML__LBFGS_TRIAL_GRADIENT, DML__LBFGS_GRADIENT);

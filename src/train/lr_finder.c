@@ -152,7 +152,8 @@ DML_API bool dml_lr_finder_step(dml_lr_finder *finder, float loss)
     point->lr = dml__finder_lr(o, finder->count++);
     point->loss = loss;
     point->smoothed = (float)(finder->average / (1 - pow(keep, finder->count)));
-    const bool diverges = finder->count > 1 && point->smoothed > o->diverges * finder->smallest;
+    const bool diverges = finder->count > 1 && (double)point->smoothed - (double)finder->smallest >
+                                                   ((double)o->diverges - 1) * fabs((double)finder->smallest);
     if (finder->count == 1 || point->smoothed < finder->smallest) finder->smallest = point->smoothed;
     if (diverges || finder->count == o->steps) return false;
     finder->trainer->optimizer.lr = dml__finder_lr(o, finder->count);

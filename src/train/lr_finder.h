@@ -15,7 +15,8 @@ typedef struct dml_lr_finder_options {
     float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
-    float diverges;    /* it ends when the average is above this times its smallest; 0: 4 */
+    float diverges;    /* it ends when the average is above this times its smallest, or, below 0, as far above
+                          it;    0: 4 */
 } dml_lr_finder_options;
 
 typedef struct dml_lr_point {
@@ -38,7 +39,8 @@ typedef struct dml_lr_finder dml_lr_finder;
            if (dml_trainer_step(trainer, rows, DML_INPUTS(x, t), &loss) != DML_OK) break;
        } while (dml_lr_finder_step(finder, loss));
        dml_lr_suggestion found;
-       dml_lr_finder_suggest(finder, &found);
+       if (dml_lr_finder_suggest(finder, &found) != DML_OK)
+           dml_clear_error(context); // no rate tells; else each later call returns that error
        dml_lr_finder_end(finder);
 
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses

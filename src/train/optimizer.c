@@ -297,6 +297,15 @@ static dml_status dml__submit_squares(const dml__update *update, dml_ref x, dml_
     return dml__submit(update->device, &launch);
 }
 
+DML__LOCAL double dml__sum_of_squares(dml_pool *pool, size_t n, const float *x)
+{
+    double sum = (double)dml_dot(pool, n, x, x);
+    if (isfinite(sum) && sum > 0) return sum;
+    sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
 /* g = factor (g + decay w) */
 static dml_status dml__apply_trust(const dml__update *update, float trust, float decay, float epsilon)
 {
@@ -305,8 +314,8 @@ static dml_status dml__apply_trust(const dml__update *update, float trust, float
         float *g = (float *)dml__host(update->g);
         double factor = 1;
         if (update->adapts)
-            factor = dml__trust_of(sqrt((double)dml_dot(update->pool, update->n, w, w)),
-                                   sqrt((double)dml_dot(update->pool, update->n, g, g)), (double)trust,
+            factor = dml__trust_of(sqrt(dml__sum_of_squares(update->pool, update->n, w)),
+                                   sqrt(dml__sum_of_squares(update->pool, update->n, g)), (double)trust,
                                    (double)decay, (double)epsilon);
         dml_axpby(update->pool, update->n, (float)(factor * (double)decay), w, (float)factor, g);
         return DML_OK;

@@ -53,6 +53,9 @@ typedef struct dml__optimizer_row {
 /* Fills in the defaults, and refuses numbers that can't be, with the error recorded. */
 DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__error *error);
 
+/* Of any floats: where f32 is too small a range for their squares, in f64 one by one. */
+DML__LOCAL double dml__sum_of_squares(dml_pool *pool, size_t n, const float *x);
+
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
 

@@ -118,13 +118,19 @@ static double dml__one_cycle_lr(const dml_schedule *s, double step)
     return dml__half_cosine(highest, end, (step - top) / (last - top));
 }
 
+/* 0 stays 0 under an infinite power. */
+static double dml__scaled_lr(double lr, double factor, double times)
+{
+    return lr == 0 ? 0 : lr * pow(factor, times);
+}
+
 static double dml__schedule_at(const dml_schedule *s, uint64_t step)
 {
     const double lr = (double)s->lr, minimum = (double)s->minimum;
     const double part = step < s->steps ? (double)step / (double)s->steps : 1;
     switch (s->kind) {
-    case DML_SCHEDULE_STEP: return lr * pow((double)s->factor, (double)(step / s->steps));
-    case DML_SCHEDULE_EXPONENTIAL: return lr * pow((double)s->factor, (double)step);
+    case DML_SCHEDULE_STEP: return dml__scaled_lr(lr, (double)s->factor, (double)(step / s->steps));
+    case DML_SCHEDULE_EXPONENTIAL: return dml__scaled_lr(lr, (double)s->factor, (double)step);
     case DML_SCHEDULE_COSINE: return dml__half_cosine(lr, minimum, part);
     case DML_SCHEDULE_POLYNOMIAL:
         return minimum + (lr - minimum) * pow(1 - part, s->power > 0 ? (double)s->power : 1);

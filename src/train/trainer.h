@@ -16,7 +16,8 @@ typedef struct dml_trainer_options {
     dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
     /* What the first update after a backward pass does to g, the mean over the global batch: cuts each
        element to -clip_value .. clip_value; then scales g so that its Euclidean norm is at most clip_norm. 0:
-       nothing. A gradient that isn't finite is not made so. */
+       nothing. A gradient that isn't finite is not made so; on a GPU, whose sums of squares are f32, a norm
+       beyond 1.8e19 counts as infinite, and becomes zeros. */
     float clip_norm, clip_value;
     dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update

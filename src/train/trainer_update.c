@@ -71,14 +71,6 @@ static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
     return status;
 }
 
-/* Of floats whose squares are none. */
-static double dml__sum_of_large_squares(size_t n, const float *g)
-{
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)g[i] * (double)g[i];
-    return sum;
-}
-
 /* The norm of g as it is, over all owners. */
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
@@ -88,8 +80,7 @@ static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
     if (trainer->context->device.host_memory) {
         const float *g =
             (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
-        squares = (double)dml_dot(trainer->context->pool, n, g, g);
-        if (!isfinite(squares)) squares = dml__sum_of_large_squares(n, g);
+        squares = dml__sum_of_squares(trainer->context->pool, n, g);
     } else if (n) {
         status = dml__start_device_norm(trainer);
         if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);

@@ -340,16 +340,29 @@ static void small_pieces_body(test_rank *me)
     free(out);
 }
 
+/* A message that is there before anybody asks for it, as large as such may be. */
+static void stored_body(test_rank *me)
+{
+    const size_t count = me->comm->job->eager_bytes / sizeof(float);
+    float *x = (float *)calloc(count, sizeof *x);
+    for (size_t i = 0; me->rank == 0 && i < count; i++) x[i] = (float)i;
+    if (me->rank == 0 && me->world > 1) me->bad += dml_comm_send(me->comm, x, count, DML_F32, 1, 3) != DML_OK;
+    me->bad += dml_comm_barrier(me->comm) != DML_OK;
+    if (me->rank == 1) me->bad += dml_comm_receive(me->comm, x, count, DML_F32, 0, 3, NULL) != DML_OK;
+    for (size_t i = 0; me->rank < 2 && i < count; i++) me->bad += me->world > 1 && x[i] != (float)i;
+    free(x);
+}
+
 /* As on a machine whose numbers are not little-endian: everything goes through the conversion. */
 static void converted_body(test_rank *me)
 {
     dml__comm_job *job = me->comm->job;
-    job->eager_bytes = job->segment_bytes; /* at most DML__SWAP_BYTES */
     for (int rank = 0; rank < me->world; rank++)
         if (rank != me->rank)
-            job->links[rank].swapped = (uint8_t *)dml__allocate(&job->memory, DML__SWAP_BYTES);
+            job->links[rank].swapped = (uint8_t *)dml__allocate(&job->memory, dml__swap_room(job));
     small_pieces_body(me);
     all_reduce_body(me);
+    stored_body(me);
 }
 
 static void run_worlds_of(void (*body)(test_rank *), size_t segment_bytes, const char *key)

@@ -192,7 +192,13 @@ static void try_parts(dml_comm *comm, size_t count, dml_dtype dtype, size_t gap)
     for (int in_place = 0; in_place < 2; in_place++) {
         char *to = in_place ? x + offsets[rank] * dml_dtype_size(dtype) : y;
         fill(x, all, dtype, rank);
-        EXPECT(!dml_comm_reduce_scatterv(comm, x, counts, at, dtype, DML_MAX, to));
+        size_t given[2][WORLD];
+        memcpy(given[0], counts, sizeof counts);
+        memcpy(given[1], offsets, sizeof offsets);
+        dml_request *request =
+            dml_comm_reduce_scatterv_start(comm, x, given[0], at ? given[1] : NULL, dtype, DML_MAX, to);
+        memset(given, 0x11, sizeof given); /* they were read before that returned */
+        EXPECT(!dml_comm_wait(comm, request));
         for (size_t i = 0; i < counts[rank]; i++)
             EXPECT(same(to, i, dtype, reduced(offsets[rank] + i, dtype, DML_MAX)));
     }

@@ -499,6 +499,8 @@ static void impossible_shapes(void)
         { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0, 0, 0 },
         { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0 },       /* no images, but w */
         { 1, 1, 1, 1 << 16, 1, 1, 1, 1, MOST, 0, 0, 0, 0, 0, 0, MOST }, /* windows' reach */
+        { 1, 1, 1, 1 << 16, 1, 1, 1, 1 << 30, 1 << 30, 0, 0, 1, 1, 1, 5, (1 << 18) + 1 }, /* an image */
+        { 1, 1, 1, 1, 1, 2, 2, 1 << 30, 1 << 30, 0, 0, 1, (1 << 27) - 1, 1, 1, 16 }, /* what of x is copied */
     };
     const float x[4] = { 1 }, w[4] = { 1 };
     float y[4] = { 7 };
@@ -510,6 +512,39 @@ static void impossible_shapes(void)
         CHECK_INT(dml_conv2d_scratch(&shapes[i], true).worker, 0);
         CHECK(y[0] == 7);
     }
+}
+
+/* What the scratch is asked for is enough for pools of any number of threads: it is written to. */
+static void scratch_is_enough(void)
+{
+    static const dml_conv2d_shape shapes[] = { { 2, 90, 240, 8, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+                                               { 3, 70, 250, 6, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 } };
+    const dml_conv2d_shape wide = { 1, 32, 32, 1, 2048, 2, 2, 1, 1, 0, 0, 1, 1, 1, 0, 0 };
+    CHECK(dml_conv2d_scratch(&wide, true).worker <= 1300000);
+    unsigned state = 7;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int p = 1; p < KERNEL_POOLS; p++) {
+            const dml_conv2d_shape *s = &shapes[i];
+            const size_t image = (size_t)(s->batch * s->height * s->width);
+            float *x = random_floats(&state, image * (size_t)s->channels),
+                  *w = random_floats(&state, (size_t)(s->filters * 9 * s->channels)),
+                  *y = new_floats(image * (size_t)s->filters);
+            dml_pool_options options;
+            memset(&options, 0, sizeof options);
+            options.threads = p;
+            dml_pool *pool = dml_pool_create(&options);
+            CHECK_INT(dml_pool_reserve(pool, dml_conv2d_scratch(s, false)), DML_OK);
+            const size_t bytes = dml_pool_scratch_bytes(pool).worker;
+            for (int worker = 0; worker < p; worker++) memset(dml_pool_scratch(pool, worker), 0x55, bytes);
+            CHECK_INT(dml_conv2d_forward(pool, s, x, w, NULL, y), DML_OK);
+            size_t written = 0;
+            for (int worker = 0; worker < p; worker++)
+                for (size_t j = 0; j < bytes; j++)
+                    written += ((unsigned char *)dml_pool_scratch(pool, worker))[j] != 0x55;
+            CHECK_MESSAGE(bytes == 0 || written > 0, "shape %zu, %d threads: none of %zu bytes", i, p, bytes);
+            dml_pool_destroy(pool);
+            free(x), free(w), free(y);
+        }
 }
 
 /* What lies in the scratch takes no part: here signalling NaNs, which a host that traps invalid operations
@@ -692,6 +727,7 @@ int main(void)
     RUN(depthwise_on_each_isa);
     RUN(infinities_stay_with_their_taps_on_each_isa);
     RUN(depthwise_channels_are_apart_on_each_isa);
+    RUN(scratch_is_enough);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);

@@ -152,6 +152,10 @@ static void sum_axis_matches_float64(void)
         }
         kernel_free(x), kernel_free(y), kernel_free(old);
     }
+    float none = 7;
+    dml_sum_axis(NULL, 1, 4, 0, &none, 0, &none);
+    dml_sum_axis(NULL, 3, 4, 0, &none, 0, &none);
+    CHECK(none == 7);
 }
 
 static void argmax_takes_the_first(void)

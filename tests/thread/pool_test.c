@@ -542,9 +542,13 @@ static void scratch_that_cannot_be_had(void)
         CHECK_INT(dml_pool_reserve(pool, some), DML_OK);
         CHECK_INT(c.live, without + 1);
         CHECK_INT(dml_pool_reserve(pool, refused[i]), DML_ERROR_MEMORY);
-        CHECK_INT(c.live, without);
-        check_scratch(pool, 0, 0);
+        CHECK_INT(c.live, without + 1);
+        check_scratch(pool, 100, 200);
     }
+    c.fail_at = c.allocations + 1; /* nor what there was */
+    const dml_scratch more = { 300, 200 };
+    dml_pool_reserve(pool, more);
+    c.fail_at = 0;
     dml_pool_destroy(pool);
     CHECK_INT(c.live, 0);
 }

@@ -156,6 +156,19 @@ static void what_counts(void)
     }
 }
 
+static void losses_below_zero(void)
+{
+    backend_here = find_backend("cpu");
+    const dml_lr_finder_options options = { .steps = 40, .smoothing = 1e-6f };
+    dml_trainer *t = small_trainer(0.5f, 0);
+    dml_lr_finder *finder = dml_lr_finder_begin(t, &options);
+    for (int i = 0; i < 20; i++) CHECK(dml_lr_finder_step(finder, -1 - 0.1f * (float)i));
+    CHECK(dml_lr_finder_step(finder, 5.7f)); /* the smallest is -2.9: three times that above it is 5.8 */
+    CHECK(!dml_lr_finder_step(finder, 5.9f));
+    CHECK_INT(dml_lr_finder_end(finder), DML_OK);
+    dml_close(context);
+}
+
 static void smoothing_and_ends(void)
 {
     dml_lr_suggestion found;
@@ -288,6 +301,7 @@ int main(void)
     RUN(suggestions);
     RUN(noise);
     RUN(what_counts);
+    RUN(losses_below_zero);
     RUN(smoothing_and_ends);
     RUN(with_a_schedule);
     RUN(the_log);

@@ -16,6 +16,10 @@ static void ends(void)
     CHECK(dml_schedule_lr(&s, 1) == 0.75f && dml_schedule_lr(&s, 4) == 0 && dml_schedule_lr(&s, 5) == 0);
     s = dml_schedule_exponential(1, 2); /* as for finding a learning rate */
     CHECK(dml_schedule_lr(&s, 3) == 8 && dml_schedule_lr(&s, 1000000) == 1e6f);
+    s = dml_schedule_exponential(0, 2);
+    CHECK(dml_schedule_lr(&s, 0) == 0 && dml_schedule_lr(&s, 1100) == 0);
+    s = dml_schedule_step(0, 2, 10);
+    CHECK(dml_schedule_lr(&s, 1100000) == 0);
     s = dml_schedule_one_cycle(1, 1);
     CHECK(dml_schedule_lr(&s, 0) >= 0 && dml_schedule_lr(&s, 9) >= 0);
     s = dml_schedule_one_cycle(1, 2); /* no step is left to rise */
