@@ -293,6 +293,32 @@ static void backward_takes_the_side_that_forward_took(void)
 }
 EACH_BACKEND(backward_takes_the_side_that_forward_took)
 
+/* A condition that is 0 in 16 bits, and isn't in f32. */
+static void where_takes_the_side_that_forward_took(void)
+{
+    for (int i = 0; i < 3; i++) {
+        const dml_dtype dtype = i ? narrow_types[i - 1] : DML_F32;
+        dml_context *context = open_here(NULL);
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *x = dml_input(graph, "x", DML_F32, 4);
+        dml_node *h = dml_add(x, dml_parameter(graph, "w", dml_init_constant(0.5f), 4));
+        dml_node *y = dml_where(dml_affine(h, 1e-9f, 0), h, dml_affine(x, 0, 1));
+        dml_node *loss = dml_mean_squared_error(dml_tanh(dml_tanh(y)), dml_input(graph, "t", DML_F32, 4));
+        dml_program *p =
+            dml_compile(loss, &(dml_program_options){ .batch = 1, .training = true, .dtype = dtype });
+        CHECK_MESSAGE(p, "%s", dml_error(context));
+        const float zeros[4] = { 0, 0, 0, 0 };
+        const void *const inputs[] = { zeros, zeros };
+        float g[4];
+        CHECK_INT(program_train(p, 1, inputs, 1, NULL, NULL), DML_OK);
+        read_floats(context, g, p->g, 4);
+        for (int k = 0; k < 4; k++)
+            CHECK_MESSAGE(g[k] > 0.05f, "%s: gradient %g", dml_dtype_name(dtype), (double)g[k]);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(where_takes_the_side_that_forward_took)
+
 static void probabilities_stay_such(void)
 {
     const model scores = { "large scores", large_scores, 2 }, logits = { "large logits", large_logits, 2 };
@@ -313,5 +339,6 @@ int main(void)
     RUN_EACH(probabilities_stay_such);
     RUN_EACH(norms_of_what_is_kept);
     RUN_EACH(backward_takes_the_side_that_forward_took);
+    RUN_EACH(where_takes_the_side_that_forward_took);
     return test_report("graph/narrow");
 }
