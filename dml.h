@@ -467,8 +467,9 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
                                      int ldc, ptrdiff_t stride_c, int count);
 
 /* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
-   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and 256 KiB
-   shared; little for small products; zeros where a size is below 1. */
+   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and, of a
+   long k, 8 MiB shared; little for small products; zeros where a size is below 1. A smaller product may want
+   more, by little: reserve for each. */
 DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 
 #endif
@@ -580,8 +581,9 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 
 /* The scratch with which the forward pass is fastest, or, when training, each of the three, for
    dml_pool_reserve; it depends on dml_cpu_isa. Without it, in a NULL pool too, padded images are gathered
-   tile by tile, which takes up to several times as long. At most about 1.3 MB a worker, and shared the packed
-   weights. Zeros for a bad shape. */
+   tile by tile, which takes up to ten times as long. Enough for smaller batches, too; but kernels of one tap
+   are products, of which a smaller one may want more, by little. At most about 1.3 MB a worker, and shared
+   the packed weights. Zeros for a bad shape. */
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
 
 #endif
@@ -871,8 +873,8 @@ typedef enum dml_cell { DML_CELL_TANH, DML_CELL_RELU, DML_CELL_LSTM, DML_CELL_GR
 
 typedef struct dml_recurrent_shape {
     dml_cell cell;
-    bool reverse; /* from the last step to the first */
-    int batch, steps, inputs, units;
+    bool reverse;                    /* from the last step to the first */
+    int batch, steps, inputs, units; /* at least 1: of an empty batch nothing is written */
 } dml_recurrent_shape;
 
 /* The arrays of a pass; gates are 1, 4 for lstm, 3 for gru. Steps at and behind a sample's length leave its
@@ -927,9 +929,9 @@ DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool
 #define DML_KERNELS_DROPOUT_H
 
 /* y = what is kept of x, divided by 1 - p, else 0, + beta y. Element i is left out where
-   dml_random_bits(random, first + i) is below p 2^32, 0 <= p < 1: with probability p, the same ones in each
-   call; `first` is a multiple of 4. y may be x; with beta = 0 it is not read. The gradient is the same
-   function of dy. */
+   dml_random_bits(random, first + i) is below p 2^32, rounded down, 0 <= p < 1: with probability p, the same
+   ones in each call; `first` is a multiple of 4. y may be x; with beta = 0 it is not read. The gradient is
+   the same function of dy. */
 DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, uint64_t first, float p,
                                const float *x, float beta, float *y);
 
@@ -993,7 +995,8 @@ DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *sh
                                    float *y);
 
 /* The gradients of q, k and v, in this order, each laid out as what it is the gradient of: += beta x what is
-   there, which isn't read where beta is 0. One that is NULL isn't computed. They don't overlap. */
+   there, which isn't read where beta is 0. One that is NULL isn't computed. They don't overlap. (Of
+   a key that no query sees the sign of a zero may depend on the scratch.) */
 typedef struct dml_attention_gradients {
     float *of[3];
     float beta[3];
@@ -1132,7 +1135,8 @@ typedef struct dml_cross_entropy {
     float smoothing;
     bool ignores;
     int32_t ignored;
-    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward */
+    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
+                    any case */
 } dml_cross_entropy;
 #define DML_CROSS_ENTROPY_KEPT 6
 
@@ -3251,8 +3255,8 @@ typedef struct dml_lr_finder_options {
     float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
-    float diverges;    /* it ends when the average is above this times its smallest, or, below 0, as far above
-                          it;    0: 4 */
+    float diverges; /* it ends when the average is above its smallest by diverges - 1 times the size of that,
+                       with 0 by 3 times */
 } dml_lr_finder_options;
 
 typedef struct dml_lr_point {
@@ -12580,6 +12584,8 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 /* A copied band's floats, about half of a level-2 cache. */
 #define DML__CONV_BAND 65536
 
+#define DML__CONV_FEW_IMAGES 4 /* fewer have few pixels that lack the same taps */
+
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
@@ -12595,6 +12601,7 @@ typedef struct dml__conv_pass_plan {
     bool clips;       /* lines' taps above and below the image are left out */
     ptrdiff_t copy_w; /* pixels of a padded line */
     ptrdiff_t images, lines; /* of a band: whole images, or lines of one */
+    ptrdiff_t most_images;   /* of a band of any smaller batch */
     ptrdiff_t bands, groups; /* tasks: bands times groups of panels */
     float *packed;           /* (panels, k, full), or NULL */
 } dml__conv_pass_plan;
@@ -12672,9 +12679,9 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
         const double tasks = work / (DML__CONV_SERIAL_WORK / 2);
         wanted = tasks < 4.0 * threads ? (ptrdiff_t)tasks : 4 * threads;
     }
-    plan->images = 1, plan->lines = p->grid_h;
+    plan->images = plan->most_images = 1, plan->lines = p->grid_h;
     if (2 * image <= most) {
-        plan->images = dml__smaller(p->batch, most / dml__larger(1, image));
+        plan->images = plan->most_images = dml__smaller(p->batch, most / dml__larger(1, image));
         /* Pixels that lack the same taps fill tiles only in several images. */
         const ptrdiff_t parts = plan->exact ? dml__smaller(threads, wanted) : wanted;
         plan->images =
@@ -12721,7 +12728,7 @@ static bool dml__conv_pass_lacks_few(ptrdiff_t batch, ptrdiff_t origin, ptrdiff_
 {
     const ptrdiff_t lack = dml__quotient_up(dml__larger(0, -origin), stride) +
                            dml__quotient_up(dml__larger(0, end - size), stride);
-    return lack * (batch >= 4 ? 1 : 3) <= grid;
+    return lack * (batch >= DML__CONV_FEW_IMAGES ? 1 : 3) <= grid;
 }
 
 DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
@@ -12862,6 +12869,22 @@ DML__LOCAL int dml__tall_size(ptrdiff_t rows, ptrdiff_t runs, bool b_narrow);
 /* Adds a run of rows, and computes the tiles that are full; the last one is computed by dml__tall_end. */
 DML__LOCAL void dml__tall_add(dml__tall_tile *tile, const float *a, float *c, ptrdiff_t rows);
 DML__LOCAL void dml__tall_end(dml__tall_tile *tile);
+
+#endif
+
+/* ---- thread/scratch.h ---- */
+
+/* scratch.h: arithmetic of needs for scratch. */
+#ifndef DML_THREAD_SCRATCH_H
+#define DML_THREAD_SCRATCH_H
+
+/* The larger of two needs, part by part. */
+static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
+{
+    if (b.worker > a.worker) a.worker = b.worker;
+    if (b.shared > a.shared) a.shared = b.shared;
+    return a;
+}
 
 #endif
 
@@ -13367,16 +13390,23 @@ static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
     return (size_t)(plan->k * dml__round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
 }
 
-DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+static dml_scratch dml__conv_pass_scratch_of(const dml__conv_pass *pass)
 {
     dml_scratch scratch = { 0, 0 };
     if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return scratch;
     const dml__conv_pass_plan plan = dml__conv_pass_plan_of(NULL, pass, 1);
-    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.images, plan.lines);
+    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.most_images, plan.lines);
     if (plan.copy && band <= DML__CONV_BAND_MOST) scratch.worker = (size_t)band * sizeof(float);
     const size_t packed = dml__conv_pass_packed_bytes(&plan);
     if (plan.bands > 1 || packed <= DML__CONV_BAND * sizeof(float)) scratch.shared = packed;
     return scratch;
+}
+
+DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+{
+    dml__conv_pass few = *pass; /* whose pixels without some taps are copied sooner */
+    few.batch = dml__smaller(few.batch, DML__CONV_FEW_IMAGES - 1);
+    return dml__larger_scratch(dml__conv_pass_scratch_of(pass), dml__conv_pass_scratch_of(&few));
 }
 
 DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
@@ -13717,7 +13747,8 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, in
 {
     dml_scratch scratch = { 0, 0 };
     const dml__planes_plan plan = dml__planes_plan_of(NULL, passes, count, 1);
-    scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
+    const ptrdiff_t all = dml__planes_floats(&plan, plan.rows.grid), one = dml__planes_floats(&plan, 1);
+    scratch.worker = (size_t)dml__smaller(all, dml__larger(one, DML__PLANES_BAND)) * sizeof(float);
     return scratch;
 }
 
@@ -13821,6 +13852,9 @@ DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *
 /* Floats of a worker: of the copy of x, and with the packed dy behind it. */
 DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
 DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan);
+
+/* Enough also for fewer images, whose panels are smaller, so that more of them may be copied at once. */
+DML__LOCAL ptrdiff_t dml__wgrad_most_floats(const dml__wgrad_plan *plan);
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index);
 
 /* A panel's tiles, of each line of taps so many `across`; and where the one number `at` of a line lies. */
@@ -13861,8 +13895,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
 #define DML__WGRAD_ROOM 262144  /* floats of a strip of dy and of a dw that is computed turned */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
-#define DML__WGRAD_STREAMED                                                                                  \
-    64 /* pixels of dy, in one strip, under a large dw that is written past the caches */
+#define DML__WGRAD_STREAMED 64 /* pixels of dy at most, where a large dw goes past the caches */
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
@@ -13879,7 +13912,7 @@ static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
     const dml__wgrad *j = plan->job;
     const ptrdiff_t all = j->batch * j->out_h, dw = j->filters * plan->patch;
     plan->pieces = dml__quotient_up(j->out_w, DML__WGRAD_STRIP);
-    plan->lines = dml__larger(1, DML__WGRAD_STRIP / j->out_w);
+    plan->lines = dml__larger(1, dml__smaller(all, DML__WGRAD_STRIP / j->out_w));
     plan->strips = dml__quotient_up(all, plan->lines) * plan->pieces;
     plan->chunks = 1;
     if (dw <= DML__WGRAD_CHUNKED)
@@ -14027,6 +14060,14 @@ DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
     return dml__round_up(dml__wgrad_copy_floats(plan), 16) +
            (plan->turned ? (DML__WGRAD_STRIP + plan->patch) * plan->job->filters
                          : DML__WGRAD_STRIP * plan->filters_at_once);
+}
+
+DML__LOCAL ptrdiff_t dml__wgrad_most_floats(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t all = plan->copy_lines * plan->copy_w * plan->full * plan->panels;
+    const ptrdiff_t copied = dml__wgrad_copy_floats(plan),
+                    fewer = plan->in_place || plan->lines_of_taps ? 0 : dml__smaller(all, DML__WGRAD_COPY);
+    return dml__wgrad_worker_floats(plan) + dml__larger(0, fewer - copied + 16);
 }
 
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)
@@ -14979,7 +15020,7 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
     if (job->batch < 1) return scratch;
     const dml__wgrad_plan plan = dml__wgrad_plan_of(NULL, job, 1);
     if (dml__wgrad_copy_floats(&plan) > DML__WGRAD_COPY_MOST) return scratch;
-    scratch.worker = (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float);
+    scratch.worker = (size_t)dml__wgrad_most_floats(&plan) * sizeof(float);
     scratch.shared = dml__wgrad_partial_bytes(&plan);
     return scratch;
 }
@@ -17380,22 +17421,6 @@ static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
 DML__BODY size_t dml__divide_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);
-}
-
-#endif
-
-/* ---- thread/scratch.h ---- */
-
-/* scratch.h: arithmetic of needs for scratch. */
-#ifndef DML_THREAD_SCRATCH_H
-#define DML_THREAD_SCRATCH_H
-
-/* The larger of two needs, part by part. */
-static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
-{
-    if (b.worker > a.worker) a.worker = b.worker;
-    if (b.shared > a.shared) a.shared = b.shared;
-    return a;
 }
 
 #endif

@@ -144,19 +144,20 @@ static void measure(const product *p, bench_peers *peers, dml_pool *pool, double
     free(j.c);
 }
 
-static const char usage[] = "usage: gemm [--m M] [--n N] [--k K] [--ta 0|1] [--tb 0|1] [--bf16] [--all] "
-                            "[options]\n"
-                            "  --m --n --k  the product of an M x K and a K x N matrix; a size that isn't "
-                            "given is the one before it\n"
-                            "  --ta --tb    1: the first or the second matrix is stored transposed; 0\n"
-                            "  --bf16       only products of bf16; otherwise they come after those of f32\n"
-                            "  --all        the usual products, as without sizes\n" BENCH_COMMON_USAGE
-                            "Prints a row for each product: ours is dml_sgemm's GFLOP/s, limit what the peak "
-                            "of multiply-adds and the\n"
-                            "bandwidth of where the matrices lie allow. DML_ISA=avx2 (scalar, ...) measures "
-                            "another instruction set.\n"
-                            "For bf16: isa is how (amx, avx512_bf16, or widened to f32), of_f32 the speed by "
-                            "that of dml_sgemm.\n";
+static const char usage[] =
+    "usage: gemm [--m M] [--n N] [--k K] [--ta 0|1] [--tb 0|1] [--bf16] [--all] "
+    "[options]\n"
+    "  --m --n --k  the product of an M x K and a K x N matrix; a size that isn't "
+    "given is the one before it\n"
+    "  --ta --tb    1: the first or the second matrix is stored transposed; 0\n"
+    "  --bf16       only products of bf16; otherwise, without sizes, they come after those of f32\n"
+    "  --all        the usual products, as without sizes\n" BENCH_COMMON_USAGE
+    "Prints a row for each product: ours is dml_sgemm's GFLOP/s, limit what the peak "
+    "of multiply-adds and the\n"
+    "bandwidth of where the matrices lie allow. DML_ISA=avx2 (scalar, ...) measures "
+    "another instruction set.\n"
+    "For bf16: isa is how (amx, avx512_bf16, or widened to f32), of_f32 the speed by "
+    "that of dml_sgemm.\n";
 
 int main(int argc, char **argv)
 {

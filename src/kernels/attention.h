@@ -30,7 +30,8 @@ DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *sh
                                    float *y);
 
 /* The gradients of q, k and v, in this order, each laid out as what it is the gradient of: += beta x what is
-   there, which isn't read where beta is 0. One that is NULL isn't computed. They don't overlap. */
+   there, which isn't read where beta is 0. One that is NULL isn't computed. They don't overlap. (Of
+   a key that no query sees the sign of a zero may depend on the scratch.) */
 typedef struct dml_attention_gradients {
     float *of[3];
     float beta[3];

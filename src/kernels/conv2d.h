@@ -55,8 +55,9 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 
 /* The scratch with which the forward pass is fastest, or, when training, each of the three, for
    dml_pool_reserve; it depends on dml_cpu_isa. Without it, in a NULL pool too, padded images are gathered
-   tile by tile, which takes up to several times as long. At most about 1.3 MB a worker, and shared the packed
-   weights. Zeros for a bad shape. */
+   tile by tile, which takes up to ten times as long. Enough for smaller batches, too; but kernels of one tap
+   are products, of which a smaller one may want more, by little. At most about 1.3 MB a worker, and shared
+   the packed weights. Zeros for a bad shape. */
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
 
 #endif

@@ -8,6 +8,7 @@
 #include "kernels/pack.h"
 #include "kernels/vector.h"
 #include "thread/pool_internal.h"
+#include "thread/scratch.h"
 
 #include <string.h>
 
@@ -511,16 +512,23 @@ static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
     return (size_t)(plan->k * dml__round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
 }
 
-DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+static dml_scratch dml__conv_pass_scratch_of(const dml__conv_pass *pass)
 {
     dml_scratch scratch = { 0, 0 };
     if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return scratch;
     const dml__conv_pass_plan plan = dml__conv_pass_plan_of(NULL, pass, 1);
-    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.images, plan.lines);
+    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.most_images, plan.lines);
     if (plan.copy && band <= DML__CONV_BAND_MOST) scratch.worker = (size_t)band * sizeof(float);
     const size_t packed = dml__conv_pass_packed_bytes(&plan);
     if (plan.bands > 1 || packed <= DML__CONV_BAND * sizeof(float)) scratch.shared = packed;
     return scratch;
+}
+
+DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+{
+    dml__conv_pass few = *pass; /* whose pixels without some taps are copied sooner */
+    few.batch = dml__smaller(few.batch, DML__CONV_FEW_IMAGES - 1);
+    return dml__larger_scratch(dml__conv_pass_scratch_of(pass), dml__conv_pass_scratch_of(&few));
 }
 
 DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)

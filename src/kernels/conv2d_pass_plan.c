@@ -46,9 +46,9 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
         const double tasks = work / (DML__CONV_SERIAL_WORK / 2);
         wanted = tasks < 4.0 * threads ? (ptrdiff_t)tasks : 4 * threads;
     }
-    plan->images = 1, plan->lines = p->grid_h;
+    plan->images = plan->most_images = 1, plan->lines = p->grid_h;
     if (2 * image <= most) {
-        plan->images = dml__smaller(p->batch, most / dml__larger(1, image));
+        plan->images = plan->most_images = dml__smaller(p->batch, most / dml__larger(1, image));
         /* Pixels that lack the same taps fill tiles only in several images. */
         const ptrdiff_t parts = plan->exact ? dml__smaller(threads, wanted) : wanted;
         plan->images =
@@ -95,7 +95,7 @@ static bool dml__conv_pass_lacks_few(ptrdiff_t batch, ptrdiff_t origin, ptrdiff_
 {
     const ptrdiff_t lack = dml__quotient_up(dml__larger(0, -origin), stride) +
                            dml__quotient_up(dml__larger(0, end - size), stride);
-    return lack * (batch >= 4 ? 1 : 3) <= grid;
+    return lack * (batch >= DML__CONV_FEW_IMAGES ? 1 : 3) <= grid;
 }
 
 DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)

@@ -12,6 +12,8 @@
 /* A copied band's floats, about half of a level-2 cache. */
 #define DML__CONV_BAND 65536
 
+#define DML__CONV_FEW_IMAGES 4 /* fewer have few pixels that lack the same taps */
+
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
@@ -27,6 +29,7 @@ typedef struct dml__conv_pass_plan {
     bool clips;       /* lines' taps above and below the image are left out */
     ptrdiff_t copy_w; /* pixels of a padded line */
     ptrdiff_t images, lines; /* of a band: whole images, or lines of one */
+    ptrdiff_t most_images;   /* of a band of any smaller batch */
     ptrdiff_t bands, groups; /* tasks: bands times groups of panels */
     float *packed;           /* (panels, k, full), or NULL */
 } dml__conv_pass_plan;

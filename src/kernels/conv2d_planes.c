@@ -308,7 +308,8 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *passes, in
 {
     dml_scratch scratch = { 0, 0 };
     const dml__planes_plan plan = dml__planes_plan_of(NULL, passes, count, 1);
-    scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
+    const ptrdiff_t all = dml__planes_floats(&plan, plan.rows.grid), one = dml__planes_floats(&plan, 1);
+    scratch.worker = (size_t)dml__smaller(all, dml__larger(one, DML__PLANES_BAND)) * sizeof(float);
     return scratch;
 }
 

@@ -502,7 +502,7 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
     if (job->batch < 1) return scratch;
     const dml__wgrad_plan plan = dml__wgrad_plan_of(NULL, job, 1);
     if (dml__wgrad_copy_floats(&plan) > DML__WGRAD_COPY_MOST) return scratch;
-    scratch.worker = (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float);
+    scratch.worker = (size_t)dml__wgrad_most_floats(&plan) * sizeof(float);
     scratch.shared = dml__wgrad_partial_bytes(&plan);
     return scratch;
 }

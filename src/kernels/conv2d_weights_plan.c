@@ -19,8 +19,7 @@
 #define DML__WGRAD_ROOM 262144  /* floats of a strip of dy and of a dw that is computed turned */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
-#define DML__WGRAD_STREAMED                                                                                  \
-    64 /* pixels of dy, in one strip, under a large dw that is written past the caches */
+#define DML__WGRAD_STREAMED 64 /* pixels of dy at most, where a large dw goes past the caches */
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
@@ -37,7 +36,7 @@ static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
     const dml__wgrad *j = plan->job;
     const ptrdiff_t all = j->batch * j->out_h, dw = j->filters * plan->patch;
     plan->pieces = dml__quotient_up(j->out_w, DML__WGRAD_STRIP);
-    plan->lines = dml__larger(1, DML__WGRAD_STRIP / j->out_w);
+    plan->lines = dml__larger(1, dml__smaller(all, DML__WGRAD_STRIP / j->out_w));
     plan->strips = dml__quotient_up(all, plan->lines) * plan->pieces;
     plan->chunks = 1;
     if (dw <= DML__WGRAD_CHUNKED)
@@ -185,6 +184,14 @@ DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
     return dml__round_up(dml__wgrad_copy_floats(plan), 16) +
            (plan->turned ? (DML__WGRAD_STRIP + plan->patch) * plan->job->filters
                          : DML__WGRAD_STRIP * plan->filters_at_once);
+}
+
+DML__LOCAL ptrdiff_t dml__wgrad_most_floats(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t all = plan->copy_lines * plan->copy_w * plan->full * plan->panels;
+    const ptrdiff_t copied = dml__wgrad_copy_floats(plan),
+                    fewer = plan->in_place || plan->lines_of_taps ? 0 : dml__smaller(all, DML__WGRAD_COPY);
+    return dml__wgrad_worker_floats(plan) + dml__larger(0, fewer - copied + 16);
 }
 
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)

@@ -56,6 +56,9 @@ DML__LOCAL dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *
 /* Floats of a worker: of the copy of x, and with the packed dy behind it. */
 DML__LOCAL ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan);
 DML__LOCAL ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan);
+
+/* Enough also for fewer images, whose panels are smaller, so that more of them may be copied at once. */
+DML__LOCAL ptrdiff_t dml__wgrad_most_floats(const dml__wgrad_plan *plan);
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index);
 
 /* A panel's tiles, of each line of taps so many `across`; and where the one number `at` of a line lies. */

@@ -22,7 +22,8 @@ typedef struct dml_cross_entropy {
     float smoothing;
     bool ignores;
     int32_t ignored;
-    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward */
+    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
+                    any case */
 } dml_cross_entropy;
 #define DML_CROSS_ENTROPY_KEPT 6
 

@@ -37,8 +37,9 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
                                      int ldc, ptrdiff_t stride_c, int count);
 
 /* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
-   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and 256 KiB
-   shared; little for small products; zeros where a size is below 1. */
+   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and, of a
+   long k, 8 MiB shared; little for small products; zeros where a size is below 1. A smaller product may want
+   more, by little: reserve for each. */
 DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 
 #endif

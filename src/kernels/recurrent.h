@@ -19,8 +19,8 @@ typedef enum dml_cell { DML_CELL_TANH, DML_CELL_RELU, DML_CELL_LSTM, DML_CELL_GR
 
 typedef struct dml_recurrent_shape {
     dml_cell cell;
-    bool reverse; /* from the last step to the first */
-    int batch, steps, inputs, units;
+    bool reverse;                    /* from the last step to the first */
+    int batch, steps, inputs, units; /* at least 1: of an empty batch nothing is written */
 } dml_recurrent_shape;
 
 /* The arrays of a pass; gates are 1, 4 for lstm, 3 for gru. Steps at and behind a sample's length leave its

@@ -15,8 +15,8 @@ typedef struct dml_lr_finder_options {
     float first, last; /* the learning rate grows between these, to 1e6 at most; 0: 1e-7 and 10 */
     int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
     float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
-    float diverges;    /* it ends when the average is above this times its smallest, or, below 0, as far above
-                          it;    0: 4 */
+    float diverges; /* it ends when the average is above its smallest by diverges - 1 times the size of that,
+                       with 0 by 3 times */
 } dml_lr_finder_options;
 
 typedef struct dml_lr_point {

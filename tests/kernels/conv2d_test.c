@@ -486,6 +486,31 @@ static void bad_shapes_write_nothing(void)
 }
 
 /* Arrays and places that no address reaches, some of which wrap around to few. */
+/* Windows that reach far beyond an image, of which nothing but padding is copied: as without scratch. */
+static void far_reaching_shapes(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 2, 6, 8, 3, 3, 2, 2, 2147483647, 2, 1, 2, 2, 1048576, 1, 6, 1 },
+        { 2, 8, 3, 4, 3, 3, 3, 1073741824, 1431655766, 1, 0, 1, 1048576, 1, 4, 1 },
+        { 1, 6, 4, 4, 3, 2, 3, 1431655766, 3, 2, 3, 2, 1048576, 1, 0, 1 },
+        { 2, 7, 1, 1, 3, 3, 3, 1073741824, 3, 2, 1, 2, 1048576, 1, 0, 1 },
+    };
+    unsigned state = 9;
+    float *x = random_floats(&state, 2000), *dy = random_floats(&state, 2000);
+    float *want = new_floats(2000), *got = new_floats(2000);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        dml_pool *pool = dml_pool_create(NULL);
+        CHECK_INT(dml_pool_reserve(pool, dml_conv2d_scratch(&shapes[i], true)), DML_OK);
+        const dml_status without = dml_conv2d_backward_weights(NULL, &shapes[i], x, dy, 0, want);
+        CHECK_INT(dml_conv2d_backward_weights(pool, &shapes[i], x, dy, 0, got), without);
+        const size_t count = (size_t)(shapes[i].filters * shapes[i].channels) *
+                             (size_t)(shapes[i].kernel_h * shapes[i].kernel_w);
+        if (without == DML_OK) CHECK(memcmp(got, want, count * sizeof *got) == 0);
+        dml_pool_destroy(pool);
+    }
+    free(x), free(dy), free(want), free(got);
+}
+
 static void impossible_shapes(void)
 {
     enum { MOST = 2147483647 };
@@ -545,6 +570,32 @@ static void scratch_is_enough(void)
             dml_pool_destroy(pool);
             free(x), free(w), free(y);
         }
+}
+
+/* A scratch for a batch is enough for a smaller one, such as an epoch's last. */
+static void scratch_is_enough_for_fewer(void)
+{
+    unsigned state = 8;
+    for (int i = 0; i < 300; i++) {
+        const int kernel = 2 + (int)((test_random(&state) >> 8) % 4);
+        const int size = kernel + (int)((test_random(&state) >> 8) % 30);
+        const int channels = 1 + (int)((test_random(&state) >> 8) % 140);
+        const int filters = 1 + (int)((test_random(&state) >> 8) % 140);
+        const int stride = 1 + (int)((test_random(&state) >> 8) % 2), pad = i % 3 ? kernel / 2 : 0;
+        dml_conv2d_shape s = { 0,      size, size, channels, filters, kernel, kernel, stride,
+                               stride, pad,  pad,  1,        1,       1,      0,      0 };
+        dml_scratch largest = { 0, 0 };
+        for (s.batch = 1; s.batch <= 66; s.batch++) {
+            const dml_scratch got = dml_conv2d_scratch(&s, i % 4 > 0);
+            CHECK_MESSAGE(
+                got.worker >= largest.worker && got.shared >= largest.shared,
+                "%d x %d x %d to %d, kernel %d, stride %d, pad %d, batch %d: %zu + %zu, fewer %zu + %zu",
+                size, size, channels, filters, kernel, stride, pad, s.batch, got.worker, got.shared,
+                largest.worker, largest.shared);
+            if (got.worker > largest.worker) largest.worker = got.worker;
+            if (got.shared > largest.shared) largest.shared = got.shared;
+        }
+    }
 }
 
 /* What lies in the scratch takes no part: here signalling NaNs, which a host that traps invalid operations
@@ -728,11 +779,13 @@ int main(void)
     RUN(infinities_stay_with_their_taps_on_each_isa);
     RUN(depthwise_channels_are_apart_on_each_isa);
     RUN(scratch_is_enough);
+    RUN(scratch_is_enough_for_fewer);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
     RUN(bad_shapes_write_nothing);
     RUN(impossible_shapes);
+    RUN(far_reaching_shapes);
     RUN(what_isnt_there);
     RUN(gradients_without_taps);
     RUN(large_results);
