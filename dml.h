@@ -14067,7 +14067,8 @@ DML__LOCAL ptrdiff_t dml__wgrad_most_floats(const dml__wgrad_plan *plan)
     const ptrdiff_t all = plan->copy_lines * plan->copy_w * plan->full * plan->panels;
     const ptrdiff_t copied = dml__wgrad_copy_floats(plan),
                     fewer = plan->in_place || plan->lines_of_taps ? 0 : dml__smaller(all, DML__WGRAD_COPY);
-    return dml__wgrad_worker_floats(plan) + dml__larger(0, fewer - copied + 16);
+    return dml__wgrad_worker_floats(plan) - dml__round_up(copied, 16) +
+           dml__round_up(dml__larger(copied, fewer), 16);
 }
 
 DML__LOCAL dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)
