@@ -18550,6 +18550,7 @@ DML__LOCAL void dml__mpi_begin(dml_request *request)
 
 /* ---- a call from its beginning to its end ---- */
 
+/* Counts and places are read before a call returns, but MPI's own calls may begin later. */
 static void dml__mpi_keep_parts(dml_request *request)
 {
     dml__comm_call *asked = &request->call;

@@ -485,7 +485,6 @@ static void bad_shapes_write_nothing(void)
     }
 }
 
-/* Arrays and places that no address reaches, some of which wrap around to few. */
 /* Windows that reach far beyond an image, of which nothing but padding is copied: as without scratch. */
 static void far_reaching_shapes(void)
 {
@@ -511,6 +510,7 @@ static void far_reaching_shapes(void)
     free(x), free(dy), free(want), free(got);
 }
 
+/* Arrays and places that no address reaches, some of which wrap around to few. */
 static void impossible_shapes(void)
 {
     enum { MOST = 2147483647 };
@@ -733,11 +733,8 @@ static void large_gradients(void)
         { 1, 8, 8, 516, 500, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
         { 2, 3, 3, 3, 78000, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
     };
-    dml_pool_options options;
+    dml_pool *pool = kernel_pools[2];
     unsigned state = 6;
-    memset(&options, 0, sizeof options);
-    options.threads = 2;
-    dml_pool *pool = dml_pool_create(&options);
     for (size_t i = 0; !TEST_EMULATOR && i < sizeof shapes / sizeof shapes[0]; i++) {
         const dml_conv2d_shape *s = &shapes[i];
         arrays r;
@@ -766,7 +763,6 @@ static void large_gradients(void)
         free(all), free(want);
         discard(&r);
     }
-    dml_pool_destroy(pool);
 }
 
 int main(void)

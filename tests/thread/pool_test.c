@@ -545,10 +545,13 @@ static void scratch_that_cannot_be_had(void)
         CHECK_INT(c.live, without + 1);
         check_scratch(pool, 100, 200);
     }
-    c.fail_at = c.allocations + 1; /* nor what there was */
     const dml_scratch more = { 300, 200 };
-    dml_pool_reserve(pool, more);
+    c.fail_at = c.allocations + 1; /* an allocator that has no more for it, but for what there was */
+    CHECK_INT(dml_pool_reserve(pool, more), DML_ERROR_MEMORY);
+    check_scratch(pool, 100, 200);
     c.fail_at = 0;
+    CHECK_INT(dml_pool_reserve(pool, more), DML_OK);
+    check_scratch(pool, 300, 200);
     dml_pool_destroy(pool);
     CHECK_INT(c.live, 0);
 }

@@ -270,6 +270,32 @@ static void a_run_goes_on_after_a_skipped_step(void)
     remove(path);
 }
 
+/* A file's scale that no trainer may have is refused before anything changes. */
+static void impossible_scales_in_files(void)
+{
+    char path[] = "/tmp/dml_loss_scale_XXXXXX", bytes[65536];
+    close(mkstemp(path));
+    dml_trainer *t = trainer_with(DML_F16, 1024, 0);
+    CHECK_INT(dml_trainer_save(t, path), DML_OK);
+    FILE *file = fopen(path, "r+b");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    size_t at = 0;
+    while (at + 6 < size && memcmp(bytes + at, "\"1024\"", 6) != 0) at++;
+    CHECK(at + 6 < size);
+    fseek(file, (long)at, SEEK_SET);
+    CHECK_INT(fwrite("\"1e35\"", 1, 6, file), 6);
+    fclose(file);
+    float *w = dml_trainer_get(t, DML_PARAMETERS, 0, 1);
+    const float other = w[0] + 1;
+    w[0] = other;
+    CHECK_INT(dml_trainer_put(t, DML_PARAMETERS, 0, 1), DML_OK);
+    CHECK_INT(dml_trainer_load(t, path), DML_ERROR_FORMAT);
+    dml_clear_error(context);
+    CHECK(dml_trainer_get(t, DML_PARAMETERS, 0, 1)[0] == other);
+    dml_close(context);
+    remove(path);
+}
+
 /* In 16 bits the same is learnt. */
 static void learns_as_in_f32(void)
 {
@@ -298,6 +324,7 @@ int main(void)
     backend_here = find_backend("cpu");
     RUN(checkpoints_have_it);
     RUN(a_run_goes_on_after_a_skipped_step);
+    RUN(impossible_scales_in_files);
     RUN_EACH(learns_as_in_f32);
     return test_report("train/loss_scale");
 }

@@ -152,6 +152,24 @@ static void what_sgd_makes(void)
     dml_close(context);
 }
 
+/* LARS' step has the length of w, however large g is. */
+static void lars_of_a_large_gradient(void)
+{
+    float after[2];
+    for (int i = 0; i < 2; i++) {
+        const float g[3] = { i ? 1e25f : 1, 0, 0 };
+        context = dml_open(NULL);
+        dml_trainer *t = trainer_with(dml_lars(0.5f, 0));
+        CHECK_INT(dml_trainer_backward(t, 1, NULL, 0, DML_OVERWRITE, NULL), DML_OK);
+        put_gradient(t, g, 3);
+        CHECK_INT(dml_trainer_update(t), DML_OK);
+        after[i] = dml_trainer_get(t, DML_PARAMETERS, 0, 3)[0];
+        dml_close(context);
+    }
+    CHECK(after[0] < 1);
+    CHECK_NEAR(after[1], after[0], 1e-6);
+}
+
 /* What a kind doesn't use is neither checked nor filled in. */
 static void defaults(void)
 {
@@ -193,5 +211,6 @@ int main(void)
     RUN_EACH(every_optimizer);
     RUN(bad_numbers);
     RUN(what_sgd_makes);
+    RUN(lars_of_a_large_gradient);
     return test_report("train/optimizer");
 }
