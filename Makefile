@@ -399,7 +399,8 @@ help:
 # |   T="graph base/philox"  only these folders or programs of tests/
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs oclgrind, scripts
-# | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them
+# | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them;
+# |                          BENCH="allreduce links": only these
 # | make bench-peers         installs other libraries into build/peers, to be timed beside ours (5 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md,
 # |                          docs/ops.md and the README's table of ops

@@ -2856,6 +2856,7 @@ struct dml_request {
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
     bool again;          /* `written` is for a call like this one */
+    uint64_t choices;    /* job->choices when its algorithm was chosen */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -3016,6 +3017,7 @@ typedef struct dml__comm_job {
     dml_request *active, *unmatched; /* in the order in which they were started */
     uint64_t progress;               /* counts everything that moves */
     uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
+    uint64_t progress_away;          /* and when whoever looked had last been away */
     bool started;                    /* something, since then */
     double moved_at;                 /* when it last did, as far as anybody looked */
     dml_comm_stats stats;
@@ -12523,9 +12525,9 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
 static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
-    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
-           run->model.scratch / sizeof(float);
+    const uint64_t count = dml__goes_in_rounds(info) ? 1 : (UINT64_C(1) << power) / sizeof(float);
+    if (!info->scratch || !run->model.scratch) return true;
+    return info->scratch(run->size, count) <= run->model.scratch / sizeof(float);
 }
 
 /* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */
@@ -12771,8 +12773,8 @@ DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call
     return most;
 }
 
-/* Whether an algorithm can run the call: in one go, where it can't go in rounds, with parts like these, and
-   in the order that was asked for. */
+/* Whether an algorithm can run the call: in one go, where it can't go in rounds (of one element at least),
+   with parts like these, and in the order that was asked for. */
 static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int algorithm)
 {
     int count;
@@ -12780,8 +12782,8 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || dml__goes_in_rounds(info)) return true;
-    return info->scratch(comm->size, dml__largest_part(comm, call)) <=
+    if (!info->scratch) return true;
+    return info->scratch(comm->size, dml__goes_in_rounds(info) ? 1 : dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
 
@@ -14675,7 +14677,7 @@ static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *reque
     dml__signature_text(signature, mine);
     for (int rank = 0; rank < job->world; rank++) {
         const dml__peer *peer = &job->peers[rank];
-        if (rank == job->rank || !peer->answered || peer->waits_for < 0) continue;
+        if (rank == job->rank || !peer->reach || !peer->answered || peer->waits_for < 0) continue;
         const bool same_place = peer->waits_communicator == request->comm->id &&
                                 peer->waits_sequence == request->sequence &&
                                 !dml__is_pair(signature->operation);
@@ -14717,10 +14719,15 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     int rank = waits_for, steps = 0;
     for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
     while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
-        if (job->peers[rank].moved_at > moved_at) moved_at = job->peers[rank].moved_at;
-        rank = job->peers[rank].waits_for;
+        dml__peer *peer = &job->peers[rank];
+        peer->reach = DML__REACHED;
+        if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+        rank = peer->waits_for;
     }
-    if (rank >= 0 && dml__is_silent(job, rank)) return dml__blame_silent(job, request, rank);
+    const bool silent = rank >= 0 && dml__is_silent(job, rank);
+    const bool late = moved_at + job->timeout <= dml_seconds();
+    if (silent && (late || rank == waits_for || job->peers[rank].goodbye || job->peers[rank].gone))
+        return dml__blame_silent(job, request, rank);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
         const double moved = dml__reach_all(job, request, waits_for);
         if (moved > moved_at) moved_at = moved;
@@ -15076,7 +15083,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
         const dml__link *link = &job->links[r];
         for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
             dml__stored_entry(link, at, frame);
-            if (frame->kind == DML__FRAME_GRANT || !dml__is_pair(frame->signature.operation)) continue;
+            if (frame->kind == DML__FRAME_GRANT) continue;
+            if (comm && !dml__is_pair(frame->signature.operation)) continue;
             if (dml__find_flow(link->receiving, frame)) continue; /* a receive has it already */
             if (comm && !dml__message_fits(comm, from, tag, r, frame)) continue;
             *rank = r;
@@ -15517,7 +15525,7 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
-                         "DML_COMM_ALGO and segment_bytes%s",
+                         "DML_COMM_ALGO, DML_COMM_DETERMINISTIC and segment_bytes%s",
                          rank, job->rank, dml__signature_text(mine, text),
                          mine->operation == DML__CALL_ALL_TO_ALL ? ", and make it in place at all or at none"
                                                                  : "");
@@ -16480,7 +16488,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     request->written.communicator = comm->id;
     request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
-    request->written.choices = job->choices;
+    request->written.choices = request->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
     request->written.round_most = request->round_most;
@@ -16645,6 +16653,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
     request->on_device = dml__nccl_takes(job, &request->call, comm);
+    if (job->error.status) return; /* which memory it is about, the host's code can't take */
     if (request->on_device) {
         dml__check_stored(job, request);
         dml__nccl_start(job, request);
@@ -16656,6 +16665,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->again = dml__is_again(job, request);
+    request->choices = job->choices;
     request->algorithm =
         request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */
@@ -17207,11 +17217,15 @@ DML__LOCAL void dml__keep_watch(dml__comm_job *job)
     if (!job->transport || quiet < 2e-3) return;
     dml__read_control(job);
     if (job->error.status) return;
-    /* Who hasn't asked for long may have been away: then nobody else is to blame. */
-    if (quiet > job->grace)
+    dml__note_time(job, job->clock = now);
+    /* Who hasn't asked for long may have been away: then nobody else is to blame. But whoever asks rarely
+       isn't away each time. */
+    if (quiet > job->grace && job->progress != job->progress_away) {
         dml__restart_clocks(job);
-    else
+        job->progress_away = job->progress;
+    } else {
         dml__watch_deadlines(job, now);
+    }
 }
 
 DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
@@ -17233,6 +17247,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
     bool result = true;
     double spin_until = -1, idle_from = -1;
     unsigned looks = 0;
+    bool came = true;
     job->waiting++;
     while (!done(job, user)) {
         if (job->error.status) {
@@ -17254,8 +17269,11 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         }
         /* The clock takes longer than a look. */
         if (!job->yields && !job->crowded && ++looks % 8) continue;
-        const double now = job->clock = dml_seconds();
+        const double before = job->clock, now = job->clock = dml_seconds();
         dml__note_time(job, now);
+        /* What this rank didn't hear while it was away is nobody's fault. */
+        if (came && !job->helper_started && now > before + job->grace) dml__restart_clocks(job);
+        came = false;
         if (idle_from < 0) idle_from = now;
         if (until >= 0 && now >= until) {
             result = false;
@@ -19488,11 +19506,20 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     probing.comm = comm;
     probing.from = from;
     probing.tag = tag;
-    if (from < DML_ANY_SOURCE || from >= comm->size || !job->transport) return false;
     dml__enter_job(job);
+    if (from < DML_ANY_SOURCE || from >= comm->size || tag < DML_ANY_TAG)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_ARGUMENT,
+            "rank %d asked for a message from %d with tag %d: there are ranks 0 to %d and no tags below 0",
+            comm->rank, from, tag, comm->size - 1);
+    if (job->error.status || !job->transport) {
+        dml__leave_job(job);
+        return false;
+    }
     job->look_around = true;
     dml__make_progress(job);
-    const bool found = dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + seconds);
+    const bool found =
+        dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
@@ -19619,8 +19646,11 @@ DML_API const char *dml_comm_error(const dml_comm *comm)
 
 DML_API int dml_comm_culprit(const dml_comm *comm)
 {
-    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
-    return dml__group_rank(comm, comm->job->culprit);
+    if (!comm || dml__is_gone(comm)) return -1;
+    dml__mutex_lock(&comm->job->mutex);
+    const int culprit = comm->job->aborted ? comm->job->culprit : -1;
+    dml__mutex_unlock(&comm->job->mutex);
+    return culprit < 0 ? -1 : dml__group_rank(comm, culprit);
 }
 
 DML_API int dml_comm_rank(const dml_comm *comm)
@@ -19651,7 +19681,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 
 DML_API void dml_comm_outlive(dml_comm *comm)
 {
-    if (!comm || dml__is_gone(comm)) return;
+    if (!comm || dml__is_gone(comm) || comm->job->engine) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
     comm->patient = true;
@@ -19734,6 +19764,9 @@ static bool dml__allocate_requests(dml__comm_job *job)
     job->most_steps = dml__most_steps(job->world);
     job->most_flows = 2 * job->world;
     const size_t steps = (size_t)job->most_steps, flows = (size_t)job->most_flows;
+    const double bytes = (double)steps * (sizeof *job->all_steps + sizeof *job->all_states) +
+                         (double)flows * sizeof *job->all_flows + (double)job->scratch_bytes;
+    if (bytes * (double)count > (double)(SIZE_MAX / 2)) return false;
     job->requests = (dml_request *)dml__allocate_array(memory, count, sizeof *job->requests);
     job->all_steps = (dml__step *)dml__allocate_unset(memory, count * steps * sizeof *job->all_steps);
     job->all_states = (dml__step_state *)dml__allocate_unset(memory, count * steps * sizeof *job->all_states);
@@ -19897,6 +19930,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->world = settings->net.world;
     job->timeout = settings->net.timeout;
     job->grace = settings->net.grace;
+    job->progress_away = UINT64_MAX; /* never yet */
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->max_requests;
@@ -20097,7 +20131,10 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_co
         opened = comms[rank] != NULL;
     }
     opened = opened && dml__choose_alone(comms[0]);
-    for (int rank = 1; rank < world && opened; rank++) comms[rank]->choice = comms[0]->choice;
+    for (int rank = 1; rank < world && opened; rank++) {
+        comms[rank]->choice = comms[0]->choice;
+        comms[rank]->model = comms[0]->model; /* groups that have another first rank are priced by it */
+    }
     if (opened) dml__log_description(comms[0]);
     for (int rank = 0; rank < world && !opened; rank++) {
         if (!comms[rank]) continue;

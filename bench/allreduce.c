@@ -32,16 +32,21 @@ typedef struct settings {
 } settings;
 
 static const char usage[] =
-    "usage: allreduce [--op NAME] [--algo NAME|all] [--transport tcp|shm|local] [--ranks N] [--min B] [--max "
+    "usage: allreduce [--op NAME] [--algo NAME|all] [--transport tcp|shm|local] [--ranks N] [--min B] "
+    "[--max "
     "B]\n"
     "                 [--bytes B] [--explain] [--seconds S] [--quick] [--peers DIR]\n"
     "  --op NAME         all_reduce, reduce, broadcast, scatter, gather, all_gather, reduce_scatter or\n"
     "                    all_to_all; all_reduce\n"
     "  --algo NAME       a row for that algorithm, or for each; otherwise for the one that is chosen\n"
-    "  --transport NAME  rows for ranks that are processes over TCP or in shared memory, or threads of one\n"
+    "  --transport NAME  rows for ranks that are processes over TCP or in shared memory, or threads of "
+    "one\n"
     "                    (local) only; otherwise for tcp and shm\n"
-    "  --ranks N         rows for N ranks only, 2 to 64; otherwise for 2 and for 4\n"
-    "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 64 MiB, times 16 each\n"
+    "  --ranks N         rows for N ranks only, 2 to 64; otherwise for 2, 4 and 8\n"
+    "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 256 MiB (--quick: 64 "
+    "MiB), as far "
+    "as\n"
+    "                    memory goes, times 16 each, and four times those from 64 KiB on\n"
     "  --bytes B         that size only\n"
     "  --explain         says before each row which steps rank 0 takes, and how long it should take\n"
     "  --seconds S       how long to measure each row; 0.6\n"
@@ -236,10 +241,22 @@ static void measure(const job *j, bool automatic)
     print_row(j, automatic, bench_median(ours, samples), bench_median(bare, samples));
 }
 
+/* In and out, of ours and of two peers. */
+static bool fits_in_memory(double bytes, size_t ranks)
+{
+    const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    return memory <= 0 || 6 * bytes * (double)ranks < 0.75 * memory;
+}
+
 /* All rows of one size: the array has a whole number of floats for each rank. */
 static void measure_size(job *j, double bytes)
 {
     const size_t ranks = (size_t)dml_comm_world_size(j->comm);
+    if (!fits_in_memory(bytes, ranks)) {
+        if (dml_comm_rank(j->comm) == 0)
+            printf("# allreduce: left out %.0f bytes between %zu ranks, for want of memory\n", bytes, ranks);
+        return;
+    }
     j->count = (size_t)bytes / sizeof(float);
     if (j->asked->operation->parts) j->count = (j->count + ranks - 1) / ranks * ranks;
     j->in = new_array(j->count);
@@ -270,7 +287,7 @@ static void run_rank(dml_comm *comm, bare_ring *ring, bench_peers *peers, const 
     for (double bytes = asked->least; bytes <= asked->most; bytes *= 16) {
         measure_size(&j, bytes);
         /* 64 KiB and 1 MiB lie far apart. */
-        if (bytes * 4 <= asked->most && bytes >= 65536 && bytes < 16777216) measure_size(&j, bytes * 4);
+        if (bytes * 4 <= asked->most && bytes >= 65536) measure_size(&j, bytes * 4);
     }
     dml_comm_close(comm);
 }
@@ -396,7 +413,7 @@ int main(int argc, char **argv)
     settings asked;
     memset(&asked, 0, sizeof asked);
     asked.least = 4;
-    asked.most = 64 << 20;
+    asked.most = 256 << 20;
     asked.seconds = 0.6;
     const bench_option options[] = { { "--op", BENCH_TEXT, &operation_name, 0, 0 },
                                      { "--algo", BENCH_TEXT, &algorithm, 0, 0 },
@@ -412,6 +429,7 @@ int main(int argc, char **argv)
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "allreduce", usage, options);
     if (quick && asked.seconds > 0.1) asked.seconds = 0.1;
+    if (quick && asked.most > 64 << 20) asked.most = 64 << 20;
     if (bytes) asked.least = asked.most = bytes;
     asked.operation = find_operation(operation_name);
     if (!asked.operation) die("there is no such operation: ", operation_name);
@@ -420,9 +438,8 @@ int main(int argc, char **argv)
     for (int t = 0; t < 3; t++) {
         if (transport ? strcmp(transport, transports[t]) != 0 : t == 2) continue;
         known = true;
-        for (int n = ranks ? ranks : 2; n <= (ranks ? ranks : 4); n += 2) {
+        for (int n = ranks ? ranks : 2; n <= (ranks ? ranks : 8); n *= 2)
             failed |= run_ranks(n, &asked, transports[t]);
-        }
     }
     if (!known) die("there is no such transport: ", transport);
     return failed;

@@ -16,6 +16,13 @@
 #include <sys/wait.h>
 
 enum { RANKS_MAX = 64, SAMPLES_MAX = 32, SAMPLES_MIN = 6, ALGORITHMS_MAX = 16, SLOW = 4 };
+enum {
+    AGAIN_MAX = 48,
+    AGAIN_MIN = 10,
+    AGAIN_LONGER = 20
+}; /* rounds of a row that is short; times `seconds` */
+
+#define AS_GOOD (1 / 1.1) /* of the best one's speed: the bar */
 
 typedef struct settings {
     const char *operation, *transport;
@@ -45,6 +52,9 @@ static const char usage[] =
     "asked\n"
     "again, so the best one of every other round is compared in the rounds between, both ways round "
     "(ratio_peer).\n"
+    "Where that is more than 10 %, the two are asked again, by turns and longer, and the median of that "
+    "counts\n"
+    "(asked_again=1).\n"
     "Rows of name=choice are of what is chosen by prices, of name=tuned of what is by dml_comm_tune.\n";
 
 static void die(const char *what, const char *name)
@@ -98,7 +108,8 @@ typedef struct candidate {
     const dml__algorithm_info *info;
     double seconds, price; /* 0: not known */
     double half[2];        /* seconds, of the rounds with even and with odd numbers */
-    bool chosen, tuned;
+    double by_best;        /* of the best one's speed; of the chosen ones only, as `again` */
+    bool chosen, tuned, again;
 } candidate;
 
 static double price_of(const job *j, const dml__algorithm_info *info, uint64_t count)
@@ -146,7 +157,8 @@ static int list_candidates(const job *j, candidate *list)
         c->info = &infos[i];
         c->chosen = i == chosen;
         c->tuned = i == tuned;
-        c->seconds = 0;
+        c->again = false;
+        c->seconds = c->by_best = 0;
         c->price = dml_comm_rank(j->comm) ? 0 : price_of(j, c->info, call.signature.count);
     }
     return count;
@@ -176,17 +188,29 @@ static int try_candidates(const job *j, candidate *list, int count)
     return fast;
 }
 
+/* So many that the clock's steps and the barrier don't count. */
+static int calls_of(const candidate *c)
+{
+    return c->seconds > 2e-3 ? 1 : (int)(2e-3 / c->seconds) + 1;
+}
+
+/* As many as fit, an even number, since each is the first in half of them. */
+static int rounds_in(double seconds, double round, int least, int most)
+{
+    const double fit = seconds / round;
+    return fit < least ? least : fit > most ? most : (int)fit / 2 * 2;
+}
+
 /* Rounds in which each has its turn, and each is the first in one. */
 static void time_candidates(const job *j, candidate *list, int count)
 {
     double samples[ALGORITHMS_MAX][2][SAMPLES_MAX / 2], all[SAMPLES_MAX], sum = 0;
     int calls[ALGORITHMS_MAX];
     for (int i = 0; i < count; i++) {
-        calls[i] = list[i].seconds > 2e-3 ? 1 : (int)(2e-3 / list[i].seconds) + 1;
+        calls[i] = calls_of(&list[i]);
         sum += list[i].seconds * calls[i];
     }
-    const double fit = j->asked->seconds * count / sum;
-    const int rounds = fit < SAMPLES_MIN ? SAMPLES_MIN : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit / 2 * 2;
+    const int rounds = rounds_in(j->asked->seconds * count, sum, SAMPLES_MIN, SAMPLES_MAX);
     for (int round = 0; round < rounds; round++)
         for (int k = 0; k < count; k++) {
             const int i = (k + round) % count;
@@ -201,8 +225,16 @@ static void time_candidates(const job *j, candidate *list, int count)
     }
 }
 
-/* How much longer the chosen one takes than the one that is best by the other half of the rounds; the
-   geometric mean of both ways round. */
+static const candidate *best_of(const candidate *list, int count)
+{
+    const candidate *best = &list[0];
+    for (int i = 1; i < count; i++)
+        if (list[i].seconds < best->seconds) best = &list[i];
+    return best;
+}
+
+/* The chosen one's speed by that of the one that is best by the other half of the rounds; the geometric mean
+   of both ways round. */
 static double chosen_by_best(const candidate *list, int count, const candidate *chosen)
 {
     double product = 1;
@@ -210,23 +242,50 @@ static double chosen_by_best(const candidate *list, int count, const candidate *
         const candidate *best = &list[0];
         for (int i = 1; i < count; i++)
             if (list[i].half[half] < best->half[half]) best = &list[i];
-        product *= chosen->half[!half] / best->half[!half];
+        product *= best->half[!half] / chosen->half[!half];
     }
     return sqrt(product);
+}
+
+/* Of the two alone, by turns. */
+static double asked_again(const job *j, const candidate *chosen, const candidate *best)
+{
+    double by_best[AGAIN_MAX], seconds[2];
+    const int calls[2] = { calls_of(chosen), calls_of(best) };
+    const double round = chosen->seconds * calls[0] + best->seconds * calls[1];
+    const int rounds = rounds_in(AGAIN_LONGER * j->asked->seconds, round, AGAIN_MIN, AGAIN_MAX);
+    for (int i = 0; i < rounds; i++) {
+        for (int k = 0; k < 2; k++) {
+            const int which = (i + k) % 2;
+            seconds[which] = time_calls(j, (which ? best : chosen)->info->name, calls[which]);
+        }
+        by_best[i] = seconds[1] / seconds[0];
+    }
+    return bench_median(by_best, rounds);
+}
+
+static void judge_chosen(const job *j, candidate *list, int count)
+{
+    const candidate *best = best_of(list, count);
+    for (int i = 0; i < count; i++) {
+        candidate *c = &list[i];
+        if (!c->chosen && !(c->tuned && j->asked->tune > 0)) continue;
+        c->by_best = c == best ? 1 : chosen_by_best(list, count, c);
+        c->again = c->by_best < AS_GOOD;
+        if (c->again) c->by_best = asked_again(j, c, best);
+    }
 }
 
 /* `name`: what it was chosen by. */
 static void print_choice(const char *name, const char *where, const candidate *list, int count,
                          const candidate *chosen)
 {
-    const candidate *best = &list[0];
-    for (int i = 1; i < count; i++)
-        if (list[i].seconds < best->seconds) best = &list[i];
+    const candidate *best = best_of(list, count);
     if (!chosen || best->seconds <= 0) return;
     printf("name=%s %s chosen=%s threads=1 ours=%.4g best_peer=%.4g peer=%s limit=0 ratio_peer=%.3f "
-           "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g\n",
+           "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g asked_again=%d\n",
            name, where, chosen->info->name, 1e6 * chosen->seconds, 1e6 * best->seconds, best->info->name,
-           1 / chosen_by_best(list, count, chosen), 1e6 * chosen->price, 1e6 * best->price);
+           chosen->by_best, 1e6 * chosen->price, 1e6 * best->price, chosen->again);
 }
 
 static void print_rows(const job *j, const candidate *list, int count)
@@ -257,7 +316,10 @@ static void measure_size(job *j, double bytes)
     j->in = new_array(j->count);
     j->out = new_array(j->count);
     const int count = list_candidates(j, list);
-    if (j->asked->seconds > 0) time_candidates(j, list, try_candidates(j, list, count));
+    if (j->asked->seconds > 0) {
+        time_candidates(j, list, try_candidates(j, list, count));
+        judge_chosen(j, list, count);
+    }
     if (dml_comm_rank(j->comm) == 0) print_rows(j, list, count);
     free(j->in);
     free(j->out);

@@ -61,13 +61,13 @@ int main(int argc, char **argv)
     }
     qsort(times, (size_t)calls, sizeof *times, compare);
     const double m = dml_comm_world_size(comm), ours = times[calls / 2];
+    const char *mtu = getenv("HOSTS_MTU");
     const double bound = 2 * (m - 1) / m * (double)count * sizeof(float) * 8 / (mbit * 1e6);
     if (dml_comm_rank(comm) == 0)
-        printf(
-            "name=links op=all_reduce algo=%s ranks=%.0f bytes=%zu mbit=%d seconds=%.5g ours=%.1f limit=%.1f "
-            "ratio_limit=%.3f unit=ms\n",
-            algorithm ? algorithm : "chosen", m, count * sizeof(float), mbit, times[0], ours * 1e3,
-            bound * 1e3, bound / ours);
+        printf("name=links op=all_reduce algo=%s ranks=%.0f bytes=%zu mbit=%d mtu=%s threads=1 seconds=%.5g "
+               "ours=%.1f limit=%.1f ratio_limit=%.3f unit=ms\n",
+               algorithm ? algorithm : "chosen", m, count * sizeof(float), mbit, mtu ? mtu : "1500", times[0],
+               ours * 1e3, bound * 1e3, bound / ours);
     free(x);
     return dml_comm_close(comm) ? 1 : 0;
 }

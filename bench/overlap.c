@@ -220,13 +220,14 @@ static void print(const char *name, const way_costs *way, const way_costs *alone
                   cost bare, int ranks, size_t count)
 {
     const double compute = alone->seconds;
-    printf("name=overlap%s layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
-           "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f busier=%.3f bare_loss=%.3f "
-           "bare_busier=%.3f\n",
-           name, layers, width, batch, ranks, (double)count * 4 / 1048576, way->seconds * 1e3, compute * 1e3,
-           communication * 1e3, communication / compute, way->loss, 1 - way->loss * compute / communication,
-           way->busier, bare.wall > 0 ? bare.wall / compute - 1 : 0,
-           bare.wall > 0 ? bare.processor / alone->processor - 1 : 0);
+    printf(
+        "name=overlap what=%s layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f limit=%.2f "
+        "ratio_limit=%.3f unit=ms_per_step communication=%.2f share=%.2f loss=%.3f hidden=%.2f busier=%.3f "
+        "bare_loss=%.3f bare_busier=%.3f\n",
+        name, layers, width, batch, ranks, (double)count * 4 / 1048576, way->seconds * 1e3, compute * 1e3,
+        compute / way->seconds, communication * 1e3, communication / compute, way->loss,
+        1 - way->loss * compute / communication, way->busier, bare.wall > 0 ? bare.wall / compute - 1 : 0,
+        bare.wall > 0 ? bare.processor / alone->processor - 1 : 0);
 }
 
 int main(int argc, char **argv)
@@ -273,8 +274,8 @@ int main(int argc, char **argv)
         return 1;
     }
     for (int w = IN_STEPS; w < ways && dml_comm_rank(comm) == 0; w++)
-        print(w == ACROSS_STEPS ? "_across_steps" : "", &costs[w], &costs[ALONE], communication, bare, ranks,
-              count);
+        print(w == ACROSS_STEPS ? "across_steps" : "in_steps", &costs[w], &costs[ALONE], communication, bare,
+              ranks, count);
     dml_close(context);
     free(g);
     free(x);

@@ -84,12 +84,24 @@ static const struct {
       NULL },
     { "choice",
       "Ours is the chosen algorithm's microseconds, the best peer's those of the fastest one: the less the "
-      "better. `by peer` is beside the one that is best in the other half of the rounds, both ways round",
+      "better. `by peer` is beside the one that is best in the other half of the rounds, both ways round; "
+      "where that "
+      "is short of the bar, of the two asked again by turns",
       "at most 1.1 times the best algorithm's time" },
     { "tuned", "As choice, of what dml_comm_tune chose", "at most 1.1 times the best algorithm's time" },
     { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",
       "the speed of the best of Open MPI and Gloo, over TCP 1.25 times it at 4 bytes and 1.3 from 64 MiB on, "
-      "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB" },
+      "in shared memory 1.5 from 1 MiB on; none over TCP between 4 bytes and 256 KiB. From 1 MiB on over TCP "
+      "also 0.85 of the limit" },
+    { "links", "Ours is milliseconds, the limit those in which the links can carry the bytes",
+      "0.95 of the limit, at a gigabit a second" },
+    { "overlap",
+      "Ours is a step whose gradients are exchanged, the limit the step alone, `share` what the exchange "
+      "alone "
+      "takes of that",
+      "no more than 0.15 of the step is lost" },
+    { "simulated", "Ours is the price of an algorithm, the limit what it took, seconds",
+      "within 0.15 of what was measured; asked of nine rows in ten" },
 };
 
 static verdict judge(const report *all, const row *r)
@@ -102,6 +114,7 @@ static verdict judge(const report *all, const row *r)
                   { "gpt", 1.3, 1.7 },     { "gpt2", 1.15, 1.5 } };
     verdict v = { false, 0, 0, false, false };
     double mkl = 0;
+    bool slow = false;               /* beside the limit */
     if (is(r, "name", "numerics")) { /* 0 is the best */
         v.asked = v.judged = true, v.bar = 1, v.reached = number(r, "ratio_limit");
         v.met = v.reached <= 1;
@@ -138,9 +151,16 @@ static verdict judge(const report *all, const row *r)
         v.asked = tcp ? bytes == 4 || bytes >= 262144 : is(r, "transport", "shm");
         v.bar = bytes >= large ? (tcp ? 1.3 : 1.5) : tcp && bytes == 4 ? 1.25 : 1;
         v.reached = number(r, "ratio_peer");
+        slow = tcp && bytes >= 1048576 && number(r, "ratio_limit") < 0.85;
+    } else if (is(r, "name", "links") && is(r, "mbit", "1000")) {
+        v.asked = true, v.bar = 0.95, v.reached = number(r, "ratio_limit");
+    } else if (is(r, "name", "overlap")) {
+        v.asked = true, v.bar = 0.85, v.reached = 1 - number(r, "loss");
+    } else if (is(r, "name", "simulated")) {
+        v.asked = true, v.bar = 0.85, v.reached = 1 - fabs(1 - number(r, "ratio_limit"));
     }
     v.judged = v.asked && v.reached > 0 && !is(r, "disturbed", "1");
-    v.met = v.judged && v.reached >= v.bar && !(mkl > 0 && mkl < 0.9) &&
+    v.met = v.judged && v.reached >= v.bar && !slow && !(mkl > 0 && mkl < 0.9) &&
             !(is(r, "name", "bf16gemm") && number(r, "of_f32") < 5);
     return v;
 }

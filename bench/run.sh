@@ -1,9 +1,12 @@
 #!/bin/sh
 # run.sh BUILD [--quick]: runs the benchmarks that lie in BUILD/bench, keeps their rows in BUILD/bench/rows and writes
 # BUILD/bench/report.md with a chart for each. A benchmark that fails is named, and the others go on. CC and CFLAGS, if
-# they are set, are what they were compiled with.
+# they are set, are what they were compiled with; BENCH, which benchmarks to run ("gemm links"), otherwise all.
 build=$1 quick=$2
 rows=$build/bench/rows
+pictures=$build/bench/strategies-pictures
+BENCH=${BENCH:-gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice links prices overlap ps ddp \
+    gpu numerics strategies simulate strategies_links}
 export DML_PEERS="${DML_PEERS:-$build/peers/run}"
 failed=
 load() { cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo unknown; }
@@ -15,25 +18,51 @@ load() { cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo unknown; }
     echo "# run: load when it began (runnable processes, mean of a minute): $(load)"
     [ -z "$quick" ] || echo "# run: quick: a part of the cases, each for a short time"
 } >"$rows" || exit 1
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice ps ddp gpu numerics; do
+
+# Between network namespaces, as root.
+between_hosts() { [ -z "$quick" ] && [ "$(id -u)" -eq 0 ]; }
+
+# What the headers of TCP, IP and Ethernet leave of packets of 1500 bytes, and of 9000, as clusters have them.
+links() { sh bench/links.sh "$build" && HOSTS_MTU=9000 sh bench/links.sh "$build"; }
+
+# Each algorithm's price beside what it takes: 40 Mbit/s without those headers.
+prices() {
+    sh bench/prices.sh "$build" 40 >"$build/bench/prices-rows" &&
+        "$build/bench/simulate" --check "$build/bench/prices-rows" --bandwidth 0.03824 --latency 100 --overhead 10
+}
+
+# Whose rows have no limit and no peer: they have tables and pictures of their own.
+apart() { # the name of its rows, a command
+    into=$build/bench/$1-rows
+    shift
+    "$@" >"$into"
+}
+
+run() {
+    case $1 in
+    links | prices) "$1" ;;
+    overlap) sh bench/overlap.sh "$build" ;;
+    strategies) apart strategies "$build/bench/strategies" $quick --svg "$pictures" ;;
+    simulate) apart simulate "$build/bench/simulate" --bytes 4194304 --ranks 2:1024 --svg "$pictures" ;;
+    strategies_links) apart strategies_links sh bench/strategies_links.sh "$build" "$pictures/links.svg" ;;
+    *) "$build/bench/$1" $quick ;;
+    esac
+}
+
+for name in $BENCH; do
+    case $name in
+    links | prices | overlap | strategies_links)
+        between_hosts || {
+            echo "# left out: $name, whose hosts are network namespaces: not --quick, as root"
+            continue
+        }
+        ;;
+    esac
     echo "# $name $quick"
     # tee would hide how it ended
-    { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"
+    { run "$name" || echo "$name" >"$rows.failed"; } | tee -a "$rows"
     [ -e "$rows.failed" ] && failed="$failed $name" && rm -f "$rows.failed"
 done
-# What has no limit and no peer to be compared with: rows and pictures of its own.
-pictures=$build/bench/strategies-pictures
-echo "# strategies $quick"
-"$build/bench/strategies" $quick --svg "$pictures" >"$build/bench/strategies-rows" || failed="$failed strategies"
-echo "# simulate: all-reduce as ranks grow"
-"$build/bench/simulate" --bytes 4194304 --ranks 2:1024 --svg "$pictures" >"$build/bench/simulate-rows" || failed="$failed simulate"
-if [ -n "$quick" ] || [ "$(id -u)" -ne 0 ]; then
-    echo "# left out: strategies_links.sh and overlap.sh, whose hosts are network namespaces: not --quick, as root"
-else
-    echo "# strategies_links, overlap"
-    sh bench/strategies_links.sh "$build" "$pictures/links.svg" >"$build/bench/links-rows" || failed="$failed strategies_links"
-    sh bench/overlap.sh "$build" >"$build/bench/overlap-rows" || failed="$failed overlap"
-fi
 "$build/bench/report" "$build/bench" bench/reasons.txt <"$rows" >"$build/bench/report.md" || exit 1
 echo "see $build/bench/report.md"
 [ -z "$failed" ] || {

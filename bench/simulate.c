@@ -330,10 +330,9 @@ static double check_row(const settings *s, const plan *p, char *line)
         dml_status status;
         const double predicted = predict(p, &model, &table[i], ranks, bytes, &price, &status);
         if (isnan(predicted)) return 0;
-        printf("name=check op=%s algo=%s ranks=%d bytes=%.0f latency=%g bandwidth=%g measured=%.6g "
-               "predicted=%.6g "
-               "ratio=%.3f\n",
-               operation, name, ranks, bytes, own.latency_us, own.bandwidth_gbit, seconds, predicted,
+        printf("name=simulated op=%s algo=%s ranks=%d bytes=%.0f latency=%g bandwidth=%g threads=1 ours=%.6g "
+               "limit=%.6g ratio_limit=%.3f unit=s\n",
+               operation, name, ranks, bytes, own.latency_us, own.bandwidth_gbit, predicted, seconds,
                predicted / seconds);
         return predicted / seconds;
     }

@@ -82,8 +82,8 @@ DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call
     return most;
 }
 
-/* Whether an algorithm can run the call: in one go, where it can't go in rounds, with parts like these, and
-   in the order that was asked for. */
+/* Whether an algorithm can run the call: in one go, where it can't go in rounds (of one element at least),
+   with parts like these, and in the order that was asked for. */
 static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int algorithm)
 {
     int count;
@@ -91,8 +91,8 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || dml__goes_in_rounds(info)) return true;
-    return info->scratch(comm->size, dml__largest_part(comm, call)) <=
+    if (!info->scratch) return true;
+    return info->scratch(comm->size, dml__goes_in_rounds(info) ? 1 : dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
 

@@ -125,9 +125,9 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
 static bool dml__choice_has_room(const dml__choice_run *run, int algorithm, int power)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (!info->scratch || !run->model.scratch || dml__goes_in_rounds(info)) return true;
-    return info->scratch(run->size, (UINT64_C(1) << power) / sizeof(float)) <=
-           run->model.scratch / sizeof(float);
+    const uint64_t count = dml__goes_in_rounds(info) ? 1 : (UINT64_C(1) << power) / sizeof(float);
+    if (!info->scratch || !run->model.scratch) return true;
+    return info->scratch(run->size, count) <= run->model.scratch / sizeof(float);
 }
 
 /* Where an algorithm is run instead of an anchor at which it has no room: the last power at which it has. */

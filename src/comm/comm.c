@@ -515,11 +515,20 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     probing.comm = comm;
     probing.from = from;
     probing.tag = tag;
-    if (from < DML_ANY_SOURCE || from >= comm->size || !job->transport) return false;
     dml__enter_job(job);
+    if (from < DML_ANY_SOURCE || from >= comm->size || tag < DML_ANY_TAG)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_ARGUMENT,
+            "rank %d asked for a message from %d with tag %d: there are ranks 0 to %d and no tags below 0",
+            comm->rank, from, tag, comm->size - 1);
+    if (job->error.status || !job->transport) {
+        dml__leave_job(job);
+        return false;
+    }
     job->look_around = true;
     dml__make_progress(job);
-    const bool found = dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + seconds);
+    const bool found =
+        dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
@@ -646,8 +655,11 @@ DML_API const char *dml_comm_error(const dml_comm *comm)
 
 DML_API int dml_comm_culprit(const dml_comm *comm)
 {
-    if (!comm || dml__is_gone(comm) || !comm->job->aborted) return -1;
-    return dml__group_rank(comm, comm->job->culprit);
+    if (!comm || dml__is_gone(comm)) return -1;
+    dml__mutex_lock(&comm->job->mutex);
+    const int culprit = comm->job->aborted ? comm->job->culprit : -1;
+    dml__mutex_unlock(&comm->job->mutex);
+    return culprit < 0 ? -1 : dml__group_rank(comm, culprit);
 }
 
 DML_API int dml_comm_rank(const dml_comm *comm)
@@ -678,7 +690,7 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 
 DML_API void dml_comm_outlive(dml_comm *comm)
 {
-    if (!comm || dml__is_gone(comm)) return;
+    if (!comm || dml__is_gone(comm) || comm->job->engine) return;
     dml__enter_job(comm->job);
     comm->job->outlives = true;
     comm->patient = true;

@@ -316,7 +316,7 @@ static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *reque
     dml__signature_text(signature, mine);
     for (int rank = 0; rank < job->world; rank++) {
         const dml__peer *peer = &job->peers[rank];
-        if (rank == job->rank || !peer->answered || peer->waits_for < 0) continue;
+        if (rank == job->rank || !peer->reach || !peer->answered || peer->waits_for < 0) continue;
         const bool same_place = peer->waits_communicator == request->comm->id &&
                                 peer->waits_sequence == request->sequence &&
                                 !dml__is_pair(signature->operation);
@@ -358,10 +358,15 @@ static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     int rank = waits_for, steps = 0;
     for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
     while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
-        if (job->peers[rank].moved_at > moved_at) moved_at = job->peers[rank].moved_at;
-        rank = job->peers[rank].waits_for;
+        dml__peer *peer = &job->peers[rank];
+        peer->reach = DML__REACHED;
+        if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+        rank = peer->waits_for;
     }
-    if (rank >= 0 && dml__is_silent(job, rank)) return dml__blame_silent(job, request, rank);
+    const bool silent = rank >= 0 && dml__is_silent(job, rank);
+    const bool late = moved_at + job->timeout <= dml_seconds();
+    if (silent && (late || rank == waits_for || job->peers[rank].goodbye || job->peers[rank].gone))
+        return dml__blame_silent(job, request, rank);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
         const double moved = dml__reach_all(job, request, waits_for);
         if (moved > moved_at) moved_at = moved;

@@ -96,6 +96,7 @@ struct dml_request {
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
     bool again;          /* `written` is for a call like this one */
+    uint64_t choices;    /* job->choices when its algorithm was chosen */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -256,6 +257,7 @@ typedef struct dml__comm_job {
     dml_request *active, *unmatched; /* in the order in which they were started */
     uint64_t progress;               /* counts everything that moves */
     uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
+    uint64_t progress_away;          /* and when whoever looked had last been away */
     bool started;                    /* something, since then */
     double moved_at;                 /* when it last did, as far as anybody looked */
     dml_comm_stats stats;

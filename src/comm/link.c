@@ -372,7 +372,7 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
-                         "DML_COMM_ALGO and segment_bytes%s",
+                         "DML_COMM_ALGO, DML_COMM_DETERMINISTIC and segment_bytes%s",
                          rank, job->rank, dml__signature_text(mine, text),
                          mine->operation == DML__CALL_ALL_TO_ALL ? ", and make it in place at all or at none"
                                                                  : "");

@@ -65,6 +65,9 @@ static bool dml__allocate_requests(dml__comm_job *job)
     job->most_steps = dml__most_steps(job->world);
     job->most_flows = 2 * job->world;
     const size_t steps = (size_t)job->most_steps, flows = (size_t)job->most_flows;
+    const double bytes = (double)steps * (sizeof *job->all_steps + sizeof *job->all_states) +
+                         (double)flows * sizeof *job->all_flows + (double)job->scratch_bytes;
+    if (bytes * (double)count > (double)(SIZE_MAX / 2)) return false;
     job->requests = (dml_request *)dml__allocate_array(memory, count, sizeof *job->requests);
     job->all_steps = (dml__step *)dml__allocate_unset(memory, count * steps * sizeof *job->all_steps);
     job->all_states = (dml__step_state *)dml__allocate_unset(memory, count * steps * sizeof *job->all_states);
@@ -228,6 +231,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->world = settings->net.world;
     job->timeout = settings->net.timeout;
     job->grace = settings->net.grace;
+    job->progress_away = UINT64_MAX; /* never yet */
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->max_requests;
@@ -428,7 +432,10 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_co
         opened = comms[rank] != NULL;
     }
     opened = opened && dml__choose_alone(comms[0]);
-    for (int rank = 1; rank < world && opened; rank++) comms[rank]->choice = comms[0]->choice;
+    for (int rank = 1; rank < world && opened; rank++) {
+        comms[rank]->choice = comms[0]->choice;
+        comms[rank]->model = comms[0]->model; /* groups that have another first rank are priced by it */
+    }
     if (opened) dml__log_description(comms[0]);
     for (int rank = 0; rank < world && !opened; rank++) {
         if (!comms[rank]) continue;

@@ -341,7 +341,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     request->written.communicator = comm->id;
     request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
-    request->written.choices = job->choices;
+    request->written.choices = request->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
     request->written.round_most = request->round_most;
@@ -506,6 +506,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
     request->on_device = dml__nccl_takes(job, &request->call, comm);
+    if (job->error.status) return; /* which memory it is about, the host's code can't take */
     if (request->on_device) {
         dml__check_stored(job, request);
         dml__nccl_start(job, request);
@@ -517,6 +518,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->again = dml__is_again(job, request);
+    request->choices = job->choices;
     request->algorithm =
         request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */

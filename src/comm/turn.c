@@ -187,11 +187,15 @@ DML__LOCAL void dml__keep_watch(dml__comm_job *job)
     if (!job->transport || quiet < 2e-3) return;
     dml__read_control(job);
     if (job->error.status) return;
-    /* Who hasn't asked for long may have been away: then nobody else is to blame. */
-    if (quiet > job->grace)
+    dml__note_time(job, job->clock = now);
+    /* Who hasn't asked for long may have been away: then nobody else is to blame. But whoever asks rarely
+       isn't away each time. */
+    if (quiet > job->grace && job->progress != job->progress_away) {
         dml__restart_clocks(job);
-    else
+        job->progress_away = job->progress;
+    } else {
         dml__watch_deadlines(job, now);
+    }
 }
 
 DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
@@ -213,6 +217,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
     bool result = true;
     double spin_until = -1, idle_from = -1;
     unsigned looks = 0;
+    bool came = true;
     job->waiting++;
     while (!done(job, user)) {
         if (job->error.status) {
@@ -234,8 +239,11 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         }
         /* The clock takes longer than a look. */
         if (!job->yields && !job->crowded && ++looks % 8) continue;
-        const double now = job->clock = dml_seconds();
+        const double before = job->clock, now = job->clock = dml_seconds();
         dml__note_time(job, now);
+        /* What this rank didn't hear while it was away is nobody's fault. */
+        if (came && !job->helper_started && now > before + job->grace) dml__restart_clocks(job);
+        came = false;
         if (idle_from < 0) idle_from = now;
         if (until >= 0 && now >= until) {
             result = false;

@@ -237,6 +237,19 @@ check "their bars" test "$(sed -n 's/.*| \(tcp\|shm\|local\) | \([0-9]*\) |.* 0.
 echo 'name=choice op=all_reduce transport=tcp ranks=2 bytes=4 chosen=pair threads=1 ours=12 best_peer=10 peer=ring limit=0 ratio_peer=0.9 ratio_limit=0 unit=us' >"$WORK/chosen"
 check "a choice" report_of "$WORK/chosen"
 check "that takes more than a tenth longer" grep -q '\*\*0.90 of 0.91: no\*\* |$' "$WORK/report.md"
+cat >"$WORK/between" <<'END'
+name=links op=all_reduce algo=chosen ranks=4 bytes=67108864 mbit=1000 mtu=1500 threads=1 seconds=0.8 ours=850 limit=805 ratio_limit=0.947 unit=ms
+name=links op=all_reduce algo=ring ranks=4 bytes=262144 mbit=40 mtu=1500 threads=1 seconds=0.8 ours=850 limit=400 ratio_limit=0.47 unit=ms
+name=overlap what=in_steps ranks=2 threads=1 ours=1100 limit=1000 ratio_limit=0.91 unit=ms_per_step communication=500 share=0.5 loss=0.1
+name=overlap what=across_steps ranks=2 threads=1 ours=1200 limit=1000 ratio_limit=0.83 unit=ms_per_step communication=500 share=0.5 loss=0.2
+name=simulated op=all_reduce algo=ring ranks=4 threads=1 ours=1.1 limit=1 ratio_limit=1.1 unit=s
+name=simulated op=all_reduce algo=tree ranks=4 threads=1 ours=1.3 limit=1 ratio_limit=1.3 unit=s
+name=simulated op=all_reduce algo=chain ranks=4 threads=1 ours=0.8 limit=1 ratio_limit=0.8 unit=s
+name=all_reduce transport=tcp ranks=2 bytes=1048576 algo=ring chosen=1 threads=1 ours=2 best_peer=1 peer=gloo limit=4 ratio_peer=2 ratio_limit=0.5 unit=MB/s gloo=1
+END
+check "between hosts" report_of "$WORK/between"
+check "what of them is met" test "$(sed -n 's/^| .* | \(.*\) |$/\1/p' "$WORK/report.md" | grep ' of ' | tr -d '*' | tr '\n' ';')" = \
+    '0.95 of 0.95: no;0.90 of 0.85;0.80 of 0.85: no;0.90 of 0.85;0.70 of 0.85: no;0.80 of 0.85: no;2.00 of 1.00: no;'
 # The bar of convolutions is oneDNN's current release, whatever else there is.
 echo 'name=conv what=input model=x batch=1 threads=1 ours=9 best_peer=20 peer=torch limit=30 ratio_peer=0.45 ratio_limit=0.3 unit=GFLOP/s onednn=10 torch=20' >"$WORK/layers"
 check "a layer" report_of "$WORK/layers"
@@ -280,6 +293,9 @@ for words in '^- system: [A-Z].*processors to be used: [1-9]' '^- compiler: .*, 
     '^## numerics$'; do
     check "their report has $words" grep -q "$words" "$WORK/build/bench/report.md"
 done
+check "one of them" env BENCH='ddp numerics' sh bench/run.sh "$WORK/build" --quick
+check "alone" test "$(sed -n 's/^## //p' "$WORK/build/bench/report.md" | tr '\n' ' ')" = 'ddp numerics '
+check "where there are no hosts" sh -c "BENCH='links ddp' sh bench/run.sh '$WORK/build' --quick | grep '^# left out: links, '"
 check_fails "a report of nothing" 'there are no rows' report_of /dev/null
 check "a parameter server beside sockets" run ps --bytes 65536 --steps 2
 check "its row" rows_are_well 1

@@ -172,6 +172,32 @@ static void threads_share_processors(void)
 #endif
 }
 
+/* Where even one element of each rank is more than SCRATCH has room for, whoever names such an algorithm gets
+   another. */
+static void scratch_of_many_ranks(void)
+{
+    static const char *const names[] = { "all_to_all", "round_robin", "direct" };
+    dml_comm *comm;
+    dml__comm_call call;
+    int count;
+    const dml__algorithm_info *infos = dml__algorithms(&count);
+    memset(&call, 0, sizeof call);
+    call.signature.operation = DML__CALL_ALL_REDUCE;
+    call.signature.dtype = DML_F32;
+    call.signature.count = 10;
+    CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
+    for (int size = 4000; size <= 5000; size += 1000)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            dml__ask_for_algorithm(comm->job, names[i]);
+            comm->size = size;
+            const dml__algorithm_info *info = &infos[dml__choose_algorithm(comm, &call)];
+            comm->size = 1;
+            CHECK_MESSAGE((size == 4000) == (strcmp(info->name, names[i]) == 0), "%d ranks, %s: %s", size,
+                          names[i], info->name);
+        }
+    dml_comm_close(comm);
+}
+
 static void bad_settings(void)
 {
     dml_comm_options options;
@@ -370,6 +396,7 @@ int main(void)
     RUN(given_links);
     RUN(two_rings_of_two_ranks);
     RUN(threads_share_processors);
+    RUN(scratch_of_many_ranks);
     RUN(groups);
     RUN(deterministic);
     return test_report("comm/choice");

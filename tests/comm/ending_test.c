@@ -29,6 +29,28 @@ static void a_send_that_nobody_receives(void)
     job_release(&job);
 }
 
+/* What the root has told lies at who closes without having asked. */
+static void uncalled_body(job_rank *me)
+{
+    float x[N] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_broadcast(me->comm, x, N, DML_F32, 0);
+    job_sleep(0.2);
+}
+
+static void a_broadcast_that_a_rank_leaves_out(void)
+{
+    job job;
+    job_prepare(&job, 2, 2, uncalled_body, NULL);
+    job_start(&job);
+    job_wait(&job, 15);
+    for (int rank = 0; rank < 2; rank++)
+        check_rank_fails(&job.ranks[rank], "a broadcast that a rank leaves out", DML_OK,
+                         "rank 0 called broadcast(f32, 10",
+                         "and rank 1 closed its communicator without calling it");
+    job_release(&job);
+}
+
 /* The peer has said goodbye. */
 static void send_to_closed_body(job_rank *me)
 {
@@ -227,6 +249,7 @@ static void parents_that_leave_children(void)
 int main(void)
 {
     RUN(a_send_that_nobody_receives);
+    RUN(a_broadcast_that_a_rank_leaves_out);
     RUN(a_send_after_the_peer_has_closed);
     RUN(a_good_end);
     RUN(the_sentence_at_closing);

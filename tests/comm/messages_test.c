@@ -202,6 +202,8 @@ static void probe_body(test_rank *me)
         me->bad += !dml_comm_probe(me->comm, DML_ANY_SOURCE, 8, 10, &message);
         me->bad += message.source != 1 || message.tag != 8 || message.count != 50 || message.dtype != DML_F32;
         me->bad += dml_comm_probe(me->comm, DML_ANY_SOURCE, 9, 0, NULL);
+        me->bad += dml_comm_probe(me->comm, DML_ANY_SOURCE, 9, (double)NAN, NULL);
+        me->bad += dml_comm_probe(me->comm, DML_ANY_SOURCE, 9, -1e30, NULL);
         me->bad += !dml_comm_probe(me->comm, 1, DML_ANY_TAG, 0, NULL); /* still there */
         me->bad += dml_comm_receive(me->comm, data, 50, DML_F32, 1, 8, NULL) != DML_OK || wrong(data, 50, 3);
         me->bad += dml_comm_probe(me->comm, DML_ANY_SOURCE, DML_ANY_TAG, 0, NULL);
@@ -503,6 +505,26 @@ static void asking_ends_too(void)
     }
 }
 
+static void bad_probe_body(test_rank *me)
+{
+    const int tag = me->rank ? -2 : 0, from = me->rank ? 0 : 7;
+    dml_message message;
+    me->bad += dml_comm_probe(me->comm, from, tag, 1, &message);
+    dml_comm_barrier(me->comm);
+}
+
+static void probes_that_make_no_sense(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 3, bad_probe_body, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(ranks[rank].error, "there are ranks 0 to 1 and no tags below 0");
+        CHECK_INT(ranks[rank].bad, 0);
+    }
+}
+
 static void alone_body(test_rank *me)
 {
     float x;
@@ -535,5 +557,6 @@ int main(void)
     RUN(more_rounds_than_numbers);
     RUN(asking_ends_too);
     RUN(nobody_to_receive_from);
+    RUN(probes_that_make_no_sense);
     return test_report("comm/messages");
 }
