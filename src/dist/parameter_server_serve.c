@@ -36,21 +36,23 @@ static void dml__ps_release(dml__ps_server *server)
     }
 }
 
+/* Nobody waits for a worker that went on at a later clock of another server: it won't end this one. Who ended
+   it there may have died before doing so here; then it has what came, which may be nothing. */
 static bool dml__ps_clock_is_complete(const dml__ps_server *server)
 {
-    int ticked = 0;
-    bool all = true;
+    int ticked = 0, beyond = 0, behind = 0;
     for (int w = 0; w < server->workers; w++) {
         const dml__ps_guest *guest = &server->guests[w];
         ticked += guest->ticked;
-        if (guest->present && !guest->ticked) all = false;
+        beyond += guest->clock > server->applied;
+        behind += guest->present && guest->clock <= server->applied;
     }
-    return ticked >= server->needed || (ticked > 0 && all);
+    return ticked >= server->needed || (beyond > 0 && behind == 0);
 }
 
 static void dml__ps_end_clocks(dml__ps_server *server)
 {
-    if (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
+    while (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
         for (int w = server->workers - 1; w >= 0; w--) {
             if (server->guests[w].ticked) server->rate = server->guests[w].rate;
             server->guests[w].ticked = false;
@@ -135,6 +137,17 @@ static void dml__ps_go_on(dml__ps_server *server, dml__ps_guest *guest)
 
 /* ---- all of it ---- */
 
+/* The worker may have gone on at a clock that another server told it. */
+static void dml__ps_header_came(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const uint64_t clock = (uint64_t)guest->header[DML__PS_AT];
+    if (clock > guest->clock) {
+        guest->clock = clock;
+        dml__ps_end_clocks(server);
+    }
+    dml__ps_go_on(server, guest);
+}
+
 static void dml__ps_came(dml__ps_server *server, int index, bool lost)
 {
     dml__ps_guest *guest = &server->guests[index / DML__PS_FOR];
@@ -145,7 +158,7 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
         return; /* what is left of one that was lost */
     } else if (which == DML__PS_FOR_HEADER) {
         if (dml__ps_is_sound(server, guest->header))
-            dml__ps_go_on(server, guest);
+            dml__ps_header_came(server, guest);
         else
             dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_FORMAT,
                                               "a request of worker %d that makes no sense",
