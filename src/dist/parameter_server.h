@@ -66,9 +66,10 @@ typedef struct dml_ps_options {
     dml_ps_consistency consistency;
     int staleness; /* of DML_PS_STALE */
     /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it, of whom those
-       that have left are the first; what the others
-       push for it later is dropped, and they go on at the servers' clock (dml_ps_clocks), so they end clocks
-       unlike numbers of times. Less than there are workers. */
+       that have left are the first; what the others push for it later is dropped, and they go on at the
+       servers' clock (dml_ps_clocks), so they end clocks unlike numbers of times. A clock that some servers
+       applied before a worker died, and the others can't any more, these apply with what came there. Less
+       than there are workers. */
     int backup;
     /* A push sends only elements larger than this; the others wait at the worker and count with its next
        push of the same range. 0: all. */

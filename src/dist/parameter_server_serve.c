@@ -36,21 +36,23 @@ static void dml__ps_release(dml__ps_server *server)
     }
 }
 
+/* Nobody waits for a worker that went on at a later clock of another server: it won't end this one. Who ended
+   it there may have died before doing so here; then it has what came, which may be nothing. */
 static bool dml__ps_clock_is_complete(const dml__ps_server *server)
 {
-    int ticked = 0;
-    bool all = true;
+    int ticked = 0, beyond = 0, behind = 0;
     for (int w = 0; w < server->workers; w++) {
         const dml__ps_guest *guest = &server->guests[w];
         ticked += guest->ticked;
-        if (guest->present && !guest->ticked) all = false;
+        beyond += guest->clock > server->applied;
+        behind += guest->present && guest->clock <= server->applied;
     }
-    return ticked >= server->needed || (ticked > 0 && all);
+    return ticked >= server->needed || (beyond > 0 && behind == 0);
 }
 
 static void dml__ps_end_clocks(dml__ps_server *server)
 {
-    if (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
+    while (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
         for (int w = server->workers - 1; w >= 0; w--) {
             if (server->guests[w].ticked) server->rate = server->guests[w].rate;
             server->guests[w].ticked = false;
@@ -86,12 +88,18 @@ static void dml__ps_lose(dml__ps_server *server, dml__ps_guest *guest)
 
 /* ---- headers ---- */
 
+/* No server is so many clocks behind another. */
+#define DML__PS_MOST_AHEAD (1 << 20)
+
 static bool dml__ps_is_sound(const dml__ps_server *server, const int64_t *header)
 {
     const int64_t kind = header[DML__PS_KIND], vectors = server->link.terms[DML__PS_VECTORS];
     const int64_t begin = header[DML__PS_BEGIN], end = header[DML__PS_END], sent = header[DML__PS_SENT];
     if (kind <= DML__PS_NONE || kind >= DML__PS_KINDS || header[DML__PS_VECTOR] < 0 ||
         header[DML__PS_VECTOR] > vectors)
+        return false;
+    if (server->consistency == DML_PS_SYNCHRONOUS &&
+        (uint64_t)header[DML__PS_AT] > server->applied + DML__PS_MOST_AHEAD)
         return false;
     if (kind == DML__PS_AXPBY || kind == DML__PS_DOT || kind == DML__PS_LARGEST)
         return begin >= 0 && begin <= vectors;
@@ -135,6 +143,17 @@ static void dml__ps_go_on(dml__ps_server *server, dml__ps_guest *guest)
 
 /* ---- all of it ---- */
 
+/* The worker may have gone on at a clock that another server told it. */
+static void dml__ps_header_came(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const uint64_t clock = (uint64_t)guest->header[DML__PS_AT];
+    if (clock > guest->clock) {
+        guest->clock = clock;
+        dml__ps_end_clocks(server);
+    }
+    dml__ps_go_on(server, guest);
+}
+
 static void dml__ps_came(dml__ps_server *server, int index, bool lost)
 {
     dml__ps_guest *guest = &server->guests[index / DML__PS_FOR];
@@ -145,7 +164,7 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
         return; /* what is left of one that was lost */
     } else if (which == DML__PS_FOR_HEADER) {
         if (dml__ps_is_sound(server, guest->header))
-            dml__ps_go_on(server, guest);
+            dml__ps_header_came(server, guest);
         else
             dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_FORMAT,
                                               "a request of worker %d that makes no sense",

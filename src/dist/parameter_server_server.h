@@ -29,11 +29,11 @@ typedef struct dml__ps_pull {
 
 typedef struct dml__ps_guest {
     int64_t header[DML__PS_HEADER], answer[DML__PS_ANSWER];
-    bool present; /* it may still ask for something */
-    bool held;    /* what the header asks for has to wait */
-    bool ticked;  /* its pushes of the clock that is being summed are complete */
-    double rate;  /* of its last clock */
-    uint64_t clock;
+    bool present;   /* it may still ask for something */
+    bool held;      /* what the header asks for has to wait */
+    bool ticked;    /* its pushes of the clock that is being summed are complete */
+    double rate;    /* of its last clock */
+    uint64_t clock; /* as it said last */
     /* The push that is coming: elements of this server's range. */
     size_t asked, taken, push_end; /* up to where pieces are being received, or have been taken */
     size_t piece_begin[2], piece_end[2];
