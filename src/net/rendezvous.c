@@ -62,9 +62,9 @@ static bool dml__find_master(dml__meeting *meeting)
         return false;
     }
     if (!settings->bind_addr) return true;
-    meeting->bound = dml__interface_address(settings->bind_addr, meeting->masters[0].storage.ss_family,
-                                            &meeting->bind_address) ||
-                     dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+    meeting->bound =
+        dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
+        dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
     if (!meeting->bound)
         dml__tcp_fail(
             meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
@@ -154,7 +154,12 @@ DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__
     const int count = dml__control_addresses(control, endpoints);
     if (from != 0 || count < 0 || control->rank < 1 || control->rank > below || count > below - control->rank)
         return false;
-    for (int i = 0; i < count; i++) dml__from_endpoint(&endpoints[i], &meeting->addresses[control->rank + i]);
+    for (int i = 0; i < count; i++) {
+        dml__address *address = &meeting->addresses[control->rank + i];
+        dml__from_endpoint(&endpoints[i], address);
+        dml__complete_address(meeting->me.calls, meeting->tcp->fd[DML__CHANNEL_CONTROL][0],
+                              &meeting->addresses[0], address);
+    }
     meeting->addresses_done = control->rank + count == below;
     return true;
 }
