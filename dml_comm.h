@@ -358,8 +358,9 @@ typedef struct dml_comm_options {
     /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, from what Open MPI, MPICH or Slurm told
        the processes that it launched; otherwise 0 and 1. */
     int rank, world_size;
-    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be
-       said when a launcher spread the ranks over hosts); MASTER_PORT, else 29500. */
+    /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
+       "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
+       the ranks over hosts); MASTER_PORT, else 29500. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
@@ -6501,13 +6502,25 @@ static bool dml__host_random(void *out, size_t bytes)
     return dml__host_read("/dev/urandom", out, bytes);
 }
 
+/* In parts, of which a signal undoes one: of the whole it might do so again and again. */
+static bool dml__host_take(int fd, size_t bytes)
+{
+    int interrupted = 0;
+    for (size_t at = 0; at < bytes;) {
+        const size_t most = (size_t)256 << 10, part = bytes - at < most ? bytes - at : most;
+        const int error = posix_fallocate(fd, (off_t)at, (off_t)part);
+        if (error && (error != EINTR || ++interrupted > 10000)) return false;
+        if (!error) at += part;
+    }
+    return true;
+}
+
 static int dml__host_create(size_t bytes)
 {
     const int fd = (int)syscall(SYS_memfd_create, "dml", DML__MEMFD_FLAGS);
     if (fd < 0) return -1;
     /* Taken now, since who touches memory that the system doesn't have is killed. */
-    if (posix_fallocate(fd, 0, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0)
-        return fd;
+    if (dml__host_take(fd, bytes) && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0) return fd;
     close(fd);
     return -1;
 }
@@ -7856,9 +7869,8 @@ static bool dml__shm_crowded(dml__transport *transport)
 /* From now on nobody takes what was read here for something that was on offer. */
 static void dml__shm_break_seal(dml__shm *shm)
 {
-    /* (Exchanged, not stored: what is written next may not be seen before. ThreadSanitizer knows no fences.)
-     */
-    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_exchange_n(&shm->seal[i], 0, __ATOMIC_SEQ_CST);
+    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_store_n(&shm->seal[i], 0, __ATOMIC_RELAXED);
+    dml__shm_fence(); /* what is written next may not be seen before */
 }
 
 static bool dml__shm_reads(const dml__transport *transport, int rank)
@@ -8912,27 +8924,6 @@ static bool dml__note_shortage(dml__meeting *meeting, int error)
     return lacks;
 }
 
-/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
-static void dml__accept_visitors(dml__meeting *meeting, double now)
-{
-    for (int i = 0; i < 16; i++) {
-        dml__handshake *place = dml__place_for_visitor(meeting, now);
-        if (!place) return;
-        dml__address from;
-        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
-            dml__note_shortage(meeting, errno);
-            return;
-        }
-        if (place->stage != DML__SHAKE_UNUSED) {
-            dml__close_shake(meeting, place);
-            (*meeting->user->strangers)++;
-        }
-        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
-    }
-}
-
 /* Until the next try, a little longer each time. */
 static void dml__rest(dml__handshake *shake, int error, double now)
 {
@@ -9015,6 +9006,28 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__rest(shake, shake->error, now);
 }
 
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
+static void dml__accept_visitors(dml__meeting *meeting, double now)
+{
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
+        dml__address from;
+        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__note_shortage(meeting, errno);
+            return;
+        }
+        if (place->stage != DML__SHAKE_UNUSED) {
+            dml__close_shake(meeting, place);
+            (*meeting->user->strangers)++;
+        }
+        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
+        if (place->stage == DML__SHAKE_BROKEN) dml__broken(meeting, place, true, now);
+    }
+}
+
 /* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
    address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
    left. */
@@ -9028,7 +9041,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 {
     dml__handshake *shake = &meeting->shakes[index];
     const bool accepted = index >= meeting->outgoing;
-    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at)
+    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at && dml__knows_its_way(meeting, shake))
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);

@@ -245,27 +245,6 @@ static bool dml__note_shortage(dml__meeting *meeting, int error)
     return lacks;
 }
 
-/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
-static void dml__accept_visitors(dml__meeting *meeting, double now)
-{
-    for (int i = 0; i < 16; i++) {
-        dml__handshake *place = dml__place_for_visitor(meeting, now);
-        if (!place) return;
-        dml__address from;
-        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
-            dml__note_shortage(meeting, errno);
-            return;
-        }
-        if (place->stage != DML__SHAKE_UNUSED) {
-            dml__close_shake(meeting, place);
-            (*meeting->user->strangers)++;
-        }
-        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
-    }
-}
-
 /* Until the next try, a little longer each time. */
 static void dml__rest(dml__handshake *shake, int error, double now)
 {
@@ -348,6 +327,28 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__rest(shake, shake->error, now);
 }
 
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
+static void dml__accept_visitors(dml__meeting *meeting, double now)
+{
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
+        dml__address from;
+        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__note_shortage(meeting, errno);
+            return;
+        }
+        if (place->stage != DML__SHAKE_UNUSED) {
+            dml__close_shake(meeting, place);
+            (*meeting->user->strangers)++;
+        }
+        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
+        if (place->stage == DML__SHAKE_BROKEN) dml__broken(meeting, place, true, now);
+    }
+}
+
 /* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
    address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
    left. */
@@ -361,7 +362,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 {
     dml__handshake *shake = &meeting->shakes[index];
     const bool accepted = index >= meeting->outgoing;
-    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at)
+    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at && dml__knows_its_way(meeting, shake))
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);

@@ -72,6 +72,9 @@ bound() { # what of its own rank 1 uses, what rank 2 does
     hosts_wait bound 3
 }
 check "all by their interfaces" bound eth0 eth0
+check "a second IPv4 address" ip -n "$HOSTS_NAME-0" address add 10.77.0.101/24 dev eth0
+hosts_start second 2 env MASTER_ADDR=10.77.0.101 "$job" all 2 eth0
+check "an interface's second address, where rank 0 is looked for" hosts_wait second 2
 check "one from a global address, which is told" bound fd77::2 fe80::3%eth0
 check "one from a global address, who is told a link-local one" bound fe80::2%eth0 fd77::3
 hosts_down
