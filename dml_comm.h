@@ -358,8 +358,9 @@ typedef struct dml_comm_options {
     /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, from what Open MPI, MPICH or Slurm told
        the processes that it launched; otherwise 0 and 1. */
     int rank, world_size;
-    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be
-       said when a launcher spread the ranks over hosts); MASTER_PORT, else 29500. */
+    /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
+       "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
+       the ranks over hosts); MASTER_PORT, else 29500. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
@@ -2211,8 +2212,9 @@ typedef struct dml__address {
 DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
                                  const char **message);
 
-/* The address of a network interface of this host, of the given family (AF_UNSPEC: any). */
-DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out);
+/* Of the addresses that a network interface of this host has, that which is most like the given one: the
+   same, or of its family and, where there is a choice, link-local if it is. False: none is of its family. */
+DML__LOCAL bool dml__interface_address(const char *name, const dml__address *like, dml__address *out);
 
 DML__LOCAL bool dml__is_loopback(const dml__address *address);
 DML__LOCAL void dml__any_address(int family, dml__address *out);
@@ -2220,6 +2222,11 @@ DML__LOCAL uint16_t dml__address_port(const dml__address *address);
 DML__LOCAL void dml__set_address_port(dml__address *address, uint16_t port);
 DML__LOCAL void dml__to_endpoint(const dml__address *address, dml__endpoint *endpoint);
 DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *address);
+
+/* Completes an address that has come from another host: a link-local one (fe80::...) means something on one
+   link only, for which each host has a number of its own. It is that of the connection `fd` to `to`. */
+DML__LOCAL void dml__complete_address(const dml__socket_calls *calls, int fd, const dml__address *to,
+                                      dml__address *address);
 
 /* "127.0.0.1:29500", "[::1]:29500"; returns the buffer. */
 #define DML__ADDRESS_TEXT 80
@@ -5278,6 +5285,7 @@ DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__C
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -5459,23 +5467,6 @@ DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *
     return count;
 }
 
-DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out)
-{
-    struct ifaddrs *list = NULL;
-    bool found = false;
-    if (getifaddrs(&list) != 0) return false;
-    for (const struct ifaddrs *at = list; at && !found; at = at->ifa_next) {
-        if (!at->ifa_addr || strcmp(at->ifa_name, name) != 0) continue;
-        const int have = at->ifa_addr->sa_family;
-        if ((have != AF_INET && have != AF_INET6) || (family != AF_UNSPEC && have != family)) continue;
-        dml__set_address(out, at->ifa_addr,
-                         have == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-        found = true;
-    }
-    freeifaddrs(list);
-    return found;
-}
-
 DML__LOCAL bool dml__is_loopback(const dml__address *address)
 {
     if (address->storage.ss_family == AF_INET)
@@ -5546,6 +5537,85 @@ DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *
     dml__set_address_port(address, endpoint->port);
 }
 
+static bool dml__same_ip(const dml__address *a, const dml__address *b)
+{
+    dml__endpoint one, other;
+    dml__to_endpoint(a, &one);
+    dml__to_endpoint(b, &other);
+    return one.family == other.family && memcmp(one.ip, other.ip, sizeof one.ip) == 0;
+}
+
+static bool dml__is_link_local(const dml__address *address)
+{
+    const struct sockaddr_in6 ipv6 = dml__as_ipv6(address);
+    return address->storage.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
+}
+
+/* The address of an entry of getifaddrs; false: it has none that is of any use. */
+static bool dml__take_interface(const struct ifaddrs *entry, dml__address *out)
+{
+    const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) return false;
+    dml__set_address(out, entry->ifa_addr,
+                     family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    return true;
+}
+
+DML__LOCAL bool dml__interface_address(const char *name, const dml__address *like, dml__address *out)
+{
+    struct ifaddrs *list = NULL;
+    int best = 0;
+    if (getifaddrs(&list) != 0) return false;
+    for (const struct ifaddrs *at = list; at; at = at->ifa_next) {
+        dml__address have;
+        if (strcmp(at->ifa_name, name) != 0 || !dml__take_interface(at, &have)) continue;
+        if (have.storage.ss_family != like->storage.ss_family) continue;
+        const int likeness = dml__same_ip(&have, like)                               ? 3
+                             : dml__is_link_local(&have) == dml__is_link_local(like) ? 2
+                                                                                     : 1;
+        if (likeness <= best) continue;
+        best = likeness;
+        *out = have;
+    }
+    freeifaddrs(list);
+    return best > 0;
+}
+
+/* The number of the interface that has this address; 0: none. */
+static uint32_t dml__interface_number(const dml__address *address)
+{
+    struct ifaddrs *list = NULL;
+    uint32_t number = 0;
+    if (getifaddrs(&list) != 0) return 0;
+    for (const struct ifaddrs *at = list; at && !number; at = at->ifa_next) {
+        dml__address have;
+        if (dml__take_interface(at, &have) && dml__same_ip(&have, address))
+            number = if_nametoindex(at->ifa_name);
+    }
+    freeifaddrs(list);
+    return number;
+}
+
+static uint32_t dml__address_scope(const dml__address *address)
+{
+    return address->storage.ss_family == AF_INET6 ? dml__as_ipv6(address).sin6_scope_id : 0;
+}
+
+DML__LOCAL void dml__complete_address(const dml__socket_calls *calls, int fd, const dml__address *to,
+                                      dml__address *address)
+{
+    if (!dml__is_link_local(address)) return;
+    struct sockaddr_in6 ipv6 = dml__as_ipv6(address);
+    dml__address own;
+    own.bytes = sizeof own.storage;
+    const bool known = calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) == 0;
+    ipv6.sin6_scope_id = known ? dml__address_scope(&own) : 0;
+    /* Either end of the connection may have a global address, or both. */
+    if (!ipv6.sin6_scope_id) ipv6.sin6_scope_id = dml__address_scope(to);
+    if (!ipv6.sin6_scope_id && known) ipv6.sin6_scope_id = dml__interface_number(&own);
+    memcpy(&address->storage, &ipv6, sizeof ipv6);
+}
+
 DML__LOCAL const char *dml__address_text(const dml__address *address, char text[DML__ADDRESS_TEXT])
 {
     char ip[INET6_ADDRSTRLEN] = "?";
@@ -5613,12 +5683,7 @@ DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd,
     dml__address own;
     own.bytes = sizeof own.storage;
     if (calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) < 0) return errno;
-    dml__endpoint here, there;
-    dml__to_endpoint(&own, &here);
-    dml__to_endpoint(to, &there);
-    const bool itself = here.port == there.port && here.family == there.family &&
-                        memcmp(here.ip, there.ip, sizeof here.ip) == 0;
-    return itself ? ECONNREFUSED : 0;
+    return dml__address_port(&own) == dml__address_port(to) && dml__same_ip(&own, to) ? ECONNREFUSED : 0;
 }
 
 DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from)
@@ -6440,13 +6505,25 @@ static bool dml__host_random(void *out, size_t bytes)
     return dml__host_read("/dev/urandom", out, bytes);
 }
 
+/* In parts, of which a signal undoes one: of the whole it might do so again and again. */
+static bool dml__host_take(int fd, size_t bytes)
+{
+    int interrupted = 0;
+    for (size_t at = 0; at < bytes;) {
+        const size_t most = (size_t)256 << 10, part = bytes - at < most ? bytes - at : most;
+        const int error = posix_fallocate(fd, (off_t)at, (off_t)part);
+        if (error && (error != EINTR || ++interrupted > 10000)) return false;
+        if (!error) at += part;
+    }
+    return true;
+}
+
 static int dml__host_create(size_t bytes)
 {
     const int fd = (int)syscall(SYS_memfd_create, "dml", DML__MEMFD_FLAGS);
     if (fd < 0) return -1;
     /* Taken now, since who touches memory that the system doesn't have is killed. */
-    if (posix_fallocate(fd, 0, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0)
-        return fd;
+    if (dml__host_take(fd, bytes) && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0) return fd;
     close(fd);
     return -1;
 }
@@ -7795,9 +7872,8 @@ static bool dml__shm_crowded(dml__transport *transport)
 /* From now on nobody takes what was read here for something that was on offer. */
 static void dml__shm_break_seal(dml__shm *shm)
 {
-    /* (Exchanged, not stored: what is written next may not be seen before. ThreadSanitizer knows no fences.)
-     */
-    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_exchange_n(&shm->seal[i], 0, __ATOMIC_SEQ_CST);
+    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_store_n(&shm->seal[i], 0, __ATOMIC_RELAXED);
+    dml__shm_fence(); /* what is written next may not be seen before */
 }
 
 static bool dml__shm_reads(const dml__transport *transport, int rank)
@@ -8668,9 +8744,9 @@ static bool dml__find_master(dml__meeting *meeting)
         return false;
     }
     if (!settings->bind_addr) return true;
-    meeting->bound = dml__interface_address(settings->bind_addr, meeting->masters[0].storage.ss_family,
-                                            &meeting->bind_address) ||
-                     dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+    meeting->bound =
+        dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
+        dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
     if (!meeting->bound)
         dml__tcp_fail(
             meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
@@ -8760,7 +8836,12 @@ DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__
     const int count = dml__control_addresses(control, endpoints);
     if (from != 0 || count < 0 || control->rank < 1 || control->rank > below || count > below - control->rank)
         return false;
-    for (int i = 0; i < count; i++) dml__from_endpoint(&endpoints[i], &meeting->addresses[control->rank + i]);
+    for (int i = 0; i < count; i++) {
+        dml__address *address = &meeting->addresses[control->rank + i];
+        dml__from_endpoint(&endpoints[i], address);
+        dml__complete_address(meeting->me.calls, meeting->tcp->fd[DML__CHANNEL_CONTROL][0],
+                              &meeting->addresses[0], address);
+    }
     meeting->addresses_done = control->rank + count == below;
     return true;
 }
@@ -8846,27 +8927,6 @@ static bool dml__note_shortage(dml__meeting *meeting, int error)
     return lacks;
 }
 
-/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
-static void dml__accept_visitors(dml__meeting *meeting, double now)
-{
-    for (int i = 0; i < 16; i++) {
-        dml__handshake *place = dml__place_for_visitor(meeting, now);
-        if (!place) return;
-        dml__address from;
-        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
-            dml__note_shortage(meeting, errno);
-            return;
-        }
-        if (place->stage != DML__SHAKE_UNUSED) {
-            dml__close_shake(meeting, place);
-            (*meeting->user->strangers)++;
-        }
-        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
-    }
-}
-
 /* Until the next try, a little longer each time. */
 static void dml__rest(dml__handshake *shake, int error, double now)
 {
@@ -8949,6 +9009,28 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__rest(shake, shake->error, now);
 }
 
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
+static void dml__accept_visitors(dml__meeting *meeting, double now)
+{
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
+        dml__address from;
+        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__note_shortage(meeting, errno);
+            return;
+        }
+        if (place->stage != DML__SHAKE_UNUSED) {
+            dml__close_shake(meeting, place);
+            (*meeting->user->strangers)++;
+        }
+        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
+        if (place->stage == DML__SHAKE_BROKEN) dml__broken(meeting, place, true, now);
+    }
+}
+
 /* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
    address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
    left. */
@@ -8962,7 +9044,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 {
     dml__handshake *shake = &meeting->shakes[index];
     const bool accepted = index >= meeting->outgoing;
-    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at)
+    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at && dml__knows_its_way(meeting, shake))
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);

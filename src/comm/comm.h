@@ -60,8 +60,9 @@ typedef struct dml_comm_options {
     /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, from what Open MPI, MPICH or Slurm told
        the processes that it launched; otherwise 0 and 1. */
     int rank, world_size;
-    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be
-       said when a launcher spread the ranks over hosts); MASTER_PORT, else 29500. */
+    /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
+       "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
+       the ranks over hosts); MASTER_PORT, else 29500. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the

@@ -70,13 +70,25 @@ static bool dml__host_random(void *out, size_t bytes)
     return dml__host_read("/dev/urandom", out, bytes);
 }
 
+/* In parts, of which a signal undoes one: of the whole it might do so again and again. */
+static bool dml__host_take(int fd, size_t bytes)
+{
+    int interrupted = 0;
+    for (size_t at = 0; at < bytes;) {
+        const size_t most = (size_t)256 << 10, part = bytes - at < most ? bytes - at : most;
+        const int error = posix_fallocate(fd, (off_t)at, (off_t)part);
+        if (error && (error != EINTR || ++interrupted > 10000)) return false;
+        if (!error) at += part;
+    }
+    return true;
+}
+
 static int dml__host_create(size_t bytes)
 {
     const int fd = (int)syscall(SYS_memfd_create, "dml", DML__MEMFD_FLAGS);
     if (fd < 0) return -1;
     /* Taken now, since who touches memory that the system doesn't have is killed. */
-    if (posix_fallocate(fd, 0, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0)
-        return fd;
+    if (dml__host_take(fd, bytes) && fcntl(fd, F_ADD_SEALS, DML__MEMORY_SEALS) == 0) return fd;
     close(fd);
     return -1;
 }

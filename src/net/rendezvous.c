@@ -62,9 +62,9 @@ static bool dml__find_master(dml__meeting *meeting)
         return false;
     }
     if (!settings->bind_addr) return true;
-    meeting->bound = dml__interface_address(settings->bind_addr, meeting->masters[0].storage.ss_family,
-                                            &meeting->bind_address) ||
-                     dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+    meeting->bound =
+        dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
+        dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
     if (!meeting->bound)
         dml__tcp_fail(
             meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
@@ -154,7 +154,12 @@ DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__
     const int count = dml__control_addresses(control, endpoints);
     if (from != 0 || count < 0 || control->rank < 1 || control->rank > below || count > below - control->rank)
         return false;
-    for (int i = 0; i < count; i++) dml__from_endpoint(&endpoints[i], &meeting->addresses[control->rank + i]);
+    for (int i = 0; i < count; i++) {
+        dml__address *address = &meeting->addresses[control->rank + i];
+        dml__from_endpoint(&endpoints[i], address);
+        dml__complete_address(meeting->me.calls, meeting->tcp->fd[DML__CHANNEL_CONTROL][0],
+                              &meeting->addresses[0], address);
+    }
     meeting->addresses_done = control->rank + count == below;
     return true;
 }
@@ -240,27 +245,6 @@ static bool dml__note_shortage(dml__meeting *meeting, int error)
     return lacks;
 }
 
-/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
-static void dml__accept_visitors(dml__meeting *meeting, double now)
-{
-    for (int i = 0; i < 16; i++) {
-        dml__handshake *place = dml__place_for_visitor(meeting, now);
-        if (!place) return;
-        dml__address from;
-        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
-            dml__note_shortage(meeting, errno);
-            return;
-        }
-        if (place->stage != DML__SHAKE_UNUSED) {
-            dml__close_shake(meeting, place);
-            (*meeting->user->strangers)++;
-        }
-        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
-    }
-}
-
 /* Until the next try, a little longer each time. */
 static void dml__rest(dml__handshake *shake, int error, double now)
 {
@@ -343,6 +327,28 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__rest(shake, shake->error, now);
 }
 
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
+static void dml__accept_visitors(dml__meeting *meeting, double now)
+{
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
+        dml__address from;
+        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            dml__note_shortage(meeting, errno);
+            return;
+        }
+        if (place->stage != DML__SHAKE_UNUSED) {
+            dml__close_shake(meeting, place);
+            (*meeting->user->strangers)++;
+        }
+        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
+        if (place->stage == DML__SHAKE_BROKEN) dml__broken(meeting, place, true, now);
+    }
+}
+
 /* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
    address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
    left. */
@@ -356,7 +362,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 {
     dml__handshake *shake = &meeting->shakes[index];
     const bool accepted = index >= meeting->outgoing;
-    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at)
+    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at && dml__knows_its_way(meeting, shake))
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);

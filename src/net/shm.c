@@ -383,9 +383,8 @@ static bool dml__shm_crowded(dml__transport *transport)
 /* From now on nobody takes what was read here for something that was on offer. */
 static void dml__shm_break_seal(dml__shm *shm)
 {
-    /* (Exchanged, not stored: what is written next may not be seen before. ThreadSanitizer knows no fences.)
-     */
-    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_exchange_n(&shm->seal[i], 0, __ATOMIC_SEQ_CST);
+    for (size_t i = 0; i < sizeof shm->seal; i++) __atomic_store_n(&shm->seal[i], 0, __ATOMIC_RELAXED);
+    dml__shm_fence(); /* what is written next may not be seen before */
 }
 
 static bool dml__shm_reads(const dml__transport *transport, int rank)

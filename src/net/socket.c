@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -190,23 +191,6 @@ DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *
     return count;
 }
 
-DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out)
-{
-    struct ifaddrs *list = NULL;
-    bool found = false;
-    if (getifaddrs(&list) != 0) return false;
-    for (const struct ifaddrs *at = list; at && !found; at = at->ifa_next) {
-        if (!at->ifa_addr || strcmp(at->ifa_name, name) != 0) continue;
-        const int have = at->ifa_addr->sa_family;
-        if ((have != AF_INET && have != AF_INET6) || (family != AF_UNSPEC && have != family)) continue;
-        dml__set_address(out, at->ifa_addr,
-                         have == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-        found = true;
-    }
-    freeifaddrs(list);
-    return found;
-}
-
 DML__LOCAL bool dml__is_loopback(const dml__address *address)
 {
     if (address->storage.ss_family == AF_INET)
@@ -277,6 +261,85 @@ DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *
     dml__set_address_port(address, endpoint->port);
 }
 
+static bool dml__same_ip(const dml__address *a, const dml__address *b)
+{
+    dml__endpoint one, other;
+    dml__to_endpoint(a, &one);
+    dml__to_endpoint(b, &other);
+    return one.family == other.family && memcmp(one.ip, other.ip, sizeof one.ip) == 0;
+}
+
+static bool dml__is_link_local(const dml__address *address)
+{
+    const struct sockaddr_in6 ipv6 = dml__as_ipv6(address);
+    return address->storage.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
+}
+
+/* The address of an entry of getifaddrs; false: it has none that is of any use. */
+static bool dml__take_interface(const struct ifaddrs *entry, dml__address *out)
+{
+    const int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) return false;
+    dml__set_address(out, entry->ifa_addr,
+                     family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    return true;
+}
+
+DML__LOCAL bool dml__interface_address(const char *name, const dml__address *like, dml__address *out)
+{
+    struct ifaddrs *list = NULL;
+    int best = 0;
+    if (getifaddrs(&list) != 0) return false;
+    for (const struct ifaddrs *at = list; at; at = at->ifa_next) {
+        dml__address have;
+        if (strcmp(at->ifa_name, name) != 0 || !dml__take_interface(at, &have)) continue;
+        if (have.storage.ss_family != like->storage.ss_family) continue;
+        const int likeness = dml__same_ip(&have, like)                               ? 3
+                             : dml__is_link_local(&have) == dml__is_link_local(like) ? 2
+                                                                                     : 1;
+        if (likeness <= best) continue;
+        best = likeness;
+        *out = have;
+    }
+    freeifaddrs(list);
+    return best > 0;
+}
+
+/* The number of the interface that has this address; 0: none. */
+static uint32_t dml__interface_number(const dml__address *address)
+{
+    struct ifaddrs *list = NULL;
+    uint32_t number = 0;
+    if (getifaddrs(&list) != 0) return 0;
+    for (const struct ifaddrs *at = list; at && !number; at = at->ifa_next) {
+        dml__address have;
+        if (dml__take_interface(at, &have) && dml__same_ip(&have, address))
+            number = if_nametoindex(at->ifa_name);
+    }
+    freeifaddrs(list);
+    return number;
+}
+
+static uint32_t dml__address_scope(const dml__address *address)
+{
+    return address->storage.ss_family == AF_INET6 ? dml__as_ipv6(address).sin6_scope_id : 0;
+}
+
+DML__LOCAL void dml__complete_address(const dml__socket_calls *calls, int fd, const dml__address *to,
+                                      dml__address *address)
+{
+    if (!dml__is_link_local(address)) return;
+    struct sockaddr_in6 ipv6 = dml__as_ipv6(address);
+    dml__address own;
+    own.bytes = sizeof own.storage;
+    const bool known = calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) == 0;
+    ipv6.sin6_scope_id = known ? dml__address_scope(&own) : 0;
+    /* Either end of the connection may have a global address, or both. */
+    if (!ipv6.sin6_scope_id) ipv6.sin6_scope_id = dml__address_scope(to);
+    if (!ipv6.sin6_scope_id && known) ipv6.sin6_scope_id = dml__interface_number(&own);
+    memcpy(&address->storage, &ipv6, sizeof ipv6);
+}
+
 DML__LOCAL const char *dml__address_text(const dml__address *address, char text[DML__ADDRESS_TEXT])
 {
     char ip[INET6_ADDRSTRLEN] = "?";
@@ -344,12 +407,7 @@ DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd,
     dml__address own;
     own.bytes = sizeof own.storage;
     if (calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) < 0) return errno;
-    dml__endpoint here, there;
-    dml__to_endpoint(&own, &here);
-    dml__to_endpoint(to, &there);
-    const bool itself = here.port == there.port && here.family == there.family &&
-                        memcmp(here.ip, there.ip, sizeof here.ip) == 0;
-    return itself ? ECONNREFUSED : 0;
+    return dml__address_port(&own) == dml__address_port(to) && dml__same_ip(&own, to) ? ECONNREFUSED : 0;
 }
 
 DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from)

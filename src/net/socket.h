@@ -46,8 +46,9 @@ typedef struct dml__address {
 DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
                                  const char **message);
 
-/* The address of a network interface of this host, of the given family (AF_UNSPEC: any). */
-DML__LOCAL bool dml__interface_address(const char *name, int family, dml__address *out);
+/* Of the addresses that a network interface of this host has, that which is most like the given one: the
+   same, or of its family and, where there is a choice, link-local if it is. False: none is of its family. */
+DML__LOCAL bool dml__interface_address(const char *name, const dml__address *like, dml__address *out);
 
 DML__LOCAL bool dml__is_loopback(const dml__address *address);
 DML__LOCAL void dml__any_address(int family, dml__address *out);
@@ -55,6 +56,11 @@ DML__LOCAL uint16_t dml__address_port(const dml__address *address);
 DML__LOCAL void dml__set_address_port(dml__address *address, uint16_t port);
 DML__LOCAL void dml__to_endpoint(const dml__address *address, dml__endpoint *endpoint);
 DML__LOCAL void dml__from_endpoint(const dml__endpoint *endpoint, dml__address *address);
+
+/* Completes an address that has come from another host: a link-local one (fe80::...) means something on one
+   link only, for which each host has a number of its own. It is that of the connection `fd` to `to`. */
+DML__LOCAL void dml__complete_address(const dml__socket_calls *calls, int fd, const dml__address *to,
+                                      dml__address *address);
 
 /* "127.0.0.1:29500", "[::1]:29500"; returns the buffer. */
 #define DML__ADDRESS_TEXT 80

@@ -2,8 +2,8 @@
 # rate of its own. What needs them begins with `. tests/build/check.sh` and `. tests/comm/hosts.sh`, asks hosts_missing,
 # and between hosts_up and hosts_down starts programs by hosts_run. Whatever ends the script, all of it is removed.
 #
-# Host I is 10.77.0.(I + 1); rates are tc's ("8mbit"). A link holds each way what goes in HOSTS_QUEUE (300ms) at its
-# rate.
+# Host I is 10.77.0.(I + 1), by its eth0, for which each has a number of its own; rates are tc's ("8mbit"). A link holds
+# each way what goes in HOSTS_QUEUE (300ms) at its rate.
 # (Queues that reorder or lose at random, netem, aren't in every kernel and not used.)
 
 HOSTS_NAME=dmlhost-$$
@@ -53,7 +53,7 @@ hosts_up() {
         host=$HOSTS_NAME-$HOSTS_COUNT port=port$HOSTS_COUNT
         ip netns add "$host" &&
             ip -n "$host" link set lo up &&
-            ip -n "$host" link add name eth0 mtu "${HOSTS_MTU:-1500}" type veth peer name "$port" \
+            ip -n "$host" link add name eth0 index $((HOSTS_COUNT + 2)) mtu "${HOSTS_MTU:-1500}" type veth peer name "$port" \
                 mtu "${HOSTS_MTU:-1500}" netns "$HOSTS_NAME-net" &&
             ip -n "$host" address add 10.77.0.$((HOSTS_COUNT + 1))/24 dev eth0 &&
             ip -n "$host" link set eth0 up &&

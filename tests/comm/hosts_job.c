@@ -1,6 +1,6 @@
 /* hosts_job.c: a rank of a job between hosts (hosts.sh), by what is in its environment.
 
-       hosts_job BODY TIMEOUT
+       hosts_job BODY TIMEOUT [BIND_ADDR]
 
    Ends with 0, or 1 and a sentence; what its buffers hold is checked. */
 #define DML_IMPLEMENTATION
@@ -125,6 +125,7 @@ int main(int argc, char **argv)
     dml_comm_options options;
     memset(&options, 0, sizeof options);
     options.timeout_s = argc > 2 ? atof(argv[2]) : 0;
+    options.bind_addr = argc > 3 ? argv[3] : NULL;
     dml_comm *comm = dml_comm_open(&options);
     rank = dml_comm_rank(comm);
     world = dml_comm_world_size(comm);

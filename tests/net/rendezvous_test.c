@@ -593,6 +593,54 @@ static void no_descriptors(void)
     }
 }
 
+/* Who hasn't heard yet where to go doesn't go: the tries would only make it rest longer. */
+static int aimless; /* atomic */
+static int open_somewhere(int family)
+{
+    if (family != AF_INET && family != AF_INET6) __atomic_fetch_add(&aimless, 1, __ATOMIC_SEQ_CST);
+    return dml__system_sockets()->open(family);
+}
+
+static void nobody_goes_before_it_knows_where(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[4];
+    pthread_t threads[4];
+    sockets.open = open_somewhere;
+    aimless = 0;
+    ranks_prepare(ranks, 4, 20, late_rank_body, NULL);
+    for (int rank = 0; rank < 4; rank++) {
+        ranks[rank].sockets = &sockets;
+        pthread_create(&threads[rank], NULL, rank == 3 ? start_late : ranks_thread, &ranks[rank]);
+    }
+    for (int rank = 0; rank < 4; rank++) pthread_join(threads[rank], NULL);
+    check_ranks(ranks, 4);
+    CHECK_INT(aimless, 0);
+}
+
+/* A visitor for whom there is no challenge is sent away at once, and comes again. */
+static int challenges; /* asked for */
+static int first_challenge_fails(void *out, size_t bytes)
+{
+    if (bytes != DML__NONCE_BYTES || challenges++) return dml__system_sockets()->random(out, bytes);
+    errno = EMFILE;
+    return -1;
+}
+
+static void no_challenge(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[2];
+    sockets.random = first_challenge_fails;
+    challenges = 0;
+    ranks_prepare(ranks, 2, 5, late_rank_body, NULL);
+    ranks[0].sockets = &sockets;
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    CHECK(challenges > 1);
+    CHECK_INT(ranks[0].strangers, 0);
+}
+
 int main(void)
 {
     RUN(missing_rank);
@@ -615,5 +663,7 @@ int main(void)
     RUN(swallowed_packets);
     RUN(few_descriptors);
     RUN(no_descriptors);
+    RUN(nobody_goes_before_it_knows_where);
+    RUN(no_challenge);
     return test_report("net/rendezvous");
 }

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #if defined(__linux__)
 #include <sched.h>
@@ -165,6 +166,39 @@ static void who_is_killed_leaves_nothing(void)
 
 /* ---- who shares memory with whom ---- */
 
+static void nothing_happens(int number)
+{
+    (void)number;
+}
+
+/* A program that is profiled gets a signal every millisecond, say. */
+static void memory_is_had_in_spite_of_signals(void)
+{
+    const dml__host_calls *host = dml__system_host();
+    const size_t bytes = (size_t)16 << 20;
+    const int first = host->create(bytes);
+    if (first < 0) {
+        SKIP("no memory can be shared");
+        return;
+    }
+    host->close(first);
+    struct sigaction action, old;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = nothing_happens; /* and no SA_RESTART */
+    sigaction(SIGALRM, &action, &old);
+    const struct itimerval often = { { 0, 1000 }, { 0, 1000 } }, never = { { 0, 0 }, { 0, 0 } };
+    setitimer(ITIMER_REAL, &often, NULL);
+    int missing = 0;
+    for (int i = 0; i < 10; i++) {
+        const int fd = host->create(bytes);
+        missing += fd < 0;
+        if (fd >= 0) host->close(fd);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    sigaction(SIGALRM, &old, NULL);
+    CHECK_INT(missing, 0);
+}
+
 static void hosts_are_told_apart(void)
 {
     rank ranks[TRAFFIC_RANKS];
@@ -273,6 +307,7 @@ int main(void)
     RUN(what_is_large_is_read_where_it_is);
     RUN(namespaces_are_hosts);
     RUN(hosts_are_told_apart);
+    RUN(memory_is_had_in_spite_of_signals);
     RUN(whatever_fails_leaves_the_sockets);
     RUN(who_does_not_answer_is_named);
     RUN(who_is_killed_leaves_nothing);
