@@ -2931,9 +2931,10 @@ typedef struct dml_trainer_options {
     dml_dtype dtype;
     /* The loss that backward starts from is multiplied by this, and g, before anybody sees it, divided by it,
        so that gradients aren't too small for 16 bits. A step whose g isn't finite then is skipped: it changes
-       nothing but running statistics, isn't one of dml_trainer_steps, and halves the scale, which doubles
-       after 2,000 steps that were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the
-       others; -1: none. On a device with memory of its own an update with one waits for the device. */
+       nothing but running statistics (and what a strategy's compression keeps), isn't one of
+       dml_trainer_steps, and halves the scale, which doubles after 2,000 steps that were not. Powers of 2
+       change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a device with memory of its
+       own an update with one waits for the device. */
     float loss_scale;
 } dml_trainer_options;
 
@@ -26086,6 +26087,10 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 /* The same for the one call that goes on with what it left undone as `user`: that stays so. */
 DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
 
+/* For calls that don't enter, but read or write a device's memory: false, with the error recorded or the
+   thread refused, where they may not now. True: dml__leave ends it. */
+DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry);
+
 /* For calls that don't enter, and look at or change what somebody may have left undone. */
 DML__LOCAL void dml__settle(dml_context *context);
 
@@ -26361,6 +26366,14 @@ DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user)
 DML__LOCAL dml__entry dml__enter(dml_context *context)
 {
     return dml__enter_late(context, NULL);
+}
+
+DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry)
+{
+    *entry = dml__enter(context);
+    if (*entry != DML__REFUSED && !dml__lost_by_fork(context)) return true;
+    dml__leave(context, *entry);
+    return false;
 }
 
 DML__LOCAL void dml__settle(dml_context *context)
@@ -27945,8 +27958,11 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
     if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
     if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
     const dml_ref from = { graph->w, begin * sizeof(float) };
+    dml__entry entry;
+    if (!dml__begin_transfer(graph->context, &entry)) return NULL;
     const dml_status status =
         device->backend->read(device, host + begin, from, (end - begin) * sizeof(float));
+    dml__leave(graph->context, entry);
     return status == DML_OK ? host + begin : NULL;
 }
 
@@ -27959,7 +27975,11 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
     if (!host) return graph->context->error.status;
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = { graph->w, begin * sizeof(float) };
-    return device->backend->write(device, to, host + begin, (end - begin) * sizeof(float));
+    dml__entry entry;
+    if (!dml__begin_transfer(graph->context, &entry)) return DML_ERROR_STATE;
+    const dml_status status = device->backend->write(device, to, host + begin, (end - begin) * sizeof(float));
+    dml__leave(graph->context, entry);
+    return status;
 }
 
 #endif
@@ -40059,6 +40079,10 @@ static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char
 
 static dml_status dml__start_device_norm(dml_trainer *trainer)
 {
+    if (dml__owned_count(trainer) > INT32_MAX)
+        return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
+                         "the norm of a gradient of %zu elements asked of a device; it can be of %d at most",
+                         dml__owned_count(trainer), INT32_MAX);
     const dml_launch launch =
         dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
     return dml__submit(&trainer->context->device, &launch);
@@ -41327,7 +41351,11 @@ DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, s
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
     const dml_ref from = dml__trainer_ref(trainer, vector, begin);
-    return device->backend->read(device, host, from, (end - begin) * sizeof(float)) == DML_OK ? host : NULL;
+    dml__entry entry;
+    if (!dml__begin_transfer(trainer->context, &entry)) return NULL;
+    const dml_status status = device->backend->read(device, host, from, (end - begin) * sizeof(float));
+    dml__leave(trainer->context, entry);
+    return status == DML_OK ? host : NULL;
 }
 
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end)
@@ -41343,7 +41371,12 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
-    return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
+    dml__entry entry;
+    if (!dml__begin_transfer(trainer->context, &entry)) return DML_ERROR_STATE;
+    const dml_status status =
+        device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
+    dml__leave(trainer->context, entry);
+    return status;
 }
 
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
@@ -41380,6 +41413,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     dml__hook_ranks(trainer);
     trainer->held = 0;
     trainer->pending = false;
+    trainer->spoiled = true; /* g was another way's to make a step */
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
     return dml__end_part(trainer, &part, status, "the start of the sync strategy");
@@ -41877,6 +41911,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
+    trainer->spoiled = true; /* g is of the weights before */
     trainer->passes = 0;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }
@@ -42244,6 +42279,13 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
     if (context->error.status != DML_OK || dml__complete_finder(&o, &context->error) != DML_OK ||
         dml__check_not_swapped(trainer) != DML_OK || dml__check_whole(trainer) != DML_OK)
         return NULL;
+    if (trainer->sync.keeps) {
+        dml__fail(
+            &context->error, DML_ERROR_STATE,
+            "a search for learning rates can't be taken back now, since the sync strategy keeps what it was "
+            "given (on servers, or in an outer optimizer): search before the strategy is attached");
+        return NULL;
+    }
     if (trainer->searched) {
         dml__fail(&context->error, DML_ERROR_STATE,
                   "a second search for learning rates on a trainer: end the first with dml_lr_finder_end");

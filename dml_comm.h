@@ -954,14 +954,14 @@ typedef enum dml_compression_kind {
 } dml_compression_kind;
 
 /* An option of the sync strategies: how ranges of g are coded before they are sent, the same on all ranks.
-   All kinds give every rank the same bits. Those after F16 keep what was not sent and add it to the gradient
-   of the next step (error feedback: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014;
-   Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019): what has arrived over the
-   steps and what is still kept add up to all gradients, up to rounding. That memory is as large as g, is each
-   rank's own, and isn't in checkpoints: a run that goes on begins with none, and so does what comes after
-   dml_trainer_load, a dml_trainer_set_run to other steps and dml_lr_finder_end. A step that fails takes what
-   it had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not
-   remembered.
+   All kinds give every rank the same bits (POWER: ranks whose processors multiply alike). Those after F16
+   keep what was not sent and add it to the gradient of the next step (error feedback: Seide, Fu, Droppo, Li,
+   Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes
+   SignSGD", ICML 2019): what has arrived over the steps and what is still kept add up to all gradients, up to
+   rounding. That memory is as large as g, is each rank's own, and isn't in checkpoints: a run that goes on
+   begins with none, and so does what comes after dml_trainer_load, a dml_trainer_set_run to other steps and
+   dml_lr_finder_end. A step that fails, or is skipped for its loss scale, takes what it had sent along. A
+   range with a number that isn't finite arrives as NaN or infinity, and is not remembered.
 
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for
@@ -1117,7 +1117,8 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
    tested or given away. Load a checkpoint before the strategy is attached; or, without `outer`, on every
    rank: averages then fall on the steps of that run. Every rank makes the same calls; steps that one of them
    skips for its loss scale count too. Ranks with unlike options, and those that meet after unlike numbers of
-   steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4
+   steps, get DML_ERROR_MISMATCH. An average that fails leaves w scaled or summed in part, to be loaded from a
+   checkpoint. Models with a batch norm over all ranks are refused. An average takes 4
    bytes for each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors
    more, and its state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
@@ -2177,6 +2178,8 @@ DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__C
 
 #endif
 
+struct addrinfo;
+
 /* Every call that this library makes on the network, as a table, so that a test can make the Nth one fail. */
 typedef struct dml__socket_calls {
     int (*open)(int family);
@@ -2198,6 +2201,7 @@ typedef struct dml__socket_calls {
     int (*close)(int fd);
     int (*pair)(int fds[2]); /* two sockets connected to each other, which don't block either */
     int (*random)(void *out, size_t bytes);
+    int (*resolve)(const char *host, struct addrinfo **list); /* as getaddrinfo; for freeaddrinfo */
 } dml__socket_calls;
 
 /* The operating system's. `open` and `accept` give sockets that don't block and aren't inherited by exec. */
@@ -2208,9 +2212,10 @@ typedef struct dml__address {
     socklen_t bytes;
 } dml__address;
 
-/* Up to `capacity` addresses of a name; 0 and a message when there are none. May wait for a name server. */
-DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
-                                 const char **message);
+/* Up to `capacity` addresses of a name; 0 and getaddrinfo's error when there are none (and 0 where those that
+   it has are neither IPv4 nor IPv6). May wait for a name server. */
+DML__LOCAL int dml__resolve_host(const dml__socket_calls *calls, const char *host, uint16_t port,
+                                 dml__address *out, int capacity, int *error);
 
 /* Of the addresses that a network interface of this host has, that which is most like the given one: the
    same, or of its family and, where there is a choice, link-local if it is. False: none is of its family. */
@@ -5392,6 +5397,14 @@ static int dml__system_random(void *out, size_t bytes)
     return got == bytes ? 0 : -1;
 }
 
+static int dml__system_resolve(const char *host, struct addrinfo **list)
+{
+    struct addrinfo hints;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    return getaddrinfo(host, NULL, &hints, list);
+}
+
 DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
 {
     static const dml__socket_calls calls = {
@@ -5411,6 +5424,7 @@ DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
         close,
         dml__system_pair,
         dml__system_random,
+        dml__system_resolve,
     };
     return &calls;
 }
@@ -5444,18 +5458,13 @@ static const struct sockaddr *dml__raw_address(const dml__address *address)
     return (const struct sockaddr *)(const void *)&address->storage;
 }
 
-DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
-                                 const char **message)
+DML__LOCAL int dml__resolve_host(const dml__socket_calls *calls, const char *host, uint16_t port,
+                                 dml__address *out, int capacity, int *error)
 {
-    struct addrinfo hints, *list = NULL;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    const int error = getaddrinfo(host, NULL, &hints, &list);
+    struct addrinfo *list = NULL;
     int count = 0;
-    if (error) {
-        *message = gai_strerror(error);
-        return 0;
-    }
+    *error = calls->resolve(host, &list);
+    if (*error) return 0;
     for (const struct addrinfo *info = list; info && count < capacity; info = info->ai_next) {
         if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
         dml__set_address(&out[count], info->ai_addr, (size_t)info->ai_addrlen);
@@ -5463,7 +5472,6 @@ DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *
         count++;
     }
     freeaddrinfo(list);
-    *message = "it has no IPv4 or IPv6 address";
     return count;
 }
 
@@ -8688,6 +8696,7 @@ DML__DRIVERS_BEGIN
 #define DML_NET_RENDEZVOUS_C
 
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8731,27 +8740,45 @@ struct dml__meeting {
 
 /* ---- where ---- */
 
+static const char *dml__resolve_text(int error)
+{
+    return error ? gai_strerror(error) : "it has no IPv4 or IPv6 address";
+}
+
+/* Name servers may be slow to come up, and to hear of a host that has just started. Its own name a host
+ * knows. */
+static bool dml__may_resolve_later(const dml__meeting *meeting, int error)
+{
+    return error == EAI_AGAIN || (error == EAI_NONAME && meeting->me.rank > 0);
+}
+
 static bool dml__find_master(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
-    const char *message = "";
-    meeting->master_count = dml__resolve_host(settings->master_addr, (uint16_t)settings->master_port,
-                                              meeting->masters, DML__MASTERS, &message);
+    int error;
+    for (double rest = 0.05;; rest = rest < 0.5 ? 2 * rest : 1) {
+        meeting->master_count =
+            dml__resolve_host(meeting->me.calls, settings->master_addr, (uint16_t)settings->master_port,
+                              meeting->masters, DML__MASTERS, &error);
+        if (meeting->master_count || !dml__may_resolve_later(meeting, error)) break;
+        if (dml_seconds() + rest > meeting->deadline) break;
+        meeting->me.calls->poll(NULL, 0, (int)(rest * 1000));
+    }
     if (!meeting->master_count) {
         dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
                       "rank %d can't find the address of master_addr \"%s\": %s", meeting->me.rank,
-                      settings->master_addr, message);
+                      settings->master_addr, dml__resolve_text(error));
         return false;
     }
     if (!settings->bind_addr) return true;
     meeting->bound =
         dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
-        dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+        dml__resolve_host(meeting->me.calls, settings->bind_addr, 0, &meeting->bind_address, 1, &error) == 1;
     if (!meeting->bound)
         dml__tcp_fail(
             meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
             "rank %d can't use bind_addr \"%s\": it is no network interface with an address and no name: %s",
-            meeting->me.rank, settings->bind_addr, message);
+            meeting->me.rank, settings->bind_addr, dml__resolve_text(error));
     return meeting->bound;
 }
 
@@ -8795,12 +8822,17 @@ static bool dml__listen_as_master(dml__meeting *meeting)
         for (int i = 0; i < meeting->master_count && !listening; i++)
             listening = dml__listen_at(meeting, &meeting->masters[i], port);
     } else {
-        int family = AF_INET; /* a socket of IPv6 takes both */
-        for (int i = 0; i < meeting->master_count; i++)
-            if (meeting->masters[i].storage.ss_family == AF_INET6) family = AF_INET6;
+        /* A socket of IPv6 takes both; where the system has none, those who come by IPv4 are left. */
+        int count[2] = { 0, 0 };
         dml__address any;
-        dml__any_address(family, &any);
-        listening = dml__listen_at(meeting, &any, port);
+        for (int i = 0; i < meeting->master_count; i++)
+            count[meeting->masters[i].storage.ss_family == AF_INET6]++;
+        for (int ipv6 = 1; ipv6 >= 0 && !listening; ipv6--) {
+            if (!count[ipv6]) continue;
+            dml__any_address(ipv6 ? AF_INET6 : AF_INET, &any);
+            listening = dml__listen_at(meeting, &any, port);
+            if (!listening && errno != EAFNOSUPPORT) break;
+        }
     }
     if (listening) return true;
     char text[DML__ADDRESS_TEXT];
@@ -12409,14 +12441,14 @@ static const dml__algorithm_info dml__algorithm_table[] = {
       dml__message_per_rank },
     { "chain", DML__CALL_REDUCE, dml__write_chain_reduce, false, true, NULL, dml__n_once, dml__one_message },
 
-    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
-      dml__message_per_level },
     { "chain", DML__CALL_BROADCAST, dml__write_chain_broadcast, false, false, NULL, dml__n_once,
       dml__one_message },
-    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
-      dml__both_ways, dml__scatter_all_gather_messages },
+    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
+      dml__message_per_level },
     { "direct", DML__CALL_BROADCAST, dml__write_direct_broadcast, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
+    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
+      dml__both_ways, dml__scatter_all_gather_messages },
 
     { "binomial", DML__CALL_SCATTER, dml__write_binomial_scatter, true, false, dml__n_per_place,
       dml__n_per_other, dml__message_per_level },
@@ -22354,7 +22386,7 @@ DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket)
         const dml_status one = dml__ps_finish_oldest(ps);
         if (status == DML_OK) status = one;
     }
-    return status;
+    return status == DML_OK ? dml_comm_status(ps->link.all) : status; /* what never began has no operation */
 }
 
 static dml_status dml__ps_say_all(dml_ps *ps, const int64_t *header)
@@ -22444,7 +22476,11 @@ DML_API dml_status dml_ps_fence(dml_ps *ps)
 
 DML_API void dml_ps_set_rate(dml_ps *ps, double rate)
 {
-    if (ps) ps->rate = rate;
+    if (!ps) return;
+    if (rate - rate == 0)
+        ps->rate = rate;
+    else
+        dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "a rate of %g asked of the servers", rate);
 }
 
 DML_API uint64_t dml_ps_clocks(const dml_ps *ps)
@@ -23663,7 +23699,8 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
 
 /* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
    strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
-   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. */
+   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
+   whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options);
 
@@ -24301,9 +24338,8 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
     if (status == DML_OK) status = dml__zero_make_room(state, trainer);
-    if (status == DML_OK) status = dml__zero_foresee(state, trainer);
-    if (status != DML_OK) return status;
-    /* While backward computes, buckets move on. */
+    if (status == DML_OK) dml__zero_foresee(state, trainer);
+    /* Whoever can't says so as all meet. While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const double how[2] = { (double)state->stage, (double)state->filling.elements };
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
@@ -24581,6 +24617,7 @@ enum {
     DML__ALIKE_DTYPE,
     DML__ALIKE_OPTIMIZER,
     DML__ALIKE_AVERAGE,
+    DML__ALIKE_REFUSED,
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
@@ -24593,7 +24630,8 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the learning rate's schedule",
     "what is computed in, f32 or 16 bits",
     "the optimizer's kind, or what it keeps",
-    "whether a moving average is kept",
+    "whether a moving average is kept, or how it moves",
+    "whether it can do what was asked of it (it says why not)",
 };
 
 static uint32_t dml__mark_shapes(const dml_program *program)
@@ -24663,6 +24701,7 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
 {
     const dml_program *program = dml_trainer_program(trainer);
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
+    const double average = (double)trainer->average;
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
     mine[DML__ALIKE_OPTIONS] = options;
@@ -24674,7 +24713,8 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
     mine[DML__ALIKE_DTYPE] = (double)program->dtype;
     mine[DML__ALIKE_OPTIMIZER] = (double)trainer->optimizer.kind * 256 + trainer->states;
-    mine[DML__ALIKE_AVERAGE] = trainer->average > 0.0f ? 1.0 : 0.0;
+    mine[DML__ALIKE_AVERAGE] = dml__mark_numbers(0, &average, 1);
+    mine[DML__ALIKE_REFUSED] = trainer->context->error.status;
     for (int i = 0; i < DML__ALIKE; i++) {
         most[i] = mine[i];
         most[DML__ALIKE + i] = -mine[i];
@@ -24682,7 +24722,9 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     if (dml_comm_all_reduce(comm, most, 2 * DML__ALIKE, DML_F64, DML_MAX) != DML_OK)
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
-    return alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    const dml_status own = trainer->context->error.status;
+    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    return own != DML_OK ? own : status;
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
@@ -24948,11 +24990,11 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     dml_status status = dml__check_local_sgd(state, trainer);
-    if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
-    if (status == DML_OK)
-        status = dml__start_replicas(state->comm, trainer,
-                                     state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
-                                     dml__local_sgd_mark(state));
+    if (status == DML_OK) dml__allocate_local_sgd(state, trainer);
+    /* Whoever can't says so as all meet. */
+    status = dml__start_replicas(state->comm, trainer,
+                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
+                                 dml__local_sgd_mark(state));
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);
@@ -25412,17 +25454,17 @@ static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *t
     const float factor = (float)(1 / (samples * dml__loss_factor(trainer)));
     const double most = trainer->context->device.host_memory ? (double)INFINITY : 1e38;
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
-    double squares = 0;
+    double squares = 0, skipped = 0;
     for (size_t i = 0; i < count && state->first; i++) {
         const float mean = g[i] * factor;
         squares += (double)mean * (double)mean;
     }
-    if (dml_comm_broadcast(state->place.inside, &squares, 1, DML_F64, 0) != DML_OK)
+    if (state->first && !(squares < most)) skipped = 1;
+    if (dml_comm_broadcast(state->place.inside, &skipped, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    const bool skipped = !(squares < most);
-    if (state->first && !skipped) return DML_OK;
+    if (state->first && skipped == 0) return DML_OK;
     if (!state->first) memset(g, 0, count * sizeof *g);
-    if (skipped) g[0] = NAN;
+    if (skipped != 0) g[0] = NAN;
     return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
 }
 
@@ -27107,13 +27149,17 @@ DML__LOCAL void dml__low_rank_find(const dml__low_rank *low, size_t begin, size_
     DML_ASSERT(low->part[*first].begin == begin && low->part[i].begin == end);
 }
 
-/* C = factor op(A) op(B) */
+/* C = factor op(A) op(B), in f32 also while a run rounds its products to 16 bits: what is sent and what is
+   kept must add up. */
 static void dml__low_rank_product(dml_pool *pool, bool trans_a, bool trans_b, size_t m, size_t n, size_t k,
                                   float factor, const float *a, const float *b, float beta, float *c)
 {
+    const dml_dtype dtype = dml__pool_rounds_to(pool);
+    dml__pool_round_to(pool, DML_F32);
     dml_sgemm(pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS, trans_b ? DML_TRANS : DML_NO_TRANS,
               (int)m, (int)n, (int)k, factor, a, (int)(trans_a ? m : k), b, (int)(trans_b ? k : n), beta, c,
               (int)n);
+    dml__pool_round_to(pool, dtype);
 }
 
 DML__LOCAL void dml__low_rank_project(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,

@@ -3222,16 +3222,17 @@ KERNEL(reduce_axis_backward)
          from -= ROW_AHEAD * lanes)
 #endif
 
-/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
-   Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
+/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far. Where
+   that is -infinity there may be NaNs, which count. Source: Milakov, Gimelshein, "Online normalizer
+   calculation for softmax", 2018. */
 #define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
     do {                                                                                                     \
         float larger = largest;                                                                              \
         UNROLL for (int of = 0; of < (count); of++) if ((value)[of] > larger) larger = (value)[of];          \
         if (larger > (largest)) sum *= EXP((largest)-larger);                                                \
         largest = larger;                                                                                    \
-        if (larger > MINUS_INFINITY)                                                                         \
-            UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                    \
+        larger = larger > MINUS_INFINITY ? larger : 0.0f;                                                    \
+        UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                        \
     } while (0)
 
 /* Buffers x, y, which may be the same. */
@@ -7952,6 +7953,8 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
     if (device->factors == (int)DML_F32) return false;
     if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
     if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
+    const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
+    if (ends && (double)of[0] * of[1] > DML__LAUNCH_MOST) return false; /* more than bias_add takes */
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
@@ -7971,8 +7974,7 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
         return false;
     }
     *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
-    if (*status == DML_OK && gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f))
-        *status = dml__cuda_add_bias(device, launch);
+    if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
     return true;
 }
 #endif

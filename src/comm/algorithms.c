@@ -166,14 +166,14 @@ static const dml__algorithm_info dml__algorithm_table[] = {
       dml__message_per_rank },
     { "chain", DML__CALL_REDUCE, dml__write_chain_reduce, false, true, NULL, dml__n_once, dml__one_message },
 
-    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
-      dml__message_per_level },
     { "chain", DML__CALL_BROADCAST, dml__write_chain_broadcast, false, false, NULL, dml__n_once,
       dml__one_message },
-    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
-      dml__both_ways, dml__scatter_all_gather_messages },
+    { "binomial", DML__CALL_BROADCAST, dml__write_binomial_broadcast, false, false, NULL, dml__n_per_level,
+      dml__message_per_level },
     { "direct", DML__CALL_BROADCAST, dml__write_direct_broadcast, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
+    { "scatter_all_gather", DML__CALL_BROADCAST, dml__write_scatter_all_gather_broadcast, false, false, NULL,
+      dml__both_ways, dml__scatter_all_gather_messages },
 
     { "binomial", DML__CALL_SCATTER, dml__write_binomial_scatter, true, false, dml__n_per_place,
       dml__n_per_other, dml__message_per_level },

@@ -245,6 +245,14 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
     return dml__enter_late(context, NULL);
 }
 
+DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry)
+{
+    *entry = dml__enter(context);
+    if (*entry != DML__REFUSED && !dml__lost_by_fork(context)) return true;
+    dml__leave(context, *entry);
+    return false;
+}
+
 DML__LOCAL void dml__settle(dml_context *context)
 {
     if (__atomic_load_n(&context->late.settle, __ATOMIC_RELAXED)) dml__leave(context, dml__enter(context));

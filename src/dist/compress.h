@@ -14,14 +14,14 @@ typedef enum dml_compression_kind {
 } dml_compression_kind;
 
 /* An option of the sync strategies: how ranges of g are coded before they are sent, the same on all ranks.
-   All kinds give every rank the same bits. Those after F16 keep what was not sent and add it to the gradient
-   of the next step (error feedback: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014;
-   Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019): what has arrived over the
-   steps and what is still kept add up to all gradients, up to rounding. That memory is as large as g, is each
-   rank's own, and isn't in checkpoints: a run that goes on begins with none, and so does what comes after
-   dml_trainer_load, a dml_trainer_set_run to other steps and dml_lr_finder_end. A step that fails takes what
-   it had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not
-   remembered.
+   All kinds give every rank the same bits (POWER: ranks whose processors multiply alike). Those after F16
+   keep what was not sent and add it to the gradient of the next step (error feedback: Seide, Fu, Droppo, Li,
+   Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes
+   SignSGD", ICML 2019): what has arrived over the steps and what is still kept add up to all gradients, up to
+   rounding. That memory is as large as g, is each rank's own, and isn't in checkpoints: a run that goes on
+   begins with none, and so does what comes after dml_trainer_load, a dml_trainer_set_run to other steps and
+   dml_lr_finder_end. A step that fails, or is skipped for its loss scale, takes what it had sent along. A
+   range with a number that isn't finite arrives as NaN or infinity, and is not remembered.
 
    QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
    give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "graph/node.h"
 #include "kernels/gemm.h"
+#include "thread/pool_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -106,13 +107,17 @@ DML__LOCAL void dml__low_rank_find(const dml__low_rank *low, size_t begin, size_
     DML_ASSERT(low->part[*first].begin == begin && low->part[i].begin == end);
 }
 
-/* C = factor op(A) op(B) */
+/* C = factor op(A) op(B), in f32 also while a run rounds its products to 16 bits: what is sent and what is
+   kept must add up. */
 static void dml__low_rank_product(dml_pool *pool, bool trans_a, bool trans_b, size_t m, size_t n, size_t k,
                                   float factor, const float *a, const float *b, float beta, float *c)
 {
+    const dml_dtype dtype = dml__pool_rounds_to(pool);
+    dml__pool_round_to(pool, DML_F32);
     dml_sgemm(pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS, trans_b ? DML_TRANS : DML_NO_TRANS,
               (int)m, (int)n, (int)k, factor, a, (int)(trans_a ? m : k), b, (int)(trans_b ? k : n), beta, c,
               (int)n);
+    dml__pool_round_to(pool, dtype);
 }
 
 DML__LOCAL void dml__low_rank_project(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,

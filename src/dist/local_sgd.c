@@ -81,11 +81,11 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     dml_status status = dml__check_local_sgd(state, trainer);
-    if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
-    if (status == DML_OK)
-        status = dml__start_replicas(state->comm, trainer,
-                                     state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
-                                     dml__local_sgd_mark(state));
+    if (status == DML_OK) dml__allocate_local_sgd(state, trainer);
+    /* Whoever can't says so as all meet. */
+    status = dml__start_replicas(state->comm, trainer,
+                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
+                                 dml__local_sgd_mark(state));
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);

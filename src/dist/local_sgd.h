@@ -39,7 +39,8 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
    tested or given away. Load a checkpoint before the strategy is attached; or, without `outer`, on every
    rank: averages then fall on the steps of that run. Every rank makes the same calls; steps that one of them
    skips for its loss scale count too. Ranks with unlike options, and those that meet after unlike numbers of
-   steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4
+   steps, get DML_ERROR_MISMATCH. An average that fails leaves w scaled or summed in part, to be loaded from a
+   checkpoint. Models with a batch norm over all ranks are refused. An average takes 4
    bytes for each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors
    more, and its state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);

@@ -252,17 +252,17 @@ static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *t
     const float factor = (float)(1 / (samples * dml__loss_factor(trainer)));
     const double most = trainer->context->device.host_memory ? (double)INFINITY : 1e38;
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
-    double squares = 0;
+    double squares = 0, skipped = 0;
     for (size_t i = 0; i < count && state->first; i++) {
         const float mean = g[i] * factor;
         squares += (double)mean * (double)mean;
     }
-    if (dml_comm_broadcast(state->place.inside, &squares, 1, DML_F64, 0) != DML_OK)
+    if (state->first && !(squares < most)) skipped = 1;
+    if (dml_comm_broadcast(state->place.inside, &skipped, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    const bool skipped = !(squares < most);
-    if (state->first && !skipped) return DML_OK;
+    if (state->first && skipped == 0) return DML_OK;
     if (!state->first) memset(g, 0, count * sizeof *g);
-    if (skipped) g[0] = NAN;
+    if (skipped != 0) g[0] = NAN;
     return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
 }
 

@@ -66,7 +66,7 @@ DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket)
         const dml_status one = dml__ps_finish_oldest(ps);
         if (status == DML_OK) status = one;
     }
-    return status;
+    return status == DML_OK ? dml_comm_status(ps->link.all) : status; /* what never began has no operation */
 }
 
 static dml_status dml__ps_say_all(dml_ps *ps, const int64_t *header)
@@ -156,7 +156,11 @@ DML_API dml_status dml_ps_fence(dml_ps *ps)
 
 DML_API void dml_ps_set_rate(dml_ps *ps, double rate)
 {
-    if (ps) ps->rate = rate;
+    if (!ps) return;
+    if (rate - rate == 0)
+        ps->rate = rate;
+    else
+        dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "a rate of %g asked of the servers", rate);
 }
 
 DML_API uint64_t dml_ps_clocks(const dml_ps *ps)

@@ -122,6 +122,7 @@ enum {
     DML__ALIKE_DTYPE,
     DML__ALIKE_OPTIMIZER,
     DML__ALIKE_AVERAGE,
+    DML__ALIKE_REFUSED,
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
@@ -134,7 +135,8 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the learning rate's schedule",
     "what is computed in, f32 or 16 bits",
     "the optimizer's kind, or what it keeps",
-    "whether a moving average is kept",
+    "whether a moving average is kept, or how it moves",
+    "whether it can do what was asked of it (it says why not)",
 };
 
 static uint32_t dml__mark_shapes(const dml_program *program)
@@ -204,6 +206,7 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
 {
     const dml_program *program = dml_trainer_program(trainer);
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
+    const double average = (double)trainer->average;
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
     mine[DML__ALIKE_OPTIONS] = options;
@@ -215,7 +218,8 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);
     mine[DML__ALIKE_DTYPE] = (double)program->dtype;
     mine[DML__ALIKE_OPTIMIZER] = (double)trainer->optimizer.kind * 256 + trainer->states;
-    mine[DML__ALIKE_AVERAGE] = trainer->average > 0.0f ? 1.0 : 0.0;
+    mine[DML__ALIKE_AVERAGE] = dml__mark_numbers(0, &average, 1);
+    mine[DML__ALIKE_REFUSED] = trainer->context->error.status;
     for (int i = 0; i < DML__ALIKE; i++) {
         most[i] = mine[i];
         most[DML__ALIKE + i] = -mine[i];
@@ -223,7 +227,9 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     if (dml_comm_all_reduce(comm, most, 2 * DML__ALIKE, DML_F64, DML_MAX) != DML_OK)
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
-    return alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    const dml_status own = trainer->context->error.status;
+    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    return own != DML_OK ? own : status;
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,

@@ -26,7 +26,8 @@ DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int 
 
 /* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
    strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
-   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. */
+   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
+   whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
                                      uint32_t options);
 

@@ -48,9 +48,8 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
     dml_status status = dml__zero_check(state, trainer);
     if (status == DML_OK) status = dml__zero_make_room(state, trainer);
-    if (status == DML_OK) status = dml__zero_foresee(state, trainer);
-    if (status != DML_OK) return status;
-    /* While backward computes, buckets move on. */
+    if (status == DML_OK) dml__zero_foresee(state, trainer);
+    /* Whoever can't says so as all meet. While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const double how[2] = { (double)state->stage, (double)state->filling.elements };
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));

@@ -530,6 +530,8 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
     if (device->factors == (int)DML_F32) return false;
     if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
     if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
+    const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
+    if (ends && (double)of[0] * of[1] > DML__LAUNCH_MOST) return false; /* more than bias_add takes */
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
@@ -549,8 +551,7 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
         return false;
     }
     *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
-    if (*status == DML_OK && gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f))
-        *status = dml__cuda_add_bias(device, launch);
+    if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
     return true;
 }
 #endif

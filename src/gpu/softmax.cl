@@ -26,16 +26,17 @@
          from -= ROW_AHEAD * lanes)
 #endif
 
-/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far.
-   Source: Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018. */
+/* Adds the exponentials of `count` numbers to a sum of such that is relative to the largest so far. Where
+   that is -infinity there may be NaNs, which count. Source: Milakov, Gimelshein, "Online normalizer
+   calculation for softmax", 2018. */
 #define ADD_EXPONENTIALS(value, count, largest, sum)                                                         \
     do {                                                                                                     \
         float larger = largest;                                                                              \
         UNROLL for (int of = 0; of < (count); of++) if ((value)[of] > larger) larger = (value)[of];          \
         if (larger > (largest)) sum *= EXP((largest)-larger);                                                \
         largest = larger;                                                                                    \
-        if (larger > MINUS_INFINITY)                                                                         \
-            UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                    \
+        larger = larger > MINUS_INFINITY ? larger : 0.0f;                                                    \
+        UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                        \
     } while (0)
 
 /* Buffers x, y, which may be the same. */

@@ -306,8 +306,11 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
     if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
     if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
     const dml_ref from = { graph->w, begin * sizeof(float) };
+    dml__entry entry;
+    if (!dml__begin_transfer(graph->context, &entry)) return NULL;
     const dml_status status =
         device->backend->read(device, host + begin, from, (end - begin) * sizeof(float));
+    dml__leave(graph->context, entry);
     return status == DML_OK ? host + begin : NULL;
 }
 
@@ -320,7 +323,11 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
     if (!host) return graph->context->error.status;
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = { graph->w, begin * sizeof(float) };
-    return device->backend->write(device, to, host + begin, (end - begin) * sizeof(float));
+    dml__entry entry;
+    if (!dml__begin_transfer(graph->context, &entry)) return DML_ERROR_STATE;
+    const dml_status status = device->backend->write(device, to, host + begin, (end - begin) * sizeof(float));
+    dml__leave(graph->context, entry);
+    return status;
 }
 
 #endif

@@ -1,11 +1,13 @@
 #ifndef DML_NET_RENDEZVOUS_C
 #define DML_NET_RENDEZVOUS_C
 
+#include "base/clock.h" /* first of the system's: it asks for POSIX */
+
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "net/handshake.h"
 #include "net/tcp.h"
 
@@ -49,27 +51,45 @@ struct dml__meeting {
 
 /* ---- where ---- */
 
+static const char *dml__resolve_text(int error)
+{
+    return error ? gai_strerror(error) : "it has no IPv4 or IPv6 address";
+}
+
+/* Name servers may be slow to come up, and to hear of a host that has just started. Its own name a host
+ * knows. */
+static bool dml__may_resolve_later(const dml__meeting *meeting, int error)
+{
+    return error == EAI_AGAIN || (error == EAI_NONAME && meeting->me.rank > 0);
+}
+
 static bool dml__find_master(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
-    const char *message = "";
-    meeting->master_count = dml__resolve_host(settings->master_addr, (uint16_t)settings->master_port,
-                                              meeting->masters, DML__MASTERS, &message);
+    int error;
+    for (double rest = 0.05;; rest = rest < 0.5 ? 2 * rest : 1) {
+        meeting->master_count =
+            dml__resolve_host(meeting->me.calls, settings->master_addr, (uint16_t)settings->master_port,
+                              meeting->masters, DML__MASTERS, &error);
+        if (meeting->master_count || !dml__may_resolve_later(meeting, error)) break;
+        if (dml_seconds() + rest > meeting->deadline) break;
+        meeting->me.calls->poll(NULL, 0, (int)(rest * 1000));
+    }
     if (!meeting->master_count) {
         dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
                       "rank %d can't find the address of master_addr \"%s\": %s", meeting->me.rank,
-                      settings->master_addr, message);
+                      settings->master_addr, dml__resolve_text(error));
         return false;
     }
     if (!settings->bind_addr) return true;
     meeting->bound =
         dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
-        dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+        dml__resolve_host(meeting->me.calls, settings->bind_addr, 0, &meeting->bind_address, 1, &error) == 1;
     if (!meeting->bound)
         dml__tcp_fail(
             meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
             "rank %d can't use bind_addr \"%s\": it is no network interface with an address and no name: %s",
-            meeting->me.rank, settings->bind_addr, message);
+            meeting->me.rank, settings->bind_addr, dml__resolve_text(error));
     return meeting->bound;
 }
 
@@ -113,12 +133,17 @@ static bool dml__listen_as_master(dml__meeting *meeting)
         for (int i = 0; i < meeting->master_count && !listening; i++)
             listening = dml__listen_at(meeting, &meeting->masters[i], port);
     } else {
-        int family = AF_INET; /* a socket of IPv6 takes both */
-        for (int i = 0; i < meeting->master_count; i++)
-            if (meeting->masters[i].storage.ss_family == AF_INET6) family = AF_INET6;
+        /* A socket of IPv6 takes both; where the system has none, those who come by IPv4 are left. */
+        int count[2] = { 0, 0 };
         dml__address any;
-        dml__any_address(family, &any);
-        listening = dml__listen_at(meeting, &any, port);
+        for (int i = 0; i < meeting->master_count; i++)
+            count[meeting->masters[i].storage.ss_family == AF_INET6]++;
+        for (int ipv6 = 1; ipv6 >= 0 && !listening; ipv6--) {
+            if (!count[ipv6]) continue;
+            dml__any_address(ipv6 ? AF_INET6 : AF_INET, &any);
+            listening = dml__listen_at(meeting, &any, port);
+            if (!listening && errno != EAFNOSUPPORT) break;
+        }
     }
     if (listening) return true;
     char text[DML__ADDRESS_TEXT];

@@ -116,6 +116,14 @@ static int dml__system_random(void *out, size_t bytes)
     return got == bytes ? 0 : -1;
 }
 
+static int dml__system_resolve(const char *host, struct addrinfo **list)
+{
+    struct addrinfo hints;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    return getaddrinfo(host, NULL, &hints, list);
+}
+
 DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
 {
     static const dml__socket_calls calls = {
@@ -135,6 +143,7 @@ DML__LOCAL const dml__socket_calls *dml__system_sockets(void)
         close,
         dml__system_pair,
         dml__system_random,
+        dml__system_resolve,
     };
     return &calls;
 }
@@ -168,18 +177,13 @@ static const struct sockaddr *dml__raw_address(const dml__address *address)
     return (const struct sockaddr *)(const void *)&address->storage;
 }
 
-DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
-                                 const char **message)
+DML__LOCAL int dml__resolve_host(const dml__socket_calls *calls, const char *host, uint16_t port,
+                                 dml__address *out, int capacity, int *error)
 {
-    struct addrinfo hints, *list = NULL;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    const int error = getaddrinfo(host, NULL, &hints, &list);
+    struct addrinfo *list = NULL;
     int count = 0;
-    if (error) {
-        *message = gai_strerror(error);
-        return 0;
-    }
+    *error = calls->resolve(host, &list);
+    if (*error) return 0;
     for (const struct addrinfo *info = list; info && count < capacity; info = info->ai_next) {
         if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
         dml__set_address(&out[count], info->ai_addr, (size_t)info->ai_addrlen);
@@ -187,7 +191,6 @@ DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *
         count++;
     }
     freeaddrinfo(list);
-    *message = "it has no IPv4 or IPv6 address";
     return count;
 }
 

@@ -11,6 +11,8 @@
 #include "net/transport.h"
 #include "net/wire.h"
 
+struct addrinfo;
+
 /* Every call that this library makes on the network, as a table, so that a test can make the Nth one fail. */
 typedef struct dml__socket_calls {
     int (*open)(int family);
@@ -32,6 +34,7 @@ typedef struct dml__socket_calls {
     int (*close)(int fd);
     int (*pair)(int fds[2]); /* two sockets connected to each other, which don't block either */
     int (*random)(void *out, size_t bytes);
+    int (*resolve)(const char *host, struct addrinfo **list); /* as getaddrinfo; for freeaddrinfo */
 } dml__socket_calls;
 
 /* The operating system's. `open` and `accept` give sockets that don't block and aren't inherited by exec. */
@@ -42,9 +45,10 @@ typedef struct dml__address {
     socklen_t bytes;
 } dml__address;
 
-/* Up to `capacity` addresses of a name; 0 and a message when there are none. May wait for a name server. */
-DML__LOCAL int dml__resolve_host(const char *host, uint16_t port, dml__address *out, int capacity,
-                                 const char **message);
+/* Up to `capacity` addresses of a name; 0 and getaddrinfo's error when there are none (and 0 where those that
+   it has are neither IPv4 nor IPv6). May wait for a name server. */
+DML__LOCAL int dml__resolve_host(const dml__socket_calls *calls, const char *host, uint16_t port,
+                                 dml__address *out, int capacity, int *error);
 
 /* Of the addresses that a network interface of this host has, that which is most like the given one: the
    same, or of its family and, where there is a choice, link-local if it is. False: none is of its family. */

@@ -486,6 +486,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     trainer->runs++;
     trainer->held = 0;
     trainer->pending = false;
+    trainer->spoiled = true; /* g is of the weights before */
     trainer->passes = 0;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }

@@ -101,6 +101,13 @@ static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr
     if (context->error.status != DML_OK || dml__complete_finder(&o, &context->error) != DML_OK ||
         dml__check_not_swapped(trainer) != DML_OK || dml__check_whole(trainer) != DML_OK)
         return NULL;
+    if (trainer->sync.keeps) {
+        dml__fail(
+            &context->error, DML_ERROR_STATE,
+            "a search for learning rates can't be taken back now, since the sync strategy keeps what it was "
+            "given (on servers, or in an outer optimizer): search before the strategy is attached");
+        return NULL;
+    }
     if (trainer->searched) {
         dml__fail(&context->error, DML_ERROR_STATE,
                   "a second search for learning rates on a trainer: end the first with dml_lr_finder_end");

@@ -630,7 +630,11 @@ DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, s
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
     const dml_ref from = dml__trainer_ref(trainer, vector, begin);
-    return device->backend->read(device, host, from, (end - begin) * sizeof(float)) == DML_OK ? host : NULL;
+    dml__entry entry;
+    if (!dml__begin_transfer(trainer->context, &entry)) return NULL;
+    const dml_status status = device->backend->read(device, host, from, (end - begin) * sizeof(float));
+    dml__leave(trainer->context, entry);
+    return status == DML_OK ? host : NULL;
 }
 
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end)
@@ -646,7 +650,12 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
-    return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
+    dml__entry entry;
+    if (!dml__begin_transfer(trainer->context, &entry)) return DML_ERROR_STATE;
+    const dml_status status =
+        device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
+    dml__leave(trainer->context, entry);
+    return status;
 }
 
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
@@ -683,6 +692,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     dml__hook_ranks(trainer);
     trainer->held = 0;
     trainer->pending = false;
+    trainer->spoiled = true; /* g was another way's to make a step */
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
     return dml__end_part(trainer, &part, status, "the start of the sync strategy");

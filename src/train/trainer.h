@@ -29,9 +29,10 @@ typedef struct dml_trainer_options {
     dml_dtype dtype;
     /* The loss that backward starts from is multiplied by this, and g, before anybody sees it, divided by it,
        so that gradients aren't too small for 16 bits. A step whose g isn't finite then is skipped: it changes
-       nothing but running statistics, isn't one of dml_trainer_steps, and halves the scale, which doubles
-       after 2,000 steps that were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the
-       others; -1: none. On a device with memory of its own an update with one waits for the device. */
+       nothing but running statistics (and what a strategy's compression keeps), isn't one of
+       dml_trainer_steps, and halves the scale, which doubles after 2,000 steps that were not. Powers of 2
+       change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a device with memory of its
+       own an update with one waits for the device. */
     float loss_scale;
 } dml_trainer_options;
 

@@ -54,6 +54,10 @@ static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char
 
 static dml_status dml__start_device_norm(dml_trainer *trainer)
 {
+    if (dml__owned_count(trainer) > INT32_MAX)
+        return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
+                         "the norm of a gradient of %zu elements asked of a device; it can be of %d at most",
+                         dml__owned_count(trainer), INT32_MAX);
     const dml_launch launch =
         dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
     return dml__submit(&trainer->context->device, &launch);

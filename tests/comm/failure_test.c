@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -557,11 +558,15 @@ static int faulty_random(void *out, size_t bytes)
 {
     return strikes() ? -1 : real()->random(out, bytes);
 }
+static int faulty_resolve(const char *host, struct addrinfo **list)
+{
+    return strikes() ? EAI_FAIL : real()->resolve(host, list);
+}
 
 static const dml__socket_calls faulty = {
-    faulty_open,     faulty_set_option,  faulty_bind, faulty_listen,    faulty_accept, faulty_connect,
-    faulty_error,    faulty_own_address, faulty_poll, faulty_confirmed, faulty_send,   faulty_receive,
-    faulty_shutdown, faulty_close,       faulty_pair, faulty_random,
+    faulty_open,     faulty_set_option,  faulty_bind, faulty_listen,    faulty_accept,  faulty_connect,
+    faulty_error,    faulty_own_address, faulty_poll, faulty_confirmed, faulty_send,    faulty_receive,
+    faulty_shutdown, faulty_close,       faulty_pair, faulty_random,    faulty_resolve,
 };
 
 static void small_job_body(test_rank *me)

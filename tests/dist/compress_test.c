@@ -8,6 +8,7 @@
 #include "graph/program.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "thread/pool_internal.h"
 
 #include "../test.h"
 
@@ -268,6 +269,7 @@ enum { IN = 30, OUT = 20, PER = IN * OUT + OUT };
 
 typedef struct matrices {
     dml_context *context;
+    dml_pool *pool;
     dml__memory memory;
     dml__low_rank low;
 } matrices;
@@ -276,6 +278,7 @@ typedef struct matrices {
 static void open_matrices(matrices *m, int rank)
 {
     m->context = dml_open(&(dml_options){ .threads = 1 });
+    m->pool = dml_pool_create(&(dml_pool_options){ .threads = 1 });
     dml_graph *graph = dml_graph_create(m->context);
     dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_dense(x, OUT), IN), t);
@@ -287,6 +290,7 @@ static void open_matrices(matrices *m, int rank)
 static void close_matrices(matrices *m)
 {
     dml__low_rank_close(&m->low, &m->memory);
+    dml_pool_destroy(m->pool);
     dml_close(m->context);
 }
 
@@ -296,9 +300,12 @@ static size_t send_matrices(matrices *m, float unit)
     const size_t n = PER + IN * OUT + IN;
     dml__low_rank_find(&m->low, 0, n, &first, &behind);
     CHECK_INT(behind - first, 4);
-    dml__low_rank_project(&m->low, NULL, first, behind, g, unit, kept);
-    dml__low_rank_back(&m->low, NULL, first, behind, kept);
-    dml__low_rank_expand(&m->low, NULL, first, behind, 1 / unit, sum);
+    dml__pool_round_to(m->pool,
+                       DML_BF16); /* as while backward runs in 16 bits, but for what is done after it */
+    dml__low_rank_project(&m->low, m->pool, first, behind, g, unit, kept);
+    dml__low_rank_back(&m->low, m->pool, first, behind, kept);
+    dml__pool_round_to(m->pool, DML_F32);
+    dml__low_rank_expand(&m->low, m->pool, first, behind, 1 / unit, sum);
     return n;
 }
 

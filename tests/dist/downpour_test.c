@@ -34,6 +34,7 @@ typedef struct training {
     bool loads;     /* a checkpoint, when the strategy is attached */
     int saves;      /* worker 0 a checkpoint, after so many steps; 0: never */
     bool resumes;   /* from that, which only worker 0 loads */
+    int breaks;     /* after so many steps the workers end the job; 0: never */
     /* results */
     double loss[MOST][MOST_STEPS]; /* the sum over a worker's samples */
     int rows[MOST];
@@ -156,6 +157,8 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
         status = step_of(t, me, trainer, (int)(dml_trainer_steps(trainer) - run.steps));
         if (status == DML_OK && t->saves && dml_trainer_steps(trainer) == run.steps + (uint64_t)t->saves)
             save_gathered(t, me, trainer);
+        if (t->breaks && dml_trainer_steps(trainer) == (uint64_t)t->breaks)
+            dml_comm_probe(comm, -7, 0, 0, NULL); /* there is no such rank */
     }
     t->ended[me] = dml_trainer_steps(trainer);
     const size_t parameters = dml_trainer_count(trainer, DML_PARAMETERS);
@@ -516,6 +519,24 @@ static void checkpoints_are_refused_when_servers_have_begun(void)
     }
 }
 
+/* A step has its error from the communicator also where none of its calls begins any more. */
+static void a_job_that_failed_stays_failed(void)
+{
+    for (int down = 0; down < 2; down++) {
+        many = usual(dml_sgd(0.05f, 0));
+        many.workers = 2;
+        many.servers = 1;
+        many.downpour = down;
+        many.breaks = 3;
+        run_training(&many);
+        for (int r = 0; r < 2; r++) {
+            CHECK_INT(many.status[r], DML_ERROR_ARGUMENT);
+            CHECK_CONTAINS(many.error[r], "asked for a message from -7");
+            CHECK(many.ended[r] <= 3);
+        }
+    }
+}
+
 /* ---- tables ---- */
 
 enum { TABLE_BATCH = 4, TABLE_STEPS = 7, TABLE_MET = 6 };
@@ -693,6 +714,7 @@ int main(int argc, char **argv)
     (void)argc;
     program = argv[0];
     RUN(follows_one_rank);
+    RUN(a_job_that_failed_stays_failed);
     RUN(asynchronous_with_one_worker);
     RUN(servers_go_on_at_the_step);
     RUN(checkpoints_have_the_servers_state);

@@ -36,7 +36,7 @@ static const char *const way_names[WAYS] = {
 };
 
 /* What one rank's trainer has otherwise. */
-typedef enum other { SAME, DTYPE, OPTIMIZER, MOMENTUM, AVERAGE, OTHERS } other;
+typedef enum other { SAME, DTYPE, OPTIMIZER, MOMENTUM, AVERAGE, OTHERS, SAME_AVERAGE, REFUSED } other;
 
 typedef struct rank_way {
     way way;
@@ -63,6 +63,7 @@ static dml_trainer_options options_of(other o)
                                         : dml_sgd(0.1f, 0.9f);
     if (o == DTYPE) options.dtype = DML_BF16;
     if (o == AVERAGE) options.average = 0.5f;
+    if (o == SAME_AVERAGE) options.average = 0.75f;
     return options;
 }
 
@@ -79,7 +80,7 @@ static dml_status mirror(dml_node *loss, const dml_trainer_options *trainer, way
     return dml_status_of(dml_graph_context(dml_node_graph(loss)));
 }
 
-static dml_sync sync_of(way w, dml_comm *comm, const dml_cluster *cluster)
+static dml_sync sync_of(way w, bool refused, dml_comm *comm, const dml_cluster *cluster)
 {
     dml_all_reduce_sync_options across;
     dml_zero_options zero;
@@ -88,8 +89,8 @@ static dml_sync sync_of(way w, dml_comm *comm, const dml_cluster *cluster)
     memset(&zero, 0, sizeof zero);
     memset(&local, 0, sizeof local);
     across.across_steps = w == ACROSS_STEPS;
-    zero.stage = w == ZERO_3 ? 3 : 1;
-    local.tau = 5;
+    zero.stage = refused ? 4 : w == ZERO_3 ? 3 : 1;
+    local.tau = refused ? 0 : 5;
     switch (w) {
     case ZERO_1:
     case ZERO_3: return dml_zero_sync(comm, &zero);
@@ -106,7 +107,8 @@ static dml_status start(rank_way *mine, dml_trainer *trainer, dml_node *loss,
 {
     dml_sandblaster_options sandblaster;
     if (mine->way == MIRRORED || mine->way == CENTRAL) return mirror(loss, options, mine->way, comm);
-    if (mine->way != SANDBLASTER) return dml_trainer_sync(trainer, sync_of(mine->way, comm, cluster));
+    if (mine->way != SANDBLASTER)
+        return dml_trainer_sync(trainer, sync_of(mine->way, mine->other == REFUSED, comm, cluster));
     memset(&sandblaster, 0, sizeof sandblaster);
     sandblaster.portion = portion;
     return dml_sandblaster_minimize(trainer, comm, cluster, &sandblaster, NULL);
@@ -172,7 +174,7 @@ static void one_rank_trains_otherwise(void)
     static const char *const says[OTHERS] = { "", "what is computed in, f32 or 16 bits;",
                                               "the optimizer's kind, or what it keeps;",
                                               "the optimizer's kind, or what it keeps;",
-                                              "whether a moving average is kept;" };
+                                              "whether a moving average is kept, or how it moves;" };
     for (int w = 0; w < WAYS; w++)
         for (int o = SAME + 1; o < OTHERS; o++)
             for (int rank = 0; rank < WORKERS; rank++) {
@@ -191,9 +193,43 @@ static void one_rank_trains_otherwise(void)
             }
 }
 
+static void one_rank_has_another_average(void)
+{
+    rank_way ways[RANKS];
+    memset(ways, 0, sizeof ways);
+    for (int r = 0; r < RANKS; r++) ways[r].way = ALL_REDUCE, ways[r].other = r ? AVERAGE : SAME_AVERAGE;
+    run_ways(ways);
+    for (int r = 0; r < RANKS; r++) {
+        CHECK_INT(ways[r].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ways[r].error, "how it moves;");
+    }
+}
+
+/* The others hear of it as all meet, and don't wait for it. */
+static void one_rank_is_refused(void)
+{
+    static const way refuse[] = { ZERO_1, LOCAL_SGD };
+    for (int w = 0; w < 2; w++)
+        for (int rank = 0; rank < RANKS; rank++) {
+            rank_way ways[RANKS];
+            memset(ways, 0, sizeof ways);
+            for (int r = 0; r < RANKS; r++) ways[r].way = refuse[w];
+            ways[rank].other = REFUSED;
+            run_ways(ways);
+            for (int r = 0; r < RANKS; r++) {
+                CHECK_INT(ways[r].status, r == rank ? DML_ERROR_ARGUMENT : DML_ERROR_MISMATCH);
+                CHECK_CONTAINS(ways[r].error, r != rank ? "whether it can do what was asked of it"
+                                              : w       ? "tau must be at least 1"
+                                                        : "stage 4 of ZeRO");
+            }
+        }
+}
+
 int main(void)
 {
     RUN(one_rank_has_another_strategy);
     RUN(one_rank_trains_otherwise);
+    RUN(one_rank_has_another_average);
+    RUN(one_rank_is_refused);
     return test_report("dist/mixes");
 }

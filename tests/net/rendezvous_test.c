@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <netdb.h>
 #include <sys/resource.h>
 
 /* ---- who is missing, who is wrong ---- */
@@ -37,8 +38,9 @@ static void silent_master(void)
     test_rank ranks[2];
     ranks_prepare(ranks, 2, 0.2, NULL, NULL);
     dml__address address;
-    const char *message;
-    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)ranks[1].options.master_port, &address, 1, &message),
+    int error;
+    CHECK_INT(dml__resolve_host(dml__system_sockets(), "127.0.0.1", (uint16_t)ranks[1].options.master_port,
+                                &address, 1, &error),
               1);
     const int fd = dml__socket_listen(dml__system_sockets(), &address);
     CHECK(fd >= 0);
@@ -279,8 +281,8 @@ static void other_version(void)
 static int listen_at(int port)
 {
     dml__address address;
-    const char *message;
-    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)port, &address, 1, &message), 1);
+    int error;
+    CHECK_INT(dml__resolve_host(dml__system_sockets(), "127.0.0.1", (uint16_t)port, &address, 1, &error), 1);
     return dml__socket_listen(dml__system_sockets(), &address);
 }
 
@@ -618,6 +620,84 @@ static void nobody_goes_before_it_knows_where(void)
     CHECK_INT(aimless, 0);
 }
 
+/* The name of a host that has just started: rank 0's own is known to it, but not yet by who looks. */
+static int lookups; /* of rank 1 */
+static int resolve_late(const char *host, struct addrinfo **list)
+{
+    const int count = lookups++;
+    if (count < 3) return count == 1 ? EAI_AGAIN : EAI_NONAME;
+    return dml__system_sockets()->resolve(host, list);
+}
+
+static void a_name_that_comes_later(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[2];
+    sockets.resolve = resolve_late;
+    lookups = 0;
+    ranks_prepare(ranks, 2, 5, late_rank_body, NULL);
+    ranks[1].sockets = &sockets;
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    CHECK_INT(lookups, 4);
+}
+
+static int resolve_never(const char *host, struct addrinfo **list)
+{
+    (void)host;
+    (void)list;
+    return EAI_AGAIN;
+}
+
+static void a_name_that_never_comes(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[2];
+    sockets.resolve = resolve_never;
+    ranks_prepare(ranks, 2, 0.5, NULL, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].sockets = &sockets;
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_NETWORK);
+        CHECK_CONTAINS(ranks[rank].error, "can't find the address of master_addr \"127.0.0.1\": ");
+        CHECK_MESSAGE(ranks[rank].seconds < 2, "it took %g s", ranks[rank].seconds);
+    }
+}
+
+/* A host with addresses of both kinds, on a system that has no IPv6. */
+static int resolve_both(const char *host, struct addrinfo **list)
+{
+    struct addrinfo *ipv6;
+    const int error = dml__system_sockets()->resolve("0.0.0.0", list);
+    (void)host;
+    if (error || dml__system_sockets()->resolve("::", &ipv6)) return error ? error : EAI_NONAME;
+    ipv6->ai_next = *list;
+    *list = ipv6;
+    return 0;
+}
+
+static int no_ipv6(int family)
+{
+    if (family == AF_INET) return dml__system_sockets()->open(family);
+    errno = EAFNOSUPPORT;
+    return -1;
+}
+
+static void a_system_without_ipv6(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[2];
+    sockets.resolve = resolve_both;
+    sockets.open = no_ipv6;
+    ranks_prepare(ranks, 2, 5, late_rank_body, NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].sockets = &sockets;
+        ranks[rank].options.allow_insecure = true;
+    }
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+}
+
 /* A visitor for whom there is no challenge is sent away at once, and comes again. */
 static int challenges; /* asked for */
 static int first_challenge_fails(void *out, size_t bytes)
@@ -665,5 +745,8 @@ int main(void)
     RUN(no_descriptors);
     RUN(nobody_goes_before_it_knows_where);
     RUN(no_challenge);
+    RUN(a_name_that_comes_later);
+    RUN(a_name_that_never_comes);
+    RUN(a_system_without_ipv6);
     return test_report("net/rendezvous");
 }

@@ -5,6 +5,7 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_shape.h"
+#include "ops/op_softmax.h"
 #include "graph/weights.h"
 #include "train/trainer.h"
 
@@ -53,6 +54,41 @@ static void labels_out_of_range(void)
     dml_close(context);
 }
 EACH_BACKEND(labels_out_of_range)
+
+/* Wherever it is, and whatever else an item of a device's group has: the loss is NaN, and so is a softmax of
+   it among numbers that are masked. */
+static void a_nan_spoils_its_row(void)
+{
+    static const int sizes[] = { 3, 10, 33, 700, 5000 };
+    static float x[5000], y[5000];
+    const dml_program_options one = { .batch = 1 };
+    for (int s = 0; s < 5; s++) {
+        const int n = sizes[s];
+        dml_context *context = open_here(&(dml_options){ .threads = 1 });
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *logits = dml_input(graph, "x", DML_F32, n), *label = dml_input(graph, "label", DML_I32);
+        dml_program *loss = dml_compile(dml_softmax_cross_entropy(logits, label), &one);
+        dml_program *softmax = dml_compile(dml_softmax(logits, -1), &one);
+        CHECK_STRING(dml_error(context), "");
+        for (int i = 0; i < 4; i++) {
+            const int place = i < 3 ? (n - 1) * i / 2 : n / 3, other = (place + 1) % n;
+            int32_t index = other;
+            float got = 0;
+            for (int k = 0; k < n; k++) x[k] = (float)(k % 7) - 3;
+            x[place] = NAN;
+            CHECK_INT(dml_program_run(loss, 1, DML_INPUTS(x, &index), &got), DML_OK);
+            CHECK_MESSAGE(isnan(got), "NaN at %d of %d: a loss of %g", place, n, (double)got);
+            for (int k = 0; k < n; k++) x[k] = -INFINITY;
+            x[place] = NAN;
+            x[other] = 1;
+            CHECK_INT(dml_program_run(softmax, 1, DML_INPUTS(x), y), DML_OK);
+            CHECK_MESSAGE(isnan(y[0]) && isnan(y[other]) && isnan(y[n - 1]), "NaN at %d of %d: %g, %g, %g",
+                          place, n, (double)y[0], (double)y[other], (double)y[n - 1]);
+        }
+        dml_close(context);
+    }
+}
+EACH_BACKEND(a_nan_spoils_its_row)
 
 /* A mean over nothing is 0, with gradients of 0. */
 static void nothing_counts(void)
@@ -143,6 +179,7 @@ static void an_index_that_nothing_ignores(void)
 int main(void)
 {
     RUN_EACH(labels_out_of_range);
+    RUN_EACH(a_nan_spoils_its_row);
     RUN_EACH(nothing_counts);
     RUN(bad_distillations);
     RUN(an_index_that_nothing_ignores);

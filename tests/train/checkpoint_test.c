@@ -113,8 +113,11 @@ static void loading_begins_anew(void)
     CHECK_INT(dml_trainer_save(m.trainer, path), DML_OK);
     m.trainer->held = 3;
     m.trainer->pending = true;
+    m.trainer->spoiled = false;
     CHECK_INT(dml_trainer_load(m.trainer, path), DML_OK);
     CHECK(m.trainer->held == 0 && !m.trainer->pending);
+    CHECK_INT(dml_trainer_update(m.trainer), DML_ERROR_STATE); /* g was of other weights */
+    dml_clear_error(m.context);
     CHECK_INT(dml_graph_load(m.trainer->program->graph, path),
               DML_OK); /* the model alone, of the same file */
     dml_close(m.context);

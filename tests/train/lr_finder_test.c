@@ -282,6 +282,12 @@ static void refused(void)
     first = dml_lr_finder_begin(t, NULL);
     CHECK(first);
     CHECK_INT(dml_lr_finder_end(first), DML_OK);
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ .keeps = true }), DML_OK);
+    CHECK(!dml_lr_finder_begin(t, NULL));
+    CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "search before the strategy is attached");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ 0 }), DML_OK);
     CHECK_INT(dml_trainer_backward(t, 1, inputs, 2, DML_MORE, NULL), DML_OK);
     CHECK(!dml_lr_finder_begin(t, NULL));
     CHECK_INT(dml_status_of(context), DML_ERROR_STATE);

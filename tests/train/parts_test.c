@@ -117,6 +117,8 @@ static void when_adding_begins_anew(void)
     copy_vector(t, DML_GRADIENTS, got);
     CHECK(memcmp(got, second, sizeof got) == 0);
     CHECK_INT(dml_trainer_sync(t, (dml_sync){ 0 }), DML_OK); /* so it does after a change of strategy */
+    CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE);       /* g was made for another one */
+    dml_clear_error(dml_trainer_context(t));
     BACKWARD(1, 2, DML_ADD);
     copy_vector(t, DML_GRADIENTS, got);
     CHECK(memcmp(got, second, sizeof got) == 0);

@@ -1,4 +1,6 @@
 /* Trainers: what a step does, the flat vectors, sync strategies, threads. */
+#include "graph/program_internal.h"
+#include "graph/weights.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_pool2d.h"
@@ -56,6 +58,28 @@ static void get_and_put(void)
     dml_close(context);
 }
 EACH_BACKEND(get_and_put)
+
+/* The driver's threads are the parent's. */
+static void a_forked_device_is_left_alone(void)
+{
+    dml_trainer *t = small_trainer(0.1f, 0);
+    dml_graph *graph = dml_trainer_program(t)->graph;
+    CHECK(dml_trainer_get(t, DML_PARAMETERS, 0, COUNT) && dml_graph_get(graph, 0, COUNT));
+    if (!context->device.host_memory) {
+        context->process ^= 1;
+        CHECK(!dml_trainer_get(t, DML_PARAMETERS, 0, COUNT) && !dml_graph_get(graph, 0, COUNT));
+        CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(context), "forked");
+        CHECK_INT(dml_trainer_put(t, DML_PARAMETERS, 0, COUNT), DML_ERROR_STATE);
+        CHECK_INT(dml_graph_put(graph, 0, COUNT), DML_ERROR_STATE);
+        context->process ^= 1;
+        dml_clear_error(context);
+    }
+    CHECK_INT(dml_trainer_put(t, DML_PARAMETERS, 0, COUNT), DML_OK);
+    CHECK_INT(dml_graph_put(graph, 0, COUNT), DML_OK);
+    dml_close(context);
+}
+EACH_BACKEND(a_forked_device_is_left_alone)
 
 static void ranges_that_are_not_there(void)
 {
@@ -345,6 +369,7 @@ int main(void)
 {
     RUN_EACH(a_step);
     RUN_EACH(get_and_put);
+    RUN_EACH(a_forked_device_is_left_alone);
     RUN(ranges_that_are_not_there);
     RUN(bad_steps);
     RUN_EACH(it_learns);
