@@ -40697,8 +40697,8 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
     if (status != DML_OK) {
         dml__fail(&context->error, status, "the update of the last training step failed: %s",
                   dml_status_string(status));
-        trainer->spoiled = true;
         if (sync->failed) sync->failed(sync->state, trainer);
+        trainer->spoiled = true;
     }
     if (first.status != DML_OK) context->error = first;
     if (!trainer->stepping) dml__graph_release(trainer->program->graph, false);
@@ -41070,8 +41070,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        trainer->spoiled = true;      /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         return status;
     }
     trainer->spoiled = false;
