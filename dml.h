@@ -1349,6 +1349,13 @@ typedef struct dml_backend {
        dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
        no clock of its own. */
     dml_status (*profile)(dml_device *device, bool on);
+    /* A read that nobody waits for yet: queued behind what was, and started. Until it has ended `to` is the
+       device's, and nobody is to write what is read. *ticket is for read_end; NULL: it has ended. On failure
+       nothing was queued. NULL: there are only reads that wait. */
+    dml_status (*read_start)(dml_device *device, void *to, dml_ref from, size_t bytes, void **ticket);
+    /* Whether a started read has ended; with `wait` it has. The ticket is used up then, and on failure, after
+       which the device doesn't write `to` either. NULL where read_start is. */
+    dml_status (*read_end)(dml_device *device, void *ticket, bool wait, bool *ended);
 } dml_backend;
 
 struct dml_device {
@@ -26032,6 +26039,8 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          dml__cpu_launch,
                                          dml__cpu_finish,
                                          NULL,
+                                         NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }
@@ -26097,6 +26106,10 @@ DML__LOCAL void dml__settle(dml_context *context);
 /* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
    NULL backend: the one that options->device names. */
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options);
+
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
+   there. The CPU goes on working: see the pool. */
+DML__LOCAL bool dml__lost_by_fork(const dml_context *context);
 
 /* Links a thing to the context, which destroys it on close if nobody did before. */
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self));
@@ -26302,9 +26315,7 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
-/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
-   there. The CPU goes on working: see the pool. */
-static bool dml__lost_by_fork(const dml_context *context)
+DML__LOCAL bool dml__lost_by_fork(const dml_context *context)
 {
     return !context->device.host_memory && context->process != dml__process_id();
 }
@@ -39963,6 +39974,21 @@ DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, s
 /* All of w is, or what was left is given up, with the error recorded unless there is one. */
 DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
 
+/* Elements of g that are final, on their way to the host. */
+typedef struct dml__fetch {
+    size_t begin, end;
+    float *host;  /* (end - begin) they, when they have come */
+    void *ticket; /* the device's; NULL: they have */
+} dml__fetch;
+
+/* For strategies, in `ready`: has g[begin, end) brought to the host behind what the device was given to do.
+   It has come at once where the device shares the host's memory, or can only be waited for. */
+DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch);
+
+/* Whether it has come; with `wait` it has. After a failure the device doesn't write there any more. Nobody
+   writes that part of g, on the device or the host, before this says one or the other. */
+DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come);
+
 /* What the program tells the trainer and its strategy while it trains. */
 DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);
 
@@ -40695,11 +40721,43 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
     if (status != DML_OK) {
         dml__fail(&context->error, status, "the update of the last training step failed: %s",
                   dml_status_string(status));
-        trainer->spoiled = true;
         if (sync->failed) sync->failed(sync->state, trainer);
+        trainer->spoiled = true;
     }
     if (first.status != DML_OK) context->error = first;
     if (!trainer->stepping) dml__graph_release(trainer->program->graph, false);
+}
+
+#endif
+
+/* ---- train/trainer_fetch.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_FETCH_C
+#define DML_TRAIN_TRAINER_FETCH_C
+
+DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch)
+{
+    dml_device *device = &trainer->context->device;
+    const bool starts = !device->host_memory && device->backend->read_start;
+    fetch->begin = begin;
+    fetch->end = end;
+    fetch->ticket = NULL;
+    fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
+    if (!fetch->host) return dml_status_of(trainer->context);
+    if (!starts) return DML_OK;
+    return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
+                                       (end - begin) * sizeof(float), &fetch->ticket);
+}
+
+DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come)
+{
+    dml_device *device = &trainer->context->device;
+    *come = true;
+    if (!fetch->ticket) return DML_OK;
+    if (dml__lost_by_fork(trainer->context)) return DML_ERROR_STATE;
+    const dml_status status = device->backend->read_end(device, fetch->ticket, wait, come);
+    if (status != DML_OK || *come) fetch->ticket = NULL;
+    return status;
 }
 
 #endif
@@ -41036,8 +41094,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        trainer->spoiled = true;      /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         return status;
     }
     trainer->spoiled = false;

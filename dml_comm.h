@@ -23492,10 +23492,21 @@ DML__DRIVERS_END
 #ifndef DML_DIST_BUCKETS_H
 #define DML_DIST_BUCKETS_H
 
-/* Of the bucket that is being filled. */
+/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host; all start the same, in the same
+   order. */
+typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
+
+/* Buckets on their way from a device with memory of its own, at most. */
+#define DML__MOST_FETCHES 64
+
+/* Of the bucket that is being filled, and those that are full and have not been sent. */
 typedef struct dml__filling {
     size_t elements; /* that make it full */
     size_t from, to; /* g[from, to) is final and in no bucket yet */
+    dml__send_bucket send;
+    void *user;
+    int fetches, oldest; /* on their way to the host; the first of them, in a ring */
+    dml__fetch fetch[DML__MOST_FETCHES];
 } dml__filling;
 
 /* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
@@ -23511,9 +23522,15 @@ DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *tra
 /* Before backward. */
 DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer);
 
-/* For dml_sync.ready. True: [from, to) is to be sent, and then dml__bucket_sent. */
-DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end);
-DML__LOCAL void dml__bucket_sent(dml__filling *filling);
+/* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
+   goes on meanwhile, until all of it is queued: then this waits. */
+DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
+
+/* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
+   another collective on the same communicator calls this first, and then all ranks have started the same; a
+   strategy does in `failed`, too: after a step that failed on all ranks alike nothing of it is missing on
+   one. On failure nothing is on its way. */
+DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer);
 
 #endif
 
@@ -23544,17 +23561,59 @@ DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *tra
     filling->from = filling->to = dml_trainer_count(trainer, DML_GRADIENTS);
 }
 
-DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end)
+/* What is on its way is waited for, or the device would write it later. */
+static void dml__drop_fetches(dml__filling *filling, dml_trainer *trainer)
+{
+    bool come;
+    for (; filling->fetches > 0; filling->fetches--) {
+        (void)dml__fetch_end(trainer, &filling->fetch[filling->oldest], true, &come);
+        filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
+    }
+}
+
+/* Sends buckets that have come, the oldest first, and with `wait` waits for them, until `left` are left. */
+static dml_status dml__send_fetched(dml__filling *filling, dml_trainer *trainer, bool wait, int left)
+{
+    dml_status status = DML_OK;
+    bool come = true;
+    while (filling->fetches > left && status == DML_OK) {
+        dml__fetch *fetch = &filling->fetch[filling->oldest];
+        status = dml__fetch_end(trainer, fetch, wait, &come);
+        if (status == DML_OK && !come) return DML_OK;
+        filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
+        filling->fetches--;
+        if (status == DML_OK)
+            status = filling->send(filling->user, trainer, fetch->host, fetch->begin, fetch->end);
+    }
+    if (status != DML_OK) dml__drop_fetches(filling, trainer);
+    return status;
+}
+
+static dml_status dml__fetch_bucket(dml__filling *filling, dml_trainer *trainer)
+{
+    dml_status status = dml__send_fetched(filling, trainer, true, DML__MOST_FETCHES - 1);
+    if (status != DML_OK) return status;
+    dml__fetch *fetch = &filling->fetch[(filling->oldest + filling->fetches) % DML__MOST_FETCHES];
+    status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    if (status != DML_OK) return status;
+    filling->fetches++;
+    filling->to = filling->from;
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end)
 {
     DML_ASSERT(end == filling->from);
     (void)end;
     filling->from = begin;
-    return begin == 0 || filling->to - begin >= filling->elements;
+    dml_status status = DML_OK;
+    if (begin == 0 || filling->to - begin >= filling->elements) status = dml__fetch_bucket(filling, trainer);
+    return status == DML_OK ? dml__send_fetched(filling, trainer, begin == 0, 0) : status;
 }
 
-DML__LOCAL void dml__bucket_sent(dml__filling *filling)
+DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer)
 {
-    filling->to = filling->from;
+    return dml__send_fetched(filling, trainer, true, 0);
 }
 
 #endif
@@ -23822,8 +23881,9 @@ static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *t
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
-static void dml__drain_requests(dml__all_reduce_state *state)
+static void dml__drain_requests(dml__all_reduce_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     dml__drop_roll_call(state->comm, &state->call);
     for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
@@ -23841,7 +23901,7 @@ static int dml__go_before(dml__all_reduce_state *state, int buckets)
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!trainer->late.take) dml__drain_requests(state);
+    if (!trainer->late.take) dml__drain_requests(state, trainer);
     dml__trace_phase(state, NULL);
     dml__begin_filling(&state->filling, trainer);
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
@@ -23860,19 +23920,16 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
     return status;
 }
 
-static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
+static dml_status dml__all_reduce_send(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end)
 {
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    const size_t begin = state->filling.from, end = state->filling.to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
         const dml_status status = asks ? dml__take_samples(state, trainer) : DML_OK;
         if (status != DML_OK) return status;
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
-    dml__bucket_sent(&state->filling);
     return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
                                                              : dml__sync_failed(trainer, state->comm);
 }
@@ -23880,7 +23937,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    return dml__fill_bucket(&state->filling, begin, end) ? dml__send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, trainer, begin, end);
 }
 
 /* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
@@ -23927,7 +23984,8 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    dml_status status = dml__take_samples(state, trainer);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__take_samples(state, trainer);
     *samples = state->samples;
     const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
     if (follows && dml__ends_later(state, trainer)) {
@@ -23955,26 +24013,26 @@ static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status != DML_OK) return status;
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
-    const dml_status status = dml__sync_sum(state->comm, trainer, values, count);
+    status = dml__sync_sum(state->comm, trainer, values, count);
     dml_comm_set_priority(state->comm, usual);
     return status;
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    dml__drain_requests(state, trainer);
     dml__compressor_forget(&state->compressor);
     state->later = false;
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    dml__drain_requests(state, trainer);
     dml__compressor_close(&state->compressor);
     dml__end_strategy(state, state->memory, state->comm);
 }
@@ -23988,6 +24046,8 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     if (!state) return sync;
     state->memory = memory;
     state->comm = comm;
+    state->filling.send = dml__all_reduce_send;
+    state->filling.user = state;
     if (options) {
         state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         state->compression = options->compression;
@@ -24365,30 +24425,29 @@ static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *tra
     return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
 }
 
-static dml_status dml__zero_send_bucket(dml__zero_state *state, dml_trainer *trainer)
+static dml_status dml__zero_send(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end)
 {
+    dml__zero_state *state = (dml__zero_state *)user;
     dml_status status = DML_OK;
     while (state->buckets && status == DML_OK &&
            (state->buckets == DML__ZERO_BUCKETS ||
             dml_comm_done(state->comm, state->bucket[state->oldest].request)))
         status = dml__zero_take_bucket(state, trainer);
     if (status != DML_OK) return status;
-    dml__zero_range bucket = { state->filling.from, state->filling.to, NULL };
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket.begin, bucket.end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    dml__zero_range bucket = { begin, end, NULL };
     const dml__zero_range own = dml__zero_parts(state, bucket.begin, bucket.end);
     bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
                                                     DML_SUM, g + (own.begin - bucket.begin));
     if (!bucket.request) return dml__sync_failed(trainer, state->comm);
     state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
-    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
-static void dml__zero_drain(dml__zero_state *state)
+static void dml__zero_drain(dml__zero_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     for (; state->buckets > 0; state->buckets--) {
         dml_comm_wait(state->comm, state->bucket[state->oldest].request);
         state->oldest = (state->oldest + 1) % DML__ZERO_BUCKETS;
@@ -24399,7 +24458,7 @@ static void dml__zero_drain(dml__zero_state *state)
 static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__begin_filling(&state->filling, trainer);
     return dml__start_roll_call(state->comm, trainer, samples, &state->call);
 }
@@ -24407,20 +24466,23 @@ static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double sampl
 static dml_status dml__zero_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    return dml__fill_bucket(&state->filling, begin, end) ? dml__zero_send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, trainer, begin, end);
 }
 
 static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml_status status = dml__end_roll_call(state->comm, trainer, &state->call, samples);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__end_roll_call(state->comm, trainer, &state->call, samples);
     while (state->buckets && status == DML_OK) status = dml__zero_take_bucket(state, trainer);
     return status;
 }
 
 static dml_status dml__zero_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    return dml__sync_sum(((dml__zero_state *)user)->comm, trainer, values, count);
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml_status status = dml__send_buckets(&state->filling, trainer);
+    return status == DML_OK ? dml__sync_sum(state->comm, trainer, values, count) : status;
 }
 
 /* ---- parameters ---- */
@@ -24452,7 +24514,7 @@ static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
 static void dml__zero_failed(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__zero_drop_ahead(state, NULL);
     if (state->stage == 3 && !state->whole)
         dml__zero_forget(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
@@ -24461,8 +24523,7 @@ static void dml__zero_failed(void *user, dml_trainer *trainer)
 static void dml__zero_destroy(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    (void)trainer;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__zero_drop_ahead(state, NULL);
     dml__release(&state->memory, state->use);
     dml__release(&state->memory, state->border);
@@ -24482,6 +24543,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     state->stage = options && options->stage ? options->stage : 2;
     state->ranks = sync.ranks;
     state->rank = sync.rank;
+    state->filling.send = dml__zero_send;
+    state->filling.user = state;
     state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;
@@ -25321,8 +25384,9 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
 /* ---- gradients to the first ---- */
 
 /* Every wait has its deadline. */
-static void dml__drain_first(dml__first_state *state)
+static void dml__drain_first(dml__first_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     dml__wait_first(state->place.inside, &state->samples_inside);
     dml__drop_roll_call(state->place.outside, &state->call);
     for (int b = 0; b < state->buckets; b++) {
@@ -25336,7 +25400,7 @@ static void dml__drain_first(dml__first_state *state)
 static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml__drain_first(state);
+    dml__drain_first(state, trainer);
     dml__begin_filling(&state->filling, trainer);
     state->samples = samples;
     state->samples_inside =
@@ -25387,27 +25451,24 @@ static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bo
     return DML_OK;
 }
 
-static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *trainer)
+static dml_status dml__send_bucket_inside(void *user, dml_trainer *trainer, float *g, size_t begin,
+                                          size_t end)
 {
+    dml__first_state *state = (dml__first_state *)user;
     DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
     dml__first_bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filling.from;
-    bucket->end = state->filling.to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
-    bucket->inside =
-        dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
+    bucket->begin = begin;
+    bucket->end = end;
+    bucket->inside = dml_comm_reduce_start(state->place.inside, g, end - begin, DML_F32, DML_SUM, 0);
     if (!bucket->inside) return dml__inside_failed(state, trainer);
     state->buckets++;
-    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__first_state *state = (dml__first_state *)user;
-    const bool full = dml__fill_bucket(&state->filling, begin, end);
-    const dml_status status = full ? dml__send_bucket_inside(state, trainer) : DML_OK;
+    const dml_status status = dml__fill_bucket(&state->filling, trainer, begin, end);
     return status == DML_OK ? dml__move_on(state, trainer, false) : status;
 }
 
@@ -25471,7 +25532,8 @@ static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *t
 static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml_status status = dml__move_on(state, trainer, true);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__move_on(state, trainer, true);
     if (status == DML_OK) status = dml__finish_samples(state, trainer, samples);
     for (int b = 0; b < state->buckets && status == DML_OK; b++)
         status = dml__finish_bucket(state, trainer, &state->bucket[b]);
@@ -25500,7 +25562,8 @@ static dml_status dml__first_update(void *user, dml_trainer *trainer)
 static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml_status status = dml__sync_sum(state->place.inside, trainer, values, count);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__sync_sum(state->place.inside, trainer, values, count);
     if (status == DML_OK && state->place.processes && state->first)
         status = dml__sync_sum(state->place.outside_sums, trainer, values, count);
     if (status != DML_OK || !state->place.processes) return status;
@@ -25511,15 +25574,13 @@ static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *value
 
 static void dml__first_failed(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
-    dml__drain_first((dml__first_state *)user);
+    dml__drain_first((dml__first_state *)user, trainer);
 }
 
 static void dml__first_destroy(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__first_state *state = (dml__first_state *)user;
-    dml__drain_first(state);
+    dml__drain_first(state, trainer);
     dml__end_strategy(state, state->memory, NULL);
 }
 
@@ -25532,6 +25593,8 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
     state->memory = memory;
     state->place = *place;
     state->first = dml_comm_rank(place->inside) == 0;
+    state->filling.send = dml__send_bucket_inside;
+    state->filling.user = state;
     state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;

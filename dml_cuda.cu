@@ -8021,12 +8021,23 @@ static dml_status dml__cuda_profile(dml_device *device, bool on)
 
 DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
 {
-    static const dml_backend backend = {
-        "cuda",           dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
-        dml__cuda_close,  dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
-        dml__cuda_read,   dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
-        dml__cuda_finish, dml__cuda_flush,         dml__cuda_profile
-    };
+    static const dml_backend backend = { "cuda",
+                                         dml__cuda_count,
+                                         dml__cuda_describe,
+                                         dml__cuda_open,
+                                         dml__cuda_close,
+                                         dml__cuda_buffer_create,
+                                         dml__cuda_buffer_destroy,
+                                         dml__cuda_write,
+                                         dml__cuda_read,
+                                         dml__cuda_copy,
+                                         dml__cuda_zero,
+                                         dml__cuda_launch,
+                                         dml__cuda_finish,
+                                         dml__cuda_flush,
+                                         dml__cuda_profile,
+                                         NULL,
+                                         NULL };
     return &backend;
 }
 

@@ -250,6 +250,7 @@ DML__DRIVERS_BEGIN
 #include "train/trainer_update.c"
 #include "train/trainer_own.c"
 #include "train/trainer_late.c"
+#include "train/trainer_fetch.c"
 #include "train/trainer_away.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"

@@ -80,6 +80,13 @@ typedef struct dml_backend {
        dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
        no clock of its own. */
     dml_status (*profile)(dml_device *device, bool on);
+    /* A read that nobody waits for yet: queued behind what was, and started. Until it has ended `to` is the
+       device's, and nobody is to write what is read. *ticket is for read_end; NULL: it has ended. On failure
+       nothing was queued. NULL: there are only reads that wait. */
+    dml_status (*read_start)(dml_device *device, void *to, dml_ref from, size_t bytes, void **ticket);
+    /* Whether a started read has ended; with `wait` it has. The ticket is used up then, and on failure, after
+       which the device doesn't write `to` either. NULL where read_start is. */
+    dml_status (*read_end)(dml_device *device, void *ticket, bool wait, bool *ended);
 } dml_backend;
 
 struct dml_device {

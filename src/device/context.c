@@ -179,9 +179,7 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
-/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
-   there. The CPU goes on working: see the pool. */
-static bool dml__lost_by_fork(const dml_context *context)
+DML__LOCAL bool dml__lost_by_fork(const dml_context *context)
 {
     return !context->device.host_memory && context->process != dml__process_id();
 }

@@ -58,6 +58,10 @@ DML__LOCAL void dml__settle(dml_context *context);
    NULL backend: the one that options->device names. */
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options);
 
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
+   there. The CPU goes on working: see the pool. */
+DML__LOCAL bool dml__lost_by_fork(const dml_context *context);
+
 /* Links a thing to the context, which destroys it on close if nobody did before. */
 DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self));
 DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);

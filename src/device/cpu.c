@@ -107,6 +107,8 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          dml__cpu_launch,
                                          dml__cpu_finish,
                                          NULL,
+                                         NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }

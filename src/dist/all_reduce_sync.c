@@ -101,8 +101,9 @@ static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *t
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
-static void dml__drain_requests(dml__all_reduce_state *state)
+static void dml__drain_requests(dml__all_reduce_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     dml__drop_roll_call(state->comm, &state->call);
     for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
@@ -120,7 +121,7 @@ static int dml__go_before(dml__all_reduce_state *state, int buckets)
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (!trainer->late.take) dml__drain_requests(state);
+    if (!trainer->late.take) dml__drain_requests(state, trainer);
     dml__trace_phase(state, NULL);
     dml__begin_filling(&state->filling, trainer);
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
@@ -139,19 +140,16 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
     return status;
 }
 
-static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
+static dml_status dml__all_reduce_send(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end)
 {
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    const size_t begin = state->filling.from, end = state->filling.to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
         const dml_status status = asks ? dml__take_samples(state, trainer) : DML_OK;
         if (status != DML_OK) return status;
         dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
-    dml__bucket_sent(&state->filling);
     return dml__start_bucket(state, g, begin, end) == DML_OK ? DML_OK
                                                              : dml__sync_failed(trainer, state->comm);
 }
@@ -159,7 +157,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
 static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    return dml__fill_bucket(&state->filling, begin, end) ? dml__send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, trainer, begin, end);
 }
 
 /* Waits for a bucket, which is zeros then, and makes its sum the gradient; `samples` is what that is the sum
@@ -206,7 +204,8 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    dml_status status = dml__take_samples(state, trainer);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__take_samples(state, trainer);
     *samples = state->samples;
     const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
     if (follows && dml__ends_later(state, trainer)) {
@@ -234,26 +233,26 @@ static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status != DML_OK) return status;
     const int usual = dml__go_before(state, DML__MAX_BUCKETS + 1);
-    const dml_status status = dml__sync_sum(state->comm, trainer, values, count);
+    status = dml__sync_sum(state->comm, trainer, values, count);
     dml_comm_set_priority(state->comm, usual);
     return status;
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    dml__drain_requests(state, trainer);
     dml__compressor_forget(&state->compressor);
     state->later = false;
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    dml__drain_requests(state);
+    dml__drain_requests(state, trainer);
     dml__compressor_close(&state->compressor);
     dml__end_strategy(state, state->memory, state->comm);
 }
@@ -267,6 +266,8 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     if (!state) return sync;
     state->memory = memory;
     state->comm = comm;
+    state->filling.send = dml__all_reduce_send;
+    state->filling.user = state;
     if (options) {
         state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         state->compression = options->compression;

@@ -30,17 +30,59 @@ DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *tra
     filling->from = filling->to = dml_trainer_count(trainer, DML_GRADIENTS);
 }
 
-DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end)
+/* What is on its way is waited for, or the device would write it later. */
+static void dml__drop_fetches(dml__filling *filling, dml_trainer *trainer)
+{
+    bool come;
+    for (; filling->fetches > 0; filling->fetches--) {
+        (void)dml__fetch_end(trainer, &filling->fetch[filling->oldest], true, &come);
+        filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
+    }
+}
+
+/* Sends buckets that have come, the oldest first, and with `wait` waits for them, until `left` are left. */
+static dml_status dml__send_fetched(dml__filling *filling, dml_trainer *trainer, bool wait, int left)
+{
+    dml_status status = DML_OK;
+    bool come = true;
+    while (filling->fetches > left && status == DML_OK) {
+        dml__fetch *fetch = &filling->fetch[filling->oldest];
+        status = dml__fetch_end(trainer, fetch, wait, &come);
+        if (status == DML_OK && !come) return DML_OK;
+        filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
+        filling->fetches--;
+        if (status == DML_OK)
+            status = filling->send(filling->user, trainer, fetch->host, fetch->begin, fetch->end);
+    }
+    if (status != DML_OK) dml__drop_fetches(filling, trainer);
+    return status;
+}
+
+static dml_status dml__fetch_bucket(dml__filling *filling, dml_trainer *trainer)
+{
+    dml_status status = dml__send_fetched(filling, trainer, true, DML__MOST_FETCHES - 1);
+    if (status != DML_OK) return status;
+    dml__fetch *fetch = &filling->fetch[(filling->oldest + filling->fetches) % DML__MOST_FETCHES];
+    status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    if (status != DML_OK) return status;
+    filling->fetches++;
+    filling->to = filling->from;
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end)
 {
     DML_ASSERT(end == filling->from);
     (void)end;
     filling->from = begin;
-    return begin == 0 || filling->to - begin >= filling->elements;
+    dml_status status = DML_OK;
+    if (begin == 0 || filling->to - begin >= filling->elements) status = dml__fetch_bucket(filling, trainer);
+    return status == DML_OK ? dml__send_fetched(filling, trainer, begin == 0, 0) : status;
 }
 
-DML__LOCAL void dml__bucket_sent(dml__filling *filling)
+DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer)
 {
-    filling->to = filling->from;
+    return dml__send_fetched(filling, trainer, true, 0);
 }
 
 #endif

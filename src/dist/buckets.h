@@ -6,11 +6,23 @@
 #include "base/platform.h"
 #include "comm/price.h"
 #include "train/trainer.h"
+#include "train/trainer_internal.h"
 
-/* Of the bucket that is being filled. */
+/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host; all start the same, in the same
+   order. */
+typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
+
+/* Buckets on their way from a device with memory of its own, at most. */
+#define DML__MOST_FETCHES 64
+
+/* Of the bucket that is being filled, and those that are full and have not been sent. */
 typedef struct dml__filling {
     size_t elements; /* that make it full */
     size_t from, to; /* g[from, to) is final and in no bucket yet */
+    dml__send_bucket send;
+    void *user;
+    int fetches, oldest; /* on their way to the host; the first of them, in a ring */
+    dml__fetch fetch[DML__MOST_FETCHES];
 } dml__filling;
 
 /* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
@@ -26,8 +38,14 @@ DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *tra
 /* Before backward. */
 DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer);
 
-/* For dml_sync.ready. True: [from, to) is to be sent, and then dml__bucket_sent. */
-DML__LOCAL bool dml__fill_bucket(dml__filling *filling, size_t begin, size_t end);
-DML__LOCAL void dml__bucket_sent(dml__filling *filling);
+/* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
+   goes on meanwhile, until all of it is queued: then this waits. */
+DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
+
+/* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
+   another collective on the same communicator calls this first, and then all ranks have started the same; a
+   strategy does in `failed`, too: after a step that failed on all ranks alike nothing of it is missing on
+   one. On failure nothing is on its way. */
+DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer);
 
 #endif

@@ -119,8 +119,9 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
 /* ---- gradients to the first ---- */
 
 /* Every wait has its deadline. */
-static void dml__drain_first(dml__first_state *state)
+static void dml__drain_first(dml__first_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     dml__wait_first(state->place.inside, &state->samples_inside);
     dml__drop_roll_call(state->place.outside, &state->call);
     for (int b = 0; b < state->buckets; b++) {
@@ -134,7 +135,7 @@ static void dml__drain_first(dml__first_state *state)
 static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml__drain_first(state);
+    dml__drain_first(state, trainer);
     dml__begin_filling(&state->filling, trainer);
     state->samples = samples;
     state->samples_inside =
@@ -185,27 +186,24 @@ static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bo
     return DML_OK;
 }
 
-static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *trainer)
+static dml_status dml__send_bucket_inside(void *user, dml_trainer *trainer, float *g, size_t begin,
+                                          size_t end)
 {
+    dml__first_state *state = (dml__first_state *)user;
     DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
     dml__first_bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filling.from;
-    bucket->end = state->filling.to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
-    bucket->inside =
-        dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
+    bucket->begin = begin;
+    bucket->end = end;
+    bucket->inside = dml_comm_reduce_start(state->place.inside, g, end - begin, DML_F32, DML_SUM, 0);
     if (!bucket->inside) return dml__inside_failed(state, trainer);
     state->buckets++;
-    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__first_state *state = (dml__first_state *)user;
-    const bool full = dml__fill_bucket(&state->filling, begin, end);
-    const dml_status status = full ? dml__send_bucket_inside(state, trainer) : DML_OK;
+    const dml_status status = dml__fill_bucket(&state->filling, trainer, begin, end);
     return status == DML_OK ? dml__move_on(state, trainer, false) : status;
 }
 
@@ -269,7 +267,8 @@ static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *t
 static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml_status status = dml__move_on(state, trainer, true);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__move_on(state, trainer, true);
     if (status == DML_OK) status = dml__finish_samples(state, trainer, samples);
     for (int b = 0; b < state->buckets && status == DML_OK; b++)
         status = dml__finish_bucket(state, trainer, &state->bucket[b]);
@@ -298,7 +297,8 @@ static dml_status dml__first_update(void *user, dml_trainer *trainer)
 static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
     dml__first_state *state = (dml__first_state *)user;
-    dml_status status = dml__sync_sum(state->place.inside, trainer, values, count);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__sync_sum(state->place.inside, trainer, values, count);
     if (status == DML_OK && state->place.processes && state->first)
         status = dml__sync_sum(state->place.outside_sums, trainer, values, count);
     if (status != DML_OK || !state->place.processes) return status;
@@ -309,15 +309,13 @@ static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *value
 
 static void dml__first_failed(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
-    dml__drain_first((dml__first_state *)user);
+    dml__drain_first((dml__first_state *)user, trainer);
 }
 
 static void dml__first_destroy(void *user, dml_trainer *trainer)
 {
-    (void)trainer;
     dml__first_state *state = (dml__first_state *)user;
-    dml__drain_first(state);
+    dml__drain_first(state, trainer);
     dml__end_strategy(state, state->memory, NULL);
 }
 
@@ -330,6 +328,8 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
     state->memory = memory;
     state->place = *place;
     state->first = dml_comm_rank(place->inside) == 0;
+    state->filling.send = dml__send_bucket_inside;
+    state->filling.user = state;
     state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;

@@ -75,30 +75,29 @@ static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *tra
     return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
 }
 
-static dml_status dml__zero_send_bucket(dml__zero_state *state, dml_trainer *trainer)
+static dml_status dml__zero_send(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end)
 {
+    dml__zero_state *state = (dml__zero_state *)user;
     dml_status status = DML_OK;
     while (state->buckets && status == DML_OK &&
            (state->buckets == DML__ZERO_BUCKETS ||
             dml_comm_done(state->comm, state->bucket[state->oldest].request)))
         status = dml__zero_take_bucket(state, trainer);
     if (status != DML_OK) return status;
-    dml__zero_range bucket = { state->filling.from, state->filling.to, NULL };
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket.begin, bucket.end);
-    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    dml__zero_range bucket = { begin, end, NULL };
     const dml__zero_range own = dml__zero_parts(state, bucket.begin, bucket.end);
     bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
                                                     DML_SUM, g + (own.begin - bucket.begin));
     if (!bucket.request) return dml__sync_failed(trainer, state->comm);
     state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
-    dml__bucket_sent(&state->filling);
     return DML_OK;
 }
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
-static void dml__zero_drain(dml__zero_state *state)
+static void dml__zero_drain(dml__zero_state *state, dml_trainer *trainer)
 {
+    (void)dml__send_buckets(&state->filling, trainer);
     for (; state->buckets > 0; state->buckets--) {
         dml_comm_wait(state->comm, state->bucket[state->oldest].request);
         state->oldest = (state->oldest + 1) % DML__ZERO_BUCKETS;
@@ -109,7 +108,7 @@ static void dml__zero_drain(dml__zero_state *state)
 static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__begin_filling(&state->filling, trainer);
     return dml__start_roll_call(state->comm, trainer, samples, &state->call);
 }
@@ -117,20 +116,23 @@ static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double sampl
 static dml_status dml__zero_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    return dml__fill_bucket(&state->filling, begin, end) ? dml__zero_send_bucket(state, trainer) : DML_OK;
+    return dml__fill_bucket(&state->filling, trainer, begin, end);
 }
 
 static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml_status status = dml__end_roll_call(state->comm, trainer, &state->call, samples);
+    dml_status status = dml__send_buckets(&state->filling, trainer);
+    if (status == DML_OK) status = dml__end_roll_call(state->comm, trainer, &state->call, samples);
     while (state->buckets && status == DML_OK) status = dml__zero_take_bucket(state, trainer);
     return status;
 }
 
 static dml_status dml__zero_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    return dml__sync_sum(((dml__zero_state *)user)->comm, trainer, values, count);
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml_status status = dml__send_buckets(&state->filling, trainer);
+    return status == DML_OK ? dml__sync_sum(state->comm, trainer, values, count) : status;
 }
 
 /* ---- parameters ---- */
@@ -162,7 +164,7 @@ static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
 static void dml__zero_failed(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__zero_drop_ahead(state, NULL);
     if (state->stage == 3 && !state->whole)
         dml__zero_forget(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
@@ -171,8 +173,7 @@ static void dml__zero_failed(void *user, dml_trainer *trainer)
 static void dml__zero_destroy(void *user, dml_trainer *trainer)
 {
     dml__zero_state *state = (dml__zero_state *)user;
-    (void)trainer;
-    dml__zero_drain(state);
+    dml__zero_drain(state, trainer);
     dml__zero_drop_ahead(state, NULL);
     dml__release(&state->memory, state->use);
     dml__release(&state->memory, state->border);
@@ -192,6 +193,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     state->stage = options && options->stage ? options->stage : 2;
     state->ranks = sync.ranks;
     state->rank = sync.rank;
+    state->filling.send = dml__zero_send;
+    state->filling.user = state;
     state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;

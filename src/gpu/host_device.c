@@ -375,6 +375,8 @@ DML__LOCAL const dml_backend *dml__host_backend(void)
         dml__host_finish,
         NULL,
         NULL,
+        NULL,
+        NULL,
     };
     return &backend;
 }

@@ -315,8 +315,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        trainer->spoiled = true;      /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         return status;
     }
     trainer->spoiled = false;

@@ -200,6 +200,21 @@ DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, s
 /* All of w is, or what was left is given up, with the error recorded unless there is one. */
 DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
 
+/* Elements of g that are final, on their way to the host. */
+typedef struct dml__fetch {
+    size_t begin, end;
+    float *host;  /* (end - begin) they, when they have come */
+    void *ticket; /* the device's; NULL: they have */
+} dml__fetch;
+
+/* For strategies, in `ready`: has g[begin, end) brought to the host behind what the device was given to do.
+   It has come at once where the device shares the host's memory, or can only be waited for. */
+DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch);
+
+/* Whether it has come; with `wait` it has. After a failure the device doesn't write there any more. Nobody
+   writes that part of g, on the device or the host, before this says one or the other. */
+DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come);
+
 /* What the program tells the trainer and its strategy while it trains. */
 DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);
 

@@ -155,8 +155,8 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
     if (status != DML_OK) {
         dml__fail(&context->error, status, "the update of the last training step failed: %s",
                   dml_status_string(status));
-        trainer->spoiled = true;
         if (sync->failed) sync->failed(sync->state, trainer);
+        trainer->spoiled = true;
     }
     if (first.status != DML_OK) context->error = first;
     if (!trainer->stepping) dml__graph_release(trainer->program->graph, false);

@@ -1,7 +1,7 @@
 /* opencl.c: a libOpenCL.so.1 with one small GPU that lives in this process, for testing src/gpu/opencl_host.c
    where there is no driver, and where a driver would have to fail. Kernels run as host C, when they are
    enqueued; a write that doesn't block is done before the next other command, from the memory as it is by
-   then.
+   then; a read that doesn't block fills its place with ones, and brings what there was when somebody waits.
 
    FAKE_OPENCL, read at each call, says what goes wrong:
      none    no platform            old     a device of OpenCL 1.1
@@ -11,6 +11,8 @@
      unmapped  nothing can be mapped
      late    memory that is missing only when a kernel is to run
      stuck   what was enqueued can't be flushed
+     torn    reads that don't block fail on their way
+     deaf    nobody can wait for an event
      lost    every command fails, as on a device that has gone */
 #ifndef DML_TESTS_GPU_FAKE_OPENCL_H
 #define DML_TESTS_GPU_FAKE_OPENCL_H
@@ -41,6 +43,7 @@ struct _cl_event {
     cl_ulong time[2];
     int holders;
     bool timed;
+    cl_int status; /* of its execution */
 };
 typedef struct fake_write {
     cl_mem memory;
@@ -50,6 +53,13 @@ typedef struct fake_write {
 } fake_write;
 static fake_write fake_writes[64]; /* that are still to be done */
 static int fake_writes_left, fake_waits, fake_flushes, fake_events;
+typedef struct fake_read {
+    void *to, *bytes;
+    size_t count;
+    cl_event event;
+} fake_read;
+static fake_read fake_reads[16]; /* on their way */
+static int fake_reads_left;
 static struct _cl_command_queue queues[16];
 static int queues_made;
 static char one[8]; /* what all other handles point to */
@@ -251,6 +261,20 @@ static void do_writes(void)
     fake_writes_left = 0;
 }
 
+static void do_reads(void)
+{
+    for (int i = 0; i < fake_reads_left; i++) {
+        const fake_read *r = &fake_reads[i];
+        if (r->event->status > CL_COMPLETE) {
+            memcpy(r->to, r->bytes, r->count);
+            r->event->status = CL_COMPLETE;
+        }
+        r->event->time[1] = now();
+        free(r->bytes);
+    }
+    fake_reads_left = 0;
+}
+
 static void make_event(cl_command_queue queue, cl_event *event)
 {
     *event = calloc(1, sizeof **event);
@@ -317,10 +341,18 @@ cl_int clRetainEvent(cl_event event)
 cl_int clWaitForEvents(cl_uint count, const cl_event *events)
 {
     if (fake_is("lost")) return CL_DEVICE_NOT_AVAILABLE;
+    if (fake_is("deaf")) return CL_OUT_OF_RESOURCES;
     if (count != 1) return CL_INVALID_VALUE;
     if (events[0]->time[1] == 0) fake_waits++;
     do_writes();
-    return CL_SUCCESS;
+    do_reads();
+    return events[0]->status < 0 ? CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST : CL_SUCCESS;
+}
+
+cl_int clGetEventInfo(cl_event event, cl_event_info what, size_t capacity, void *to, size_t *needed)
+{
+    if (what != CL_EVENT_COMMAND_EXECUTION_STATUS) return CL_INVALID_VALUE;
+    return answer(to, capacity, needed, &event->status, sizeof event->status);
 }
 
 cl_int clFlush(cl_command_queue queue)
@@ -334,8 +366,17 @@ cl_int clEnqueueReadBuffer(cl_command_queue queue, cl_mem memory, cl_bool blocki
                            size_t bytes, void *to, cl_uint waits, const cl_event *wait, cl_event *event)
 {
     const cl_int error = command(queue, event);
-    (void)blocking, (void)waits, (void)wait;
+    (void)waits, (void)wait;
     if (error != CL_SUCCESS) return error;
+    if (!blocking && fake_reads_left < 16) {
+        fake_read *r = &fake_reads[fake_reads_left++];
+        *r = (fake_read){ to, malloc(bytes), bytes, *event };
+        memcpy(r->bytes, memory->data + offset, bytes);
+        memset(to, 0xff, bytes);
+        r->event->status = fake_is("torn") ? CL_OUT_OF_RESOURCES : CL_SUBMITTED;
+        return CL_SUCCESS;
+    }
+    do_reads();
     memcpy(to, memory->data + offset, bytes);
     return done(event);
 }
@@ -388,6 +429,8 @@ cl_int clReleaseEvent(cl_event event)
     if (--event->holders > 0) return CL_SUCCESS;
     for (int i = 0; i < fake_writes_left; i++)
         if (fake_writes[i].event == event) do_writes();
+    for (int i = 0; i < fake_reads_left; i++)
+        if (fake_reads[i].event == event) do_reads();
     fake_events--;
     free(event);
     return CL_SUCCESS;
@@ -395,6 +438,7 @@ cl_int clReleaseEvent(cl_event event)
 
 cl_int clFinish(cl_command_queue queue)
 {
+    do_reads(); /* also of a device that has gone: then they end without it */
     return command(queue, NULL);
 }
 

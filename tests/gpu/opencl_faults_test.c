@@ -42,7 +42,7 @@ static void *fake_function(const char *name)
                                         FAKE_FUNCTION(clFinish) FAKE_FUNCTION(clEnqueueMapBuffer)
                                             FAKE_FUNCTION(clEnqueueUnmapMemObject)
                                                 FAKE_FUNCTION(clRetainEvent) FAKE_FUNCTION(clWaitForEvents)
-                                                    FAKE_FUNCTION(clFlush)
+                                                    FAKE_FUNCTION(clFlush) FAKE_FUNCTION(clGetEventInfo)
     };
     void *address = NULL;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
@@ -236,6 +236,82 @@ static void writes_wait_for_nobody(void)
     CHECK_INT(fake_events, 0);
 }
 
+/* A read that was started brings what there was then, when it is waited for or says that it has ended. */
+static void reads_that_nobody_waits_for(void)
+{
+    static const float first[2] = { 1, 2 }, second[2] = { 3, 4 };
+    float got[2], all[2];
+    void *ticket;
+    bool ended;
+    dml_profile_row row[3];
+    dml_context *context = open_as("");
+    dml_device *device = &context->device;
+    const dml_backend *b = device->backend;
+    dml_buffer x = { .bytes = sizeof first };
+    const dml_ref at = { &x, 0 };
+    CHECK_INT(b->buffer_create(device, &x), DML_OK);
+    CHECK_INT(dml_profile_begin(context, 0), DML_OK);
+    for (int waits = 0; waits < 2; waits++) {
+        CHECK_INT(b->write(device, at, first, sizeof first), DML_OK);
+        const int flushes = fake_flushes, waited = fake_waits;
+        CHECK_INT(b->read_start(device, got, at, sizeof got, &ticket), DML_OK);
+        CHECK(ticket && fake_flushes > flushes && fake_waits == waited);
+        CHECK_INT(b->read_end(device, ticket, false, &ended), DML_OK);
+        CHECK(!ended && fake_waits == waited);
+        CHECK_INT(b->write(device, at, second, sizeof second), DML_OK);
+        if (!waits) CHECK_INT(b->read(device, all, at, sizeof all), DML_OK); /* behind which all has ended */
+        CHECK_INT(b->read_end(device, ticket, waits, &ended), DML_OK);
+        CHECK(ended && memcmp(got, first, sizeof got) == 0);
+    }
+    CHECK(memcmp(all, second, sizeof all) == 0);
+    CHECK_INT(b->read_start(device, got, at, 0, &ticket), DML_OK);
+    CHECK(!ticket);
+    const int rows = dml_profile_rows(context, row, 3);
+    for (int i = 0; i < rows; i++) CHECK_INT(row[i].calls, strcmp(row[i].what, "read") == 0 ? 3 : 4);
+    CHECK_INT(rows, 2);
+    b->buffer_destroy(device, &x);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+    CHECK_INT(fake_events, 0);
+}
+
+/* Whatever fails of one, nothing is on its way afterwards. */
+static void reads_that_fail_on_their_way(void)
+{
+    static const struct {
+        const char *before, *after, *words; /* how the driver is when one is started, and then */
+    } ways[] = { { "lost", "lost", "clEnqueueReadBuffer() failed with CL_DEVICE_NOT_AVAILABLE" },
+                 { "stuck", "stuck", "clFlush(read) failed with CL_OUT_OF_RESOURCES" },
+                 { "torn", "torn", "clWaitForEvents(read) failed with CL_OUT_OF_RESOURCES" },
+                 { "", "deaf", "clWaitForEvents(read) failed with CL_OUT_OF_RESOURCES" },
+                 { "", "lost", "the device is lost" } };
+    for (size_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++) {
+        float got[2] = { 0 };
+        void *ticket = NULL;
+        bool ended = false;
+        dml_context *context = open_as("");
+        dml_device *device = &context->device;
+        dml_buffer x = { .bytes = sizeof got };
+        CHECK_INT(device->backend->buffer_create(device, &x), DML_OK);
+        setenv("FAKE_OPENCL", ways[i / 2].before, 1);
+        dml_status status = device->backend->read_start(device, got, (dml_ref){ &x, 0 }, sizeof got, &ticket);
+        setenv("FAKE_OPENCL", ways[i / 2].after, 1);
+        CHECK((status == DML_OK) == (ticket != NULL));
+        if (ticket && i % 2) { /* as one that has ended, by its own account */
+            status = device->backend->read_end(device, ticket, false, &ended);
+            if (!ended) status = device->backend->read_end(device, ticket, true, &ended);
+        } else if (ticket) {
+            status = device->backend->read_end(device, ticket, true, &ended);
+        }
+        CHECK_INT(status, DML_ERROR_DEVICE);
+        CHECK_CONTAINS(dml_error(context), ways[i / 2].words);
+        CHECK(fake_reads_left == 0 && fake_events == 0);
+        setenv("FAKE_OPENCL", "", 1);
+        device->backend->buffer_destroy(device, &x);
+        dml_close(context);
+    }
+}
+
 /* Calls end by having the driver start what they queued; its refusal is theirs. */
 static void calls_start_what_they_queue(void)
 {
@@ -293,6 +369,8 @@ int main(void)
     RUN(a_device_that_is_lost);
     RUN(times_of_many_launches);
     RUN(writes_wait_for_nobody);
+    RUN(reads_that_nobody_waits_for);
+    RUN(reads_that_fail_on_their_way);
     RUN(calls_start_what_they_queue);
     RUN(tuning_without_memory);
     return test_report("gpu/opencl_faults");

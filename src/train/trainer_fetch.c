@@ -1,0 +1,33 @@
+#ifndef DML_TRAIN_TRAINER_FETCH_C
+#define DML_TRAIN_TRAINER_FETCH_C
+
+#include "train/trainer_internal.h"
+
+#include "device/context_internal.h"
+
+DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch)
+{
+    dml_device *device = &trainer->context->device;
+    const bool starts = !device->host_memory && device->backend->read_start;
+    fetch->begin = begin;
+    fetch->end = end;
+    fetch->ticket = NULL;
+    fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
+    if (!fetch->host) return dml_status_of(trainer->context);
+    if (!starts) return DML_OK;
+    return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
+                                       (end - begin) * sizeof(float), &fetch->ticket);
+}
+
+DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come)
+{
+    dml_device *device = &trainer->context->device;
+    *come = true;
+    if (!fetch->ticket) return DML_OK;
+    if (dml__lost_by_fork(trainer->context)) return DML_ERROR_STATE;
+    const dml_status status = device->backend->read_end(device, fetch->ticket, wait, come);
+    if (status != DML_OK || *come) fetch->ticket = NULL;
+    return status;
+}
+
+#endif
