@@ -41462,6 +41462,11 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
         return status;
     }
     status = dml__check_not_swapped(trainer);
+    if (status == DML_OK && trainer->searched)
+        status =
+            dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                      "a sync strategy can't begin while a search for learning rates is on, whose end takes "
+                      "each rank back to where it was: end it with dml_lr_finder_end before");
     if (status != DML_OK) {
         if (sync.destroy) sync.destroy(sync.state, trainer);
         return dml__end_part(trainer, &part, status, "the start of the sync strategy");

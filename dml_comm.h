@@ -3245,7 +3245,8 @@ DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow);
 /* The first stored message for a receive. True: it was taken. */
 DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request);
 
-/* The first message that is kept for nobody yet, of any (comm NULL) or one communicator. */
+/* The first message that is kept for nobody yet, of one communicator, or of any (comm NULL): then also of a
+   collective, from a rank that has said goodbye. */
 DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
                                  dml__frame *frame);
 
@@ -15199,7 +15200,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
         for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
             dml__stored_entry(link, at, frame);
             if (frame->kind == DML__FRAME_GRANT) continue;
-            if (comm && !dml__is_pair(frame->signature.operation)) continue;
+            /* Of a collective that isn't to come; who is still in it has been told, and says so itself. */
+            if (!dml__is_pair(frame->signature.operation) && (comm || !job->peers[r].goodbye)) continue;
             if (dml__find_flow(link->receiving, frame)) continue; /* a receive has it already */
             if (comm && !dml__message_fits(comm, from, tag, r, frame)) continue;
             *rank = r;
@@ -16456,12 +16458,22 @@ static void dml__string_steps(dml__comm_job *job, dml_request *request)
     }
 }
 
-/* Behind the flows of the same or a higher priority. */
+/* Messages of a communicator and tag are matched in the order in which they come. */
+static bool dml__in_turn(const dml__flow *a, const dml__flow *b)
+{
+    const dml__comm_call *first = &a->request->call, *second = &b->request->call;
+    return dml__is_pair(first->signature.operation) && dml__is_pair(second->signature.operation) &&
+           a->request->comm == b->request->comm && first->tag == second->tag;
+}
+
+/* Behind the flows of the same or a higher priority, and behind what must come first. */
 static void dml__link_flow(dml__comm_job *job, dml__flow *flow)
 {
     dml__link *link = &job->links[flow->rank];
     dml__flow **at = flow->sending ? &link->sending : &link->receiving;
     while (*at && (*at)->request->call.priority >= flow->request->call.priority) at = &(*at)->next;
+    for (dml__flow **later = at; flow->sending && *later; later = &(*later)->next)
+        if (dml__in_turn(*later, flow)) at = &(*later)->next;
     flow->next = *at;
     *at = flow;
 }

@@ -472,7 +472,8 @@ DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow);
 /* The first stored message for a receive. True: it was taken. */
 DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request);
 
-/* The first message that is kept for nobody yet, of any (comm NULL) or one communicator. */
+/* The first message that is kept for nobody yet, of one communicator, or of any (comm NULL): then also of a
+   collective, from a rank that has said goodbye. */
 DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
                                  dml__frame *frame);
 

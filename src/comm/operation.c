@@ -194,12 +194,22 @@ static void dml__string_steps(dml__comm_job *job, dml_request *request)
     }
 }
 
-/* Behind the flows of the same or a higher priority. */
+/* Messages of a communicator and tag are matched in the order in which they come. */
+static bool dml__in_turn(const dml__flow *a, const dml__flow *b)
+{
+    const dml__comm_call *first = &a->request->call, *second = &b->request->call;
+    return dml__is_pair(first->signature.operation) && dml__is_pair(second->signature.operation) &&
+           a->request->comm == b->request->comm && first->tag == second->tag;
+}
+
+/* Behind the flows of the same or a higher priority, and behind what must come first. */
 static void dml__link_flow(dml__comm_job *job, dml__flow *flow)
 {
     dml__link *link = &job->links[flow->rank];
     dml__flow **at = flow->sending ? &link->sending : &link->receiving;
     while (*at && (*at)->request->call.priority >= flow->request->call.priority) at = &(*at)->next;
+    for (dml__flow **later = at; flow->sending && *later; later = &(*later)->next)
+        if (dml__in_turn(*later, flow)) at = &(*later)->next;
     flow->next = *at;
     *at = flow;
 }

@@ -207,7 +207,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
         for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
             dml__stored_entry(link, at, frame);
             if (frame->kind == DML__FRAME_GRANT) continue;
-            if (comm && !dml__is_pair(frame->signature.operation)) continue;
+            /* Of a collective that isn't to come; who is still in it has been told, and says so itself. */
+            if (!dml__is_pair(frame->signature.operation) && (comm || !job->peers[r].goodbye)) continue;
             if (dml__find_flow(link->receiving, frame)) continue; /* a receive has it already */
             if (comm && !dml__message_fits(comm, from, tag, r, frame)) continue;
             *rank = r;

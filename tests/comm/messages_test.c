@@ -505,6 +505,32 @@ static void asking_ends_too(void)
     }
 }
 
+/* Behind a long line of others, the second of two at a higher priority. */
+static void in_turn_body(test_rank *me)
+{
+    enum { OTHERS = 40, LONG = 20000 };
+    static float others[2][OTHERS][LONG];
+    dml_request *all[OTHERS];
+    float x[2] = { 1, 2 }, got[2] = { 0, 0 };
+    for (int i = 0; i < OTHERS; i++)
+        all[i] = me->rank ? dml_comm_send_start(me->comm, others[1][i], LONG, DML_F32, 0, 5)
+                          : dml_comm_receive_start(me->comm, others[0][i], LONG, DML_F32, 1, 5);
+    dml_request *pair[2];
+    for (int i = 0; i < 2; i++) {
+        dml_comm_set_priority(me->comm, 3 * i);
+        pair[i] = me->rank ? dml_comm_send_start(me->comm, &x[i], 1, DML_F32, 0, 1)
+                           : dml_comm_receive_start(me->comm, &got[i], 1, DML_F32, 1, 1);
+    }
+    for (int i = 0; i < 2; i++) me->bad += dml_comm_wait(me->comm, pair[i]) != DML_OK;
+    for (int i = 0; i < OTHERS; i++) me->bad += dml_comm_wait(me->comm, all[i]) != DML_OK;
+    me->bad += !me->rank && (got[0] != 1 || got[1] != 2);
+}
+
+static void priorities_keep_the_order(void)
+{
+    run_on_all(2, in_turn_body);
+}
+
 static void bad_probe_body(test_rank *me)
 {
     const int tag = me->rank ? -2 : 0, from = me->rank ? 0 : 7;
@@ -556,6 +582,7 @@ int main(void)
     RUN(waiting_takes_no_processor);
     RUN(more_rounds_than_numbers);
     RUN(asking_ends_too);
+    RUN(priorities_keep_the_order);
     RUN(nobody_to_receive_from);
     RUN(probes_that_make_no_sense);
     return test_report("comm/messages");

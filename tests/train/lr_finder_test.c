@@ -274,6 +274,9 @@ static void refused(void)
                    "from 0.001 to 2e+06 asked for: they must grow, above 0, to 1e+06 at most");
     dml_clear_error(context);
     dml_lr_finder *first = dml_lr_finder_begin(t, NULL);
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ 0 }), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "while a search for learning rates is on");
+    dml_clear_error(context);
     CHECK(first && !dml_lr_finder_begin(t, NULL));
     CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
     CHECK_CONTAINS(dml_error(context), "a second search for learning rates");
