@@ -2995,9 +2995,9 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
    it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
-   Errors are as for the whole. LARS and LAMB take whole parameters (DML_ERROR_ARGUMENT for a range that cuts
-   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. Under a strategy that updates
-   w itself the first is DML_ERROR_UNSUPPORTED. */
+   Errors are as for the whole, but the second doesn't ask for a gradient. LARS and LAMB take whole parameters
+   (DML_ERROR_ARGUMENT for a range that cuts one), each once in a step (DML_ERROR_STATE), since they use up
+   its gradient. Under a strategy that updates w itself the first is DML_ERROR_UNSUPPORTED. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 

@@ -458,7 +458,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
    took part in has ended is none. NULL is fine. In a fork's child it only releases the
    child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
-   every step after it with DML_ERROR_STATE, and destroyed as ever; some memory stays until then. */
+   every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
+   its own), and destroyed as ever; some memory stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
@@ -473,8 +474,8 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once; -1: none of this communicator's, or there is no error.
-   Asked before dml_comm_close. */
+   ranks that are left, unless several failed at once, or calls didn't fit (two ranks may name each other);
+   -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */
@@ -684,7 +685,9 @@ DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dm
 DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                             int from, int tag);
 
-/* Whether there is a message that a receive would take now; looks for at most `seconds` (0: once). */
+/* Whether there is a message that a receive would take now; looks for at most `seconds` (0: once). It has no
+   other deadline, and says nothing of ranks that have died: a receive does. DML_ERROR_ARGUMENT, as a receive,
+   for a rank or tag that can't be. */
 DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message);
 
 /* Requests belong to the communicator that gave them out, and the arrays of their calls too until they have
