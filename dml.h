@@ -3098,13 +3098,14 @@ typedef struct dml_sync {
        dml_trainer_own or dml_trainer_forget has one. */
     dml_status (*gather)(void *state, dml_trainer *trainer);
     /* The strategy goes on from what the trainer had in `start`, which it keeps elsewhere: dml_trainer_load
-       is refused as long as it is attached. */
+       and dml_lr_finder_begin are refused as long as it is attached. */
     bool keeps;
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
-   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
-   it), the one that was attached stays. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it; g is no
+   gradient any more until the next backward pass. On failure the strategy is destroyed. DML_ERROR_STATE
+   during a search for learning rates, or while the average is in w's place. When the call can't begin (the
+   context has an error, or another thread is in it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
@@ -3173,10 +3174,11 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
    had never stopped: the optimizer takes on the run's numbers (a learning rate can be set again afterwards),
-   the context its seed. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
-   is damaged, or is of another model or an optimizer with other state, with what doesn't fit: the trainer is
-   then unchanged. DML_ERROR_STATE under a strategy that keeps parameters elsewhere (a parameter server's, or
-   local SGD with an outer optimizer): load before dml_trainer_sync. */
+   the context its seed, and g is no gradient any more until the next backward pass. DML_ERROR_IO when the
+   file can't be read; DML_ERROR_FORMAT when it is no checkpoint, is damaged, or is of another model or an
+   optimizer with other state, with what doesn't fit: the trainer is then unchanged. DML_ERROR_STATE under a
+   strategy that keeps parameters elsewhere (a parameter server's, or local SGD with an outer optimizer): load
+   before dml_trainer_sync. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
@@ -3294,7 +3296,8 @@ typedef struct dml_lr_finder dml_lr_finder;
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
    (their mean over ranks). NULL, with the error on the context: DML_ERROR_ARGUMENT for options out of range,
    DML_ERROR_STATE while another search is on, while the gradient waits for more or the average is in the
-   parameters' place, DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
+   parameters' place, and under a strategy that keeps the parameters elsewhere (servers, an outer optimizer);
+   DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
    "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing, end and
    suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
 DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options);

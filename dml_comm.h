@@ -360,12 +360,16 @@ typedef struct dml_comm_options {
     int rank, world_size;
     /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
        "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
-       the ranks over hosts); MASTER_PORT, else 29500. */
+       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't
+       known yet the others ask for until the timeout, rank 0 itself only where its name server doesn't
+       answer. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
-       takes a quarter of it more, at most 1 s. */
+       takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
+       frozen, also if it only computes and has moved since, as nobody knows (with a progress thread it
+       answers). */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
@@ -2854,7 +2858,7 @@ typedef struct dml__written {
     uint32_t communicator;
     bool in_place;
     int algorithm;
-    uint64_t choices;
+    uint64_t choices; /* job->choices when that was chosen, a round or more before it was written */
     dml__signature signature;
     uint64_t count, round_most;
     bool is_short; /* its steps are such as short.c runs, mostly in this order: */
@@ -2872,7 +2876,6 @@ struct dml_request {
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
     bool again;          /* `written` is for a call like this one */
-    uint64_t choices;    /* job->choices when its algorithm was chosen */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */
@@ -16618,7 +16621,6 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     request->written.communicator = comm->id;
     request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
-    request->written.choices = request->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
     request->written.round_most = request->round_most;
@@ -16795,7 +16797,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->again = dml__is_again(job, request);
-    request->choices = job->choices;
+    request->written.choices = job->choices;
     request->algorithm =
         request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */

@@ -62,12 +62,16 @@ typedef struct dml_comm_options {
     int rank, world_size;
     /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
        "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
-       the ranks over hosts); MASTER_PORT, else 29500. */
+       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't
+       known yet the others ask for until the timeout, rank 0 itself only where its name server doesn't
+       answer. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
-       takes a quarter of it more, at most 1 s. */
+       takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
+       frozen, also if it only computes and has moved since, as nobody knows (with a progress thread it
+       answers). */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each

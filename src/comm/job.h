@@ -78,7 +78,7 @@ typedef struct dml__written {
     uint32_t communicator;
     bool in_place;
     int algorithm;
-    uint64_t choices;
+    uint64_t choices; /* job->choices when that was chosen, a round or more before it was written */
     dml__signature signature;
     uint64_t count, round_most;
     bool is_short; /* its steps are such as short.c runs, mostly in this order: */
@@ -96,7 +96,6 @@ struct dml_request {
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
     bool again;          /* `written` is for a call like this one */
-    uint64_t choices;    /* job->choices when its algorithm was chosen */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
     double deadline;     /* of no progress */

@@ -351,7 +351,6 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     request->written.communicator = comm->id;
     request->written.in_place = call->in == call->out;
     request->written.algorithm = request->algorithm;
-    request->written.choices = request->choices;
     request->written.signature = call->signature;
     request->written.count = request->round_count;
     request->written.round_most = request->round_most;
@@ -528,7 +527,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
         return;
     }
     request->again = dml__is_again(job, request);
-    request->choices = job->choices;
+    request->written.choices = job->choices;
     request->algorithm =
         request->again ? request->written.algorithm : dml__choose_algorithm(comm, &request->call);
     if (request->call.counts) request->schedule.count = 0; /* an earlier call's */

@@ -19,10 +19,11 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
    had never stopped: the optimizer takes on the run's numbers (a learning rate can be set again afterwards),
-   the context its seed. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
-   is damaged, or is of another model or an optimizer with other state, with what doesn't fit: the trainer is
-   then unchanged. DML_ERROR_STATE under a strategy that keeps parameters elsewhere (a parameter server's, or
-   local SGD with an outer optimizer): load before dml_trainer_sync. */
+   the context its seed, and g is no gradient any more until the next backward pass. DML_ERROR_IO when the
+   file can't be read; DML_ERROR_FORMAT when it is no checkpoint, is damaged, or is of another model or an
+   optimizer with other state, with what doesn't fit: the trainer is then unchanged. DML_ERROR_STATE under a
+   strategy that keeps parameters elsewhere (a parameter server's, or local SGD with an outer optimizer): load
+   before dml_trainer_sync. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as

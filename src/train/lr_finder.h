@@ -46,7 +46,8 @@ typedef struct dml_lr_finder dml_lr_finder;
    A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
    (their mean over ranks). NULL, with the error on the context: DML_ERROR_ARGUMENT for options out of range,
    DML_ERROR_STATE while another search is on, while the gradient waits for more or the average is in the
-   parameters' place, DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
+   parameters' place, and under a strategy that keeps the parameters elsewhere (servers, an outer optimizer);
+   DML_ERROR_MEMORY: it copies w, the optimizer's state and the average. Source: Smith,
    "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing, end and
    suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
 DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options);

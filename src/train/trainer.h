@@ -189,13 +189,14 @@ typedef struct dml_sync {
        dml_trainer_own or dml_trainer_forget has one. */
     dml_status (*gather)(void *state, dml_trainer *trainer);
     /* The strategy goes on from what the trainer had in `start`, which it keeps elsewhere: dml_trainer_load
-       is refused as long as it is attached. */
+       and dml_lr_finder_begin are refused as long as it is attached. */
     bool keeps;
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
-   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
-   it), the one that was attached stays. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it; g is no
+   gradient any more until the next backward pass. On failure the strategy is destroyed. DML_ERROR_STATE
+   during a search for learning rates, or while the average is in w's place. When the call can't begin (the
+   context has an error, or another thread is in it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what

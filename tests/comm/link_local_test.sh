@@ -16,12 +16,7 @@ if why=$(no_ipv6); then
     report comm/link_local
     exit
 fi
-job=$WORK/hosts_job
-check "the job builds" $CC -std=c99 -O1 $WARN -I. tests/comm/hosts_job.c -o "$job" -lm -lpthread
-if [ ! -x "$job" ]; then
-    report comm/link_local
-    exit
-fi
+hosts_build_job comm/link_local
 
 # Host I has fe80::(I + 1), and another link, where nobody is, has the same network. (The addresses that the system
 # makes take a second or two until they may be used.)

@@ -9,12 +9,7 @@ if why=$(hosts_missing); then
     report comm/slow_link
     exit
 fi
-job=$WORK/hosts_job
-check "the job builds" $CC -std=c99 -O1 $WARN -I. tests/comm/hosts_job.c -o "$job" -lm -lpthread
-if [ ! -x "$job" ]; then
-    report comm/slow_link
-    exit
-fi
+hosts_build_job comm/slow_link
 
 # Side by side they would share the links; most of the time is the links'.
 check "two hosts" hosts_up 2 8mbit

@@ -171,7 +171,8 @@ static void nothing_happens(int number)
     (void)number;
 }
 
-/* A program that is profiled gets a signal every millisecond, say. */
+/* A program that is profiled gets a signal every millisecond, say. (Kernels whose posix_fallocate a signal
+   ends would fail here without the library's parts; newer ones take the memory all the same.) */
 static void memory_is_had_in_spite_of_signals(void)
 {
     const dml__host_calls *host = dml__system_host();
