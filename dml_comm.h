@@ -368,8 +368,9 @@ typedef struct dml_comm_options {
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
        takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
-       frozen, also if it only computes and has moved since, as nobody knows (with a progress thread it
-       answers). */
+       frozen, also if it only computes and has moved since, as nobody knows. With a progress thread it
+       answers, and is to blame if nothing has moved there for so long either, it is in no call, and hasn't
+       started what is waited for. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
@@ -478,7 +479,9 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once, or calls didn't fit (two ranks may name each other);
+   ranks that are left, unless several failed at once; but of two messages that don't fit each other, each
+   receiver may name the sender. Where ranks wait for each other in different calls it is the one in the call
+   that fewer of them are in.
    -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
@@ -2941,14 +2944,22 @@ typedef struct dml__link {
     uint64_t out_elements;
     uint8_t
         *swapped; /* (dml__swap_room): a payload as it goes over the wire; NULL where memory has that form */
-    uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
-    uint64_t messages;          /* sends so far: their sequence */
-    dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
+    uint64_t credited, charged;        /* eager bytes: taken by the peer; sent */
+    uint64_t messages;                 /* sends so far: their sequence */
+    uint64_t frames_sent, frames_come; /* whole; by their header */
+    dml_comm_traffic *traffic;         /* of the job's, what goes over this link is counted in */
     bool gone;
 } dml__link;
 
 /* Whether the search for a culprit has come to a rank, and has gone on from there. */
-typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
+typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED, DML__IN_CIRCLE } dml__reach;
+
+/* What a rank waits for. */
+typedef struct dml__waiting {
+    dml__signature call;
+    uint32_t communicator;
+    uint64_t sequence;
+} dml__waiting;
 
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
@@ -2956,12 +2967,12 @@ typedef struct dml__peer {
     size_t control_bytes;                /* of it that have come */
     bool gone;                           /* its control connection has ended */
     bool goodbye, farewell;              /* it said so before, see failure.c */
+    uint64_t frames;                     /* that it had sent to this one by its goodbye */
     bool answered;                       /* since this rank asked last, what it waits for: */
-    int waits_for;                       /* -1: nobody */
-    double moved_at;                     /* when something moved there last */
-    uint64_t waits_sequence;
-    uint32_t waits_communicator;
-    dml__signature waits_in;
+    bool absent;   /* and is in no call, without its part of what this one asked about */
+    int waits_for; /* -1: nobody */
+    dml__waiting waits_in;
+    double moved_at; /* when something moved there last */
     dml__reach reach;
 } dml__peer;
 
@@ -3063,6 +3074,7 @@ typedef struct dml__comm_job {
     bool sleeping;    /* whoever makes progress is in the transport's wait, without the mutex */
     int waiting;      /* threads in a call that makes progress: the helper stays out */
     bool stop, helper_started;
+    double called_at; /* when a call was here last; only kept where there is a helper */
     dml__thread helper;
 } dml__comm_job;
 
@@ -3285,6 +3297,9 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
 /* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
    the communicator did, so it is in a call. */
 DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
+
+/* If a rank has said goodbye and all that it sent has come: what still waits for it doesn't wait for long. */
+DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank);
 
 /* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);
@@ -14494,12 +14509,11 @@ DML__DRIVERS_END
 #include <stdio.h>
 #include <string.h>
 
-/* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
-   who is to blame, so that all end with the same sentence. A rank that dies is seen by whoever needs it, as
-   its streams end. A rank that freezes is found by asking: whoever has waited for the whole timeout without
-   any progress asks all ranks what they wait for and how long ago something last moved there; each rank that
-   is in a call answers. The chain of who waits for whom ends at a rank that doesn't answer, which is to
-   blame, or it is a circle: as long as something moves in it the network is slow and nobody is to blame. */
+/* ---- comm/waiting.h ---- */
+
+/* waiting.h: what ranks tell each other when something goes wrong, and who waits for whom. */
+#ifndef DML_COMM_WAITING_H
+#define DML_COMM_WAITING_H
 
 typedef enum dml__control_kind {
     DML__ABORT = DML__CONTROL_KINDS, /* the job is over: rank is to blame, status and text say why */
@@ -14509,12 +14523,38 @@ typedef enum dml__control_kind {
     DML__FAREWELL                    /* has heard everybody's goodbye, and nothing was left over */
 } dml__control_kind;
 
-/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 zero:4 24 sequence:8 32 quiet:8, in
-   microseconds */
-#define DML__WAITING_BYTES 40
+DML__LOCAL dml__control dml__control_message(dml__control_kind kind);
+DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control);
+
 #define DML__ALL_COMMUNICATORS UINT32_MAX /* none has that number */
 
-static dml__control dml__control_message(dml__control_kind kind)
+/* The first operation that a call waits for by itself; NULL: none. */
+DML__LOCAL dml_request *dml__waited(const dml__comm_job *job);
+
+/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
+DML__LOCAL bool dml__differ(const dml__comm_job *job);
+
+/* The communicator among whose ranks is whoever may end the wait. */
+DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request);
+
+/* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
+   again, so for a while after one it isn't. */
+DML__LOCAL bool dml__is_away(const dml__comm_job *job);
+
+/* Takes in what a rank asks or answers, and answers what it asks. False: it makes no sense. */
+DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__control *control);
+
+/* All have answered who will (judge.c): DML_OK after the request's deadline has been put off, since nobody
+   can be blamed yet, or the error that ends the job. */
+DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request);
+
+#endif
+
+/* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
+   who is to blame, so that all end with the same sentence. A rank that dies is seen by whoever needs it, as
+   its streams end. A rank that freezes is found by asking (waiting.c). */
+
+DML__LOCAL dml__control dml__control_message(dml__control_kind kind)
 {
     dml__control control;
     memset(&control, 0, sizeof control);
@@ -14522,7 +14562,7 @@ static dml__control dml__control_message(dml__control_kind kind)
     return control;
 }
 
-static void dml__tell_all(dml__comm_job *job, const dml__control *control)
+DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control)
 {
     for (int rank = 0; job->transport && rank < job->world; rank++)
         if (rank != job->rank && !job->peers[rank].gone) dml__send_control(job->transport, rank, control, 0);
@@ -14554,121 +14594,30 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
 {
-    const dml__control control = dml__control_message(last ? DML__FAREWELL : DML__GOODBYE);
-    dml__tell_all(job, &control);
-}
-
-/* ---- who waits for whom ---- */
-
-/* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
-   missing, or else any. */
-static int dml__waits_without_flow(const dml_request *request)
-{
-    const dml_comm *comm = request->comm;
-    const dml__comm_job *job = comm->job;
-    const int root = request->call.signature.root;
-    if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
-    if (!job->engine && !request->on_device) return -1;
-    for (int r = 0; r < comm->size; r++) {
-        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
-        if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];
+    dml__control control = dml__control_message(last ? DML__FAREWELL : DML__GOODBYE);
+    control.bytes = sizeof(uint64_t);
+    for (int rank = 0; job->transport && rank < job->world; rank++) {
+        if (rank == job->rank || job->peers[rank].gone) continue;
+        dml__store64(control.body, job->links[rank].frames_sent);
+        dml__send_control(job->transport, rank, &control, 0);
     }
-    return comm->size > 1 ? comm->world_ranks[(comm->rank + 1) % comm->size] : -1;
-}
-
-DML__LOCAL int dml__waits_for(dml_request *request)
-{
-    const dml__flow *best = NULL;
-    if (!request->flow_count) return dml__waits_without_flow(request);
-    /* What hasn't come before what can't go, and of that what could be taken now. */
-    for (int f = 0; f < request->flow_count; f++) {
-        const dml__flow *flow = &request->flows[f];
-        if (flow->step < 0) continue;
-        if (!flow->sending && dml__is_free(request, flow->step)) return flow->rank;
-        if (!best || (best->sending && !flow->sending)) best = flow;
-    }
-    return best ? best->rank : -1;
-}
-
-/* The first operation that a call waits for by itself; NULL: none. */
-static dml_request *dml__waited(const dml__comm_job *job)
-{
-    for (int list = 0; list < 2; list++)
-        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
-            if (r->waits > 0) return r;
-    return NULL;
-}
-
-/* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
-   operation that came first of those that aren't done. */
-static dml_request *dml__awaited_request(const dml__comm_job *job)
-{
-    dml_request *waited = dml__waited(job);
-    return waited ? waited : job->active ? job->active : job->unmatched;
-}
-
-/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
-static bool dml__differ(const dml__comm_job *job)
-{
-    const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
-    for (int list = 0; list < 2; list++)
-        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
-            if (dml__waits_for(r) != first) return true;
-    return false;
-}
-
-/* The communicator among whose ranks is whoever may end the wait. */
-static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
-{
-    for (int list = 0; list < 2 && job->waits_for_any; list++)
-        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
-            if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
-    return request->comm->id;
-}
-
-static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
-{
-    dml_request *request = dml__awaited_request(job);
-    dml__control control = dml__control_message(kind);
-    const double quiet = dml_seconds() - job->moved_at;
-    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
-    control.bytes = DML__WAITING_BYTES;
-    if (request) {
-        dml__encode_signature(&request->call.signature, control.body);
-        dml__store32(control.body + 16, dml__waits_in(job, request));
-        dml__store64(control.body + 24, request->sequence);
-    }
-    dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
-    return control;
-}
-
-static bool dml__take_waiting(dml__comm_job *job, dml__peer *peer, const dml__control *control)
-{
-    if (control->bytes != DML__WAITING_BYTES || control->rank < -1 || control->rank >= job->world ||
-        !dml__decode_signature(control->body, &peer->waits_in))
-        return false;
-    peer->waits_for = control->rank;
-    peer->waits_communicator = dml__load32(control->body + 16);
-    peer->waits_sequence = dml__load64(control->body + 24);
-    peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
-    peer->answered = true;
-    return true;
 }
 
 /* ---- hearing ---- */
 
-/* It takes nothing any more, and what it sent may still be on its way: not for long. */
-static void dml__take_goodbye(dml__comm_job *job, int rank)
+DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank)
 {
+    const dml__link *link = &job->links[rank];
+    if (!job->peers[rank].goodbye || link->frames_come < job->peers[rank].frames || link->payload_left)
+        return;
     const double soon = dml_seconds() + job->grace;
-    job->peers[rank].goodbye = true;
-    for (const dml__flow *flow = job->links[rank].receiving; flow; flow = flow->next)
+    for (const dml__flow *flow = link->receiving; flow; flow = flow->next)
         if (flow->request->moved || flow->request->deadline > soon) {
             flow->request->moved = false;
             flow->request->deadline = soon;
         }
-    for (dml_request *r = job->outlives ? job->unmatched : NULL; r; r = r->next)
-        if (dml__waits_for(r) == rank) {
+    for (dml_request *r = job->unmatched; r; r = r->next)
+        if (dml__waits_for(r) == rank && (r->moved || r->deadline > soon)) {
             r->moved = false;
             r->deadline = soon;
         }
@@ -14685,13 +14634,13 @@ static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__con
                              text);
     case DML__ASK:
     case DML__ANSWER:
-        if (!dml__take_waiting(job, peer, control)) break;
-        if (control->kind == DML__ASK) {
-            const dml__control answer = dml__waiting_message(job, DML__ANSWER);
-            dml__send_control(job->transport, rank, &answer, 0);
-        }
+        if (!dml__take_waiting(job, rank, control)) break;
         return DML_OK;
-    case DML__GOODBYE: dml__take_goodbye(job, rank); return DML_OK;
+    case DML__GOODBYE:
+        peer->goodbye = true;
+        peer->frames = dml__load64(control->body);
+        dml__expect_no_more(job, rank);
+        return DML_OK;
     case DML__FAREWELL: peer->farewell = true; return DML_OK;
     case DML__ADDRESSES:
         if (job->meeting && dml__take_addresses(job->meeting, rank, control)) return DML_OK;
@@ -14737,209 +14686,6 @@ DML__LOCAL dml_status dml__read_control(dml__comm_job *job)
     for (int rank = 0; rank < job->world && !status; rank++)
         if (rank != job->rank && !job->peers[rank].gone) status = dml__read_control_of(job, rank);
     return status;
-}
-
-/* ---- judging ---- */
-
-static bool dml__all_answered(const dml__comm_job *job)
-{
-    for (int rank = 0; rank < job->world; rank++)
-        if (rank != job->rank && !job->peers[rank].answered && !job->peers[rank].gone) return false;
-    return true;
-}
-
-/* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
-static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
-{
-    const dml_comm *comm = job->comms;
-    while (comm && comm->id != id) comm = comm->next;
-    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
-    const int size = comm ? comm->size : job->world;
-    for (int r = 0; r < size; r++) {
-        dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
-        if (!peer->reach) peer->reach = DML__REACHED;
-    }
-}
-
-/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
-   all of the communicator. Returns when something moved last among them. */
-static double dml__reach_all(dml__comm_job *job, const dml_request *request, int waits_for)
-{
-    double moved_at = job->moved_at;
-    dml__peer *own = &job->peers[job->rank];
-    own->waits_for = waits_for;
-    own->waits_communicator = dml__waits_in(job, request);
-    own->waits_in = request->call.signature;
-    own->moved_at = job->moved_at;
-    own->answered = true;
-    own->reach = DML__REACHED;
-    for (bool more = true; more;) {
-        more = false;
-        for (int rank = 0; rank < job->world; rank++) {
-            dml__peer *peer = &job->peers[rank];
-            if (peer->reach != DML__REACHED) continue;
-            peer->reach = DML__FOLLOWED;
-            more = true;
-            if (!peer->answered || peer->goodbye) continue;
-            if (peer->moved_at > moved_at) moved_at = peer->moved_at;
-            if (peer->waits_for >= 0 && !job->peers[peer->waits_for].reach)
-                job->peers[peer->waits_for].reach = DML__REACHED;
-            if (peer->waits_for < 0 || !dml__is_pair(peer->waits_in.operation))
-                dml__reach_group(job, rank, peer->waits_communicator);
-        }
-    }
-    return moved_at;
-}
-
-/* All wait in a circle: because of different calls, or because the network is slow. */
-static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *request, int waits_for)
-{
-    char mine[DML__SIGNATURE_TEXT], other[DML__SIGNATURE_TEXT];
-    const dml__signature *signature = &request->call.signature;
-    dml__signature_text(signature, mine);
-    for (int rank = 0; rank < job->world; rank++) {
-        const dml__peer *peer = &job->peers[rank];
-        if (rank == job->rank || !peer->reach || !peer->answered || peer->waits_for < 0) continue;
-        const bool same_place = peer->waits_communicator == request->comm->id &&
-                                peer->waits_sequence == request->sequence &&
-                                !dml__is_pair(signature->operation);
-        const bool other_call = same_place ? memcmp(&peer->waits_in, signature, sizeof *signature) != 0
-                                           : peer->waits_in.operation != signature->operation;
-        if (other_call)
-            return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                                 "rank %d called %s while rank %d called %s: they wait for each other", rank,
-                                 dml__signature_text(&peer->waits_in, other), job->rank, mine);
-    }
-    return dml__job_fail(job, waits_for, DML_ERROR_TIMEOUT,
-                         "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
-                         "wait for each other; if the network is just slow, raise timeout_s",
-                         mine, job->timeout, job->rank, waits_for < 0 ? job->rank : waits_for);
-}
-
-/* Whether a rank has nothing to say to what was asked. */
-static bool dml__is_silent(const dml__comm_job *job, int rank)
-{
-    return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
-}
-
-static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
-{
-    char mine[DML__SIGNATURE_TEXT];
-    if (job->peers[rank].goodbye || job->peers[rank].gone) return dml__data_gone(job, request, rank);
-    return dml__job_fail(job, rank, DML_ERROR_TIMEOUT,
-                         "rank %d of %d took no part in %s within %g s: it is frozen, busy with something "
-                         "else or unreachable",
-                         rank, job->world, dml__signature_text(&request->call.signature, mine), job->timeout);
-}
-
-/* Follows who waits for whom from this rank on. Of several that a rank waits for it names one, so the way may
-   lead round a circle although one in it waits for a silent rank, too. */
-static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
-{
-    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
-    double moved_at = job->moved_at;
-    int rank = waits_for, steps = 0;
-    for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
-    while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
-        dml__peer *peer = &job->peers[rank];
-        peer->reach = DML__REACHED;
-        if (peer->moved_at > moved_at) moved_at = peer->moved_at;
-        rank = peer->waits_for;
-    }
-    const bool silent = rank >= 0 && dml__is_silent(job, rank);
-    const bool late = moved_at + job->timeout <= dml_seconds();
-    if (silent && (late || rank == waits_for || job->peers[rank].goodbye || job->peers[rank].gone))
-        return dml__blame_silent(job, request, rank);
-    if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
-        const double moved = dml__reach_all(job, request, waits_for);
-        if (moved > moved_at) moved_at = moved;
-    }
-    if (moved_at + job->timeout > dml_seconds()) {
-        request->deadline = moved_at + job->timeout;
-        return DML_OK;
-    }
-    for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++)
-        if (dml__is_silent(job, request->comm->world_ranks[r]))
-            return dml__blame_silent(job, request, request->comm->world_ranks[r]);
-    /* Who said goodbye can't help any more; who is just silent might, so the others don't wait for each other
-       alone. */
-    for (int r = 0; r < job->world; r++)
-        if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye)
-            return dml__blame_silent(job, request, r);
-    /* A call that waits for something else, and may still do so for a while, keeps the others waiting. */
-    const dml_request *waited = dml__waited(job);
-    const double now = dml_seconds();
-    if (waited && waited != request && waited->deadline > now) {
-        const double most = now + job->timeout;
-        request->deadline = waited->deadline < most ? waited->deadline : most;
-        return DML_OK;
-    }
-    return dml__blame_circle(job, request, waits_for);
-}
-
-/* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
-   was sent before it, by this rank or by others, for longer than an answer may take, or is lost and sent
-   again. What this rank sent before may have been confirmed long ago, so the question has four times as long
-   as an answer to be confirmed itself. The confirmations of a host that is cut off end, and to a rank that is
-   frozen nothing is on its way once its system has all it takes. */
-static bool dml__question_travels(const dml__comm_job *job)
-{
-    const dml__transport *transport = job->transport;
-    if (!transport || !transport->calls->confirmed) return false;
-    const bool asked_lately = dml_seconds() - job->asked_at < 4 * job->grace;
-    for (int rank = 0; rank < job->world; rank++) {
-        if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
-        const double confirmed = transport->calls->confirmed(transport, rank);
-        if (confirmed >= 0 && (asked_lately || confirmed < job->timeout)) return true;
-    }
-    return false;
-}
-
-static void dml__ask_all(dml__comm_job *job)
-{
-    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
-    const dml__control control = dml__waiting_message(job, DML__ASK);
-    job->asked_at = dml_seconds();
-    dml__tell_all(job, &control);
-}
-
-DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
-{
-    const double now = dml_seconds();
-    if (job->answer_until <= 0) {
-        dml__ask_all(job);
-        job->answer_until = now + job->grace;
-        job->question_travels = false;
-        return DML_OK;
-    }
-    if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
-    /* Whoever has a question late has as long to answer as others. */
-    const bool travelled = job->question_travels;
-    job->question_travels = dml__question_travels(job);
-    if (!dml__all_answered(job) && (travelled || job->question_travels)) {
-        job->answer_until = now + job->grace;
-        return DML_OK;
-    }
-    job->answer_until = 0;
-    dml_request *waited = dml__waited(job);
-    return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
-}
-
-static bool dml__have_answered(dml__comm_job *job, void *user)
-{
-    (void)user;
-    return dml__all_answered(job);
-}
-
-DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
-{
-    dml__comm_job *job = comm->job;
-    dml__enter_job(job);
-    dml__ask_all(job);
-    dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
-    for (int r = 0; r < comm->size; r++)
-        answered[r] = r == comm->rank || job->peers[comm->world_ranks[r]].answered;
-    dml__leave_job(job);
 }
 
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
@@ -14993,6 +14739,489 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
                              "rank %d of %d died: its connection ended without a goodbye", rank, job->world);
     return dml__job_fail(job, rank, DML_ERROR_PEER, "rank %d lost its connection to rank %d in %s", rank,
                          job->rank, text);
+}
+
+#endif
+
+/* ---- comm/judge.c ---- */
+
+#ifndef DML_COMM_JUDGE_C
+#define DML_COMM_JUDGE_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* Who is to blame. The chain of who waits for whom ends at a rank that doesn't answer or is absent, which is
+   to blame, or it is a circle: as long as something moves in it the network is slow and nobody is. */
+
+/* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
+static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const int size = comm ? comm->size : job->world;
+    for (int r = 0; r < size; r++) {
+        dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
+        if (!peer->reach) peer->reach = DML__REACHED;
+    }
+}
+
+/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
+   all of the communicator. Returns when something moved last among them. */
+static double dml__reach_all(dml__comm_job *job)
+{
+    double moved_at = job->moved_at;
+    job->peers[job->rank].reach = DML__REACHED;
+    for (bool more = true; more;) {
+        more = false;
+        for (int rank = 0; rank < job->world; rank++) {
+            dml__peer *peer = &job->peers[rank];
+            if (peer->reach != DML__REACHED) continue;
+            peer->reach = DML__FOLLOWED;
+            more = true;
+            if (!peer->answered || peer->goodbye) continue;
+            if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+            if (peer->waits_for >= 0 && !job->peers[peer->waits_for].reach)
+                job->peers[peer->waits_for].reach = DML__REACHED;
+            if (peer->waits_for < 0 || !dml__is_pair(peer->waits_in.call.operation))
+                dml__reach_group(job, rank, peer->waits_in.communicator);
+        }
+    }
+    return moved_at;
+}
+
+/* Whether a rank has nothing to say to what was asked. */
+static bool dml__is_silent(const dml__comm_job *job, int rank)
+{
+    return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
+}
+
+/* Marks the circle to which the ways of all lead who wait for it, so that all of them judge the same ranks.
+   Returns how many are in it; 0: this rank's way leads to none. */
+static int dml__reach_circle(dml__comm_job *job)
+{
+    int rank = job->rank, count = 0;
+    for (int i = 0; i < job->world && rank >= 0; i++)
+        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
+    for (; rank >= 0 && job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
+        job->peers[rank].reach = DML__IN_CIRCLE;
+    return count;
+}
+
+/* Whether two ranks that wait for each other are in calls that don't belong together. */
+static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
+{
+    const bool pair = dml__is_pair(a->call.operation), both = pair == dml__is_pair(b->call.operation);
+    if (both && !pair && a->communicator != b->communicator) return true;
+    if (both && !pair && a->sequence == b->sequence) return memcmp(&a->call, &b->call, sizeof a->call) != 0;
+    return a->call.operation != b->call.operation;
+}
+
+/* Of those that are reached so far at least. */
+static bool dml__is_judged(const dml__peer *peer, dml__reach reach)
+{
+    return peer->reach >= reach && peer->answered && peer->waits_for >= 0;
+}
+
+/* The first of these ranks, and the first whose call differs from its. False: all are in the same. */
+static bool dml__find_different(const dml__comm_job *job, dml__reach reach, int *first, int *other)
+{
+    *first = 0;
+    while (*first < job->world && !dml__is_judged(&job->peers[*first], reach)) ++*first;
+    for (*other = *first + 1; *other < job->world; ++*other)
+        if (dml__is_judged(&job->peers[*other], reach) &&
+            dml__calls_differ(&job->peers[*first].waits_in, &job->peers[*other].waits_in))
+            return true;
+    return false;
+}
+
+/* How many of these ranks are in the same call as this one. */
+static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
+{
+    int count = 0;
+    for (int r = 0; r < job->world; r++)
+        count += dml__is_judged(&job->peers[r], reach) &&
+                 !dml__calls_differ(&job->peers[r].waits_in, &job->peers[rank].waits_in);
+    return count;
+}
+
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 32)
+static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
+{
+    char call[DML__SIGNATURE_TEXT];
+    dml__signature_text(&waiting->call, call);
+    if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
+        snprintf(text, DML__WAITING_TEXT, "%s in communicator %u", call, (unsigned)waiting->communicator);
+    else
+        snprintf(text, DML__WAITING_TEXT, "%s", call);
+    return text;
+}
+
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
+{
+    char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
+    const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
+    const int culprit = fewer ? first : other, against = fewer ? other : first;
+    return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s: they wait for each other", culprit,
+                         dml__waiting_text(&job->peers[culprit].waits_in, text), against,
+                         dml__waiting_text(&job->peers[against].waits_in, against_text));
+}
+
+/* All wait in a circle: because of different calls, or because the network is slow. */
+static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
+{
+    char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
+    int first, other;
+    const int around = dml__reach_circle(job);
+    if (around && dml__find_different(job, DML__IN_CIRCLE, &first, &other))
+        return dml__blame_different(job, DML__IN_CIRCLE, first, other);
+    if (dml__find_different(job, DML__REACHED, &first, &other))
+        return dml__blame_different(job, DML__REACHED, first, other);
+    first = around ? 0 : job->rank;
+    while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
+    other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
+    dml__waiting_text(&job->peers[first].waits_in, text);
+    if (around == 2)
+        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                             "%s did not end within %g s, though no rank is missing: rank %d in it and rank "
+                             "%d in %s wait for each other; if the network is just slow, raise timeout_s",
+                             text, job->timeout, first, other,
+                             dml__waiting_text(&job->peers[other].waits_in, other_text));
+    return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                         "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
+                         "wait for each other; if the network is just slow, raise timeout_s",
+                         text, job->timeout, first, other);
+}
+
+/* Whether it is one without which the request can't go on, and is in no call; of requests between others
+   those know. */
+static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request *request)
+{
+    if (rank == job->rank || !job->peers[rank].absent) return false;
+    return dml__is_pair(request->call.signature.operation) ? dml__waits_for(request) == rank
+                                                           : dml__group_rank(request->comm, rank) >= 0;
+}
+
+static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
+{
+    const dml__peer *peer = &job->peers[rank];
+    char mine[DML__WAITING_TEXT];
+    if (peer->goodbye || peer->gone) return dml__data_gone(job, request, rank);
+    return dml__job_fail(
+        job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
+        job->world, dml__waiting_text(&job->peers[job->rank].waits_in, mine), job->timeout,
+        peer->answered ? "busy with something else, in no call: only its progress thread answers"
+                       : "frozen, busy with something else or unreachable");
+}
+
+static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, int waits_for)
+{
+    dml__peer *own = &job->peers[job->rank];
+    own->waits_for = waits_for;
+    own->waits_in.call = request->call.signature;
+    own->waits_in.communicator = dml__waits_in(job, request);
+    own->waits_in.sequence = request->sequence;
+    own->moved_at = job->moved_at;
+    own->answered = true;
+}
+
+/* Follows who waits for whom to a rank that is silent or absent, and returns it; this rank or any: round a
+   circle; -1: to one that waits for any. Of several that a rank waits for it names one, so the way may lead
+   round a circle although one in it waits for a silent rank, too. */
+static int dml__follow_waits(dml__comm_job *job, int waits_for, double *moved_at)
+{
+    int rank = waits_for, steps = 0;
+    for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
+    while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
+        dml__peer *peer = &job->peers[rank];
+        peer->reach = DML__REACHED;
+        if (peer->moved_at > *moved_at) *moved_at = peer->moved_at;
+        if (peer->absent) break;
+        rank = peer->waits_for;
+    }
+    return rank;
+}
+
+/* Whether some other rank knows better than this one: an absent rank is judged by those who wait for it, and
+   one that is away itself has no call that would wait. */
+static bool dml__others_know(const dml__comm_job *job, dml_request *request)
+{
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && job->peers[r].absent && !dml__is_absent_from(job, r, request)) return true;
+    return dml__is_away(job);
+}
+
+/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
+   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
+   other alone. -1: there is none. */
+static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+{
+    for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++) {
+        const int member = request->comm->world_ranks[r];
+        if (dml__is_silent(job, member) || dml__is_absent_from(job, member, request)) return member;
+    }
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye) return r;
+    return -1;
+}
+
+DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
+{
+    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
+    const double now = dml_seconds();
+    double moved_at = job->moved_at;
+    dml__note_own_wait(job, request, waits_for);
+    const int end = dml__follow_waits(job, waits_for, &moved_at);
+    const bool silent = end >= 0 && dml__is_silent(job, end);
+    const bool late = moved_at + job->timeout <= now;
+    if (silent && (late || end == waits_for || job->peers[end].goodbye || job->peers[end].gone))
+        return dml__blame_silent(job, request, end);
+    if (late && end >= 0 && dml__is_absent_from(job, end, request))
+        return dml__blame_silent(job, request, end);
+    if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        const double moved = dml__reach_all(job);
+        if (moved > moved_at) moved_at = moved;
+    }
+    if (dml__others_know(job, request)) moved_at += job->timeout;
+    if (moved_at + job->timeout > now) {
+        request->deadline = moved_at + job->timeout;
+        return DML_OK;
+    }
+    const int missing = dml__find_missing(job, request);
+    if (missing >= 0) return dml__blame_silent(job, request, missing);
+    /* A call that waits for something else, and may still do so for a while, keeps the others waiting. */
+    const dml_request *waited = dml__waited(job);
+    if (waited && waited != request && waited->deadline > now) {
+        const double most = now + job->timeout;
+        request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
+    return dml__blame_circle(job, waits_for);
+}
+
+#endif
+
+/* ---- comm/waiting.c ---- */
+
+#ifndef DML_COMM_WAITING_C
+#define DML_COMM_WAITING_C
+
+/* Who waits for whom. Whoever has waited for the whole timeout without any progress asks all ranks what they
+   wait for and how long ago something last moved there. Each rank that is in a call answers, and so does a
+   progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
+   about. judge.c follows the answers. */
+
+/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
+   microseconds */
+#define DML__WAITING_BYTES 40
+
+/* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
+   missing, or else any. */
+static int dml__waits_without_flow(const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    const dml__comm_job *job = comm->job;
+    const int root = request->call.signature.root;
+    if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
+    if (!job->engine && !request->on_device) return -1;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
+        if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];
+    }
+    return comm->size > 1 ? comm->world_ranks[(comm->rank + 1) % comm->size] : -1;
+}
+
+DML__LOCAL int dml__waits_for(dml_request *request)
+{
+    const dml__flow *best = NULL;
+    if (!request->flow_count) return dml__waits_without_flow(request);
+    /* What hasn't come before what can't go, and of that what could be taken now. */
+    for (int f = 0; f < request->flow_count; f++) {
+        const dml__flow *flow = &request->flows[f];
+        if (flow->step < 0) continue;
+        if (!flow->sending && dml__is_free(request, flow->step)) return flow->rank;
+        if (!best || (best->sending && !flow->sending)) best = flow;
+    }
+    return best ? best->rank : -1;
+}
+
+DML__LOCAL dml_request *dml__waited(const dml__comm_job *job)
+{
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->waits > 0) return r;
+    return NULL;
+}
+
+/* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
+   operation that came first of those that aren't done. */
+static dml_request *dml__awaited_request(const dml__comm_job *job)
+{
+    dml_request *waited = dml__waited(job);
+    return waited ? waited : job->active ? job->active : job->unmatched;
+}
+
+DML__LOCAL bool dml__differ(const dml__comm_job *job)
+{
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (dml__waits_for(r) != first) return true;
+    return false;
+}
+
+DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+{
+    for (int list = 0; list < 2 && job->waits_for_any; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
+    return request->comm->id;
+}
+
+static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
+{
+    dml_request *request = dml__awaited_request(job);
+    dml__control control = dml__control_message(kind);
+    const double quiet = dml_seconds() - job->moved_at;
+    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
+    control.bytes = DML__WAITING_BYTES;
+    if (request) dml__encode_signature(&request->call.signature, control.body);
+    dml__store32(control.body + 16, request ? dml__waits_in(job, request) : DML__ALL_COMMUNICATORS);
+    dml__store32(control.body + 20, absent);
+    dml__store64(control.body + 24, request ? request->sequence : 0);
+    dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
+    return control;
+}
+
+static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiting)
+{
+    waiting->communicator = dml__load32(control->body + 16);
+    waiting->sequence = dml__load64(control->body + 24);
+    return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
+}
+
+DML__LOCAL bool dml__is_away(const dml__comm_job *job)
+{
+    return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
+}
+
+/* Whether this rank has begun its part of what another waits for. Of a message nobody knows the tag. */
+static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != waiting->communicator) comm = comm->next;
+    if (!comm || dml__group_rank(comm, asking) < 0) return false;
+    if (!dml__is_pair(waiting->call.operation)) return comm->sequence > waiting->sequence;
+    const bool sends = waiting->call.operation == DML__CALL_RECEIVE;
+    if (sends && waiting->sequence < job->links[asking].messages) return true;
+    for (int list = 0; list < 2; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next) {
+            const dml__signature *call = &r->call.signature;
+            if (r->comm == comm && call->operation == (sends ? DML__CALL_SEND : DML__CALL_RECEIVE) &&
+                (call->root < 0 || comm->world_ranks[call->root] == asking))
+                return true;
+        }
+    return false;
+}
+
+DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__control *control)
+{
+    dml__peer *peer = &job->peers[rank];
+    dml__waiting waiting;
+    if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
+        return false;
+    const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
+    if (asks) {
+        const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
+        const dml__control answer = dml__waiting_message(job, DML__ANSWER, missing);
+        dml__send_control(job->transport, rank, &answer, 0);
+        if (absent) return true; /* it will answer, and say of what */
+    }
+    peer->waits_for = control->rank;
+    peer->waits_in = waiting;
+    peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
+    peer->answered = true;
+    peer->absent = absent;
+    return true;
+}
+
+/* ---- asking ---- */
+
+static bool dml__all_answered(const dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++)
+        if (rank != job->rank && !job->peers[rank].answered && !job->peers[rank].gone) return false;
+    return true;
+}
+
+/* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
+   was sent before it, by this rank or by others, for longer than an answer may take, or is lost and sent
+   again. What this rank sent before may have been confirmed long ago, so the question has four times as long
+   as an answer to be confirmed itself. The confirmations of a host that is cut off end, and to a rank that is
+   frozen nothing is on its way once its system has all it takes. */
+static bool dml__question_travels(const dml__comm_job *job)
+{
+    const dml__transport *transport = job->transport;
+    if (!transport || !transport->calls->confirmed) return false;
+    const bool asked_lately = dml_seconds() - job->asked_at < 4 * job->grace;
+    for (int rank = 0; rank < job->world; rank++) {
+        if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
+        const double confirmed = transport->calls->confirmed(transport, rank);
+        if (confirmed >= 0 && (asked_lately || confirmed < job->timeout)) return true;
+    }
+    return false;
+}
+
+static void dml__ask_all(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
+    const dml__control control = dml__waiting_message(job, DML__ASK, dml__is_away(job));
+    job->asked_at = dml_seconds();
+    dml__tell_all(job, &control);
+}
+
+DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
+{
+    const double now = dml_seconds();
+    if (job->answer_until <= 0) {
+        dml__ask_all(job);
+        job->answer_until = now + job->grace;
+        job->question_travels = false;
+        return DML_OK;
+    }
+    if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
+    /* Whoever has a question late has as long to answer as others. */
+    const bool travelled = job->question_travels;
+    job->question_travels = dml__question_travels(job);
+    if (!dml__all_answered(job) && (travelled || job->question_travels)) {
+        job->answer_until = now + job->grace;
+        return DML_OK;
+    }
+    job->answer_until = 0;
+    dml_request *waited = dml__waited(job);
+    return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
+}
+
+static bool dml__have_answered(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return dml__all_answered(job);
+}
+
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
+{
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__ask_all(job);
+    dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
+        answered[r] = r == comm->rank || (peer->answered && !peer->absent);
+    }
+    dml__leave_job(job);
 }
 
 #endif
@@ -15547,6 +15776,7 @@ static dml_status dml__push_frame(dml__comm_job *job, int rank, bool *whole)
     if (link->out_done < link->out_total) return DML_OK;
     *whole = true;
     link->out_total = 0;
+    link->frames_sent++;
     dml__flow *flow = link->out_flow;
     link->out_flow = NULL;
     if (!flow) return DML_OK;
@@ -15810,6 +16040,7 @@ static dml_status dml__begin_frame(dml__comm_job *job, int rank)
     if (!dml__decode_frame(link->header, frame)) return dml__nonsense(job, rank);
     if (frame->consumed - link->credited > link->charged - link->credited) return dml__nonsense(job, rank);
     link->credited = frame->consumed;
+    link->frames_come++;
     job->progress++;
     link->payload_left = frame->bytes;
     link->padding_left = dml__padded(frame->bytes) - frame->bytes;
@@ -15981,6 +16212,7 @@ DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank)
         status = dml__receive_some(job, rank, &more);
         more = more && dml__link_is_awaited(job, rank);
     }
+    if (!status) dml__expect_no_more(job, rank);
     return status;
 }
 
@@ -16134,6 +16366,7 @@ static bool dml__short_send(dml__short_call *c, int step)
         return false;
     }
     link->out_total = 0;
+    link->frames_sent++;
     link->traffic->bytes_sent += c->frame.bytes;
     link->traffic->messages_sent++;
     return true;
@@ -16167,6 +16400,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
     }
     link->credited = consumed;
     link->consumed += all;
+    link->frames_come++;
     dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
     job->transport->calls->consume(job->transport, rank, all);
     link->traffic->bytes_received += c->frame.bytes;
@@ -16839,6 +17073,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         const int rank = comm->world_ranks[call->signature.root];
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
+        request->sequence = UINT64_MAX; /* until its message says */
         dml__enlist(&job->unmatched, request);
         const int from = dml__match_stored(job, request) ? -1 : dml__waits_for(request);
         if (from >= 0 && job->links[from].gone) dml__data_gone(job, request, from);
@@ -17172,6 +17407,11 @@ DML_API dml_status dml_comm_tune(dml_comm *comm, double seconds)
    that a thread that lets go of the mutex for a moment can't take it again before those who wait for it. The
    helper thread, if there is one, makes progress while no other thread does. */
 
+static void dml__note_call(dml__comm_job *job)
+{
+    if (job->helper_started) job->called_at = dml_seconds();
+}
+
 DML__LOCAL void dml__enter_job(dml__comm_job *job)
 {
     dml__mutex_lock(&job->gate);
@@ -17181,10 +17421,12 @@ DML__LOCAL void dml__enter_job(dml__comm_job *job)
         dml__cond_wait(&job->changed, &job->mutex, -1);
     }
     dml__mutex_unlock(&job->gate);
+    dml__note_call(job);
 }
 
 DML__LOCAL void dml__leave_job(dml__comm_job *job)
 {
+    dml__note_call(job);
     if (job->helper_started || job->waiting) dml__cond_signal_all(&job->changed);
     dml__mutex_unlock(&job->mutex);
 }
@@ -17472,6 +17714,7 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
     if (!job->helper_started && job->transport)
         return dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d can't start its progress thread",
                              job->rank);
+    dml__note_call(job);
 #else
     (void)job;
 #endif

@@ -95,6 +95,8 @@ DML__DRIVERS_BEGIN
 #include "comm/trace.c"
 DML__DRIVERS_END
 #include "comm/failure.c"
+#include "comm/judge.c"
+#include "comm/waiting.c"
 #include "comm/store.c"
 #include "comm/pair.c"
 #include "comm/link.c"

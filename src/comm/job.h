@@ -161,14 +161,22 @@ typedef struct dml__link {
     uint64_t out_elements;
     uint8_t
         *swapped; /* (dml__swap_room): a payload as it goes over the wire; NULL where memory has that form */
-    uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
-    uint64_t messages;          /* sends so far: their sequence */
-    dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
+    uint64_t credited, charged;        /* eager bytes: taken by the peer; sent */
+    uint64_t messages;                 /* sends so far: their sequence */
+    uint64_t frames_sent, frames_come; /* whole; by their header */
+    dml_comm_traffic *traffic;         /* of the job's, what goes over this link is counted in */
     bool gone;
 } dml__link;
 
 /* Whether the search for a culprit has come to a rank, and has gone on from there. */
-typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED } dml__reach;
+typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED, DML__IN_CIRCLE } dml__reach;
+
+/* What a rank waits for. */
+typedef struct dml__waiting {
+    dml__signature call;
+    uint32_t communicator;
+    uint64_t sequence;
+} dml__waiting;
 
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
@@ -176,12 +184,12 @@ typedef struct dml__peer {
     size_t control_bytes;                /* of it that have come */
     bool gone;                           /* its control connection has ended */
     bool goodbye, farewell;              /* it said so before, see failure.c */
+    uint64_t frames;                     /* that it had sent to this one by its goodbye */
     bool answered;                       /* since this rank asked last, what it waits for: */
-    int waits_for;                       /* -1: nobody */
-    double moved_at;                     /* when something moved there last */
-    uint64_t waits_sequence;
-    uint32_t waits_communicator;
-    dml__signature waits_in;
+    bool absent;   /* and is in no call, without its part of what this one asked about */
+    int waits_for; /* -1: nobody */
+    dml__waiting waits_in;
+    double moved_at; /* when something moved there last */
     dml__reach reach;
 } dml__peer;
 
@@ -283,6 +291,7 @@ typedef struct dml__comm_job {
     bool sleeping;    /* whoever makes progress is in the transport's wait, without the mutex */
     int waiting;      /* threads in a call that makes progress: the helper stays out */
     bool stop, helper_started;
+    double called_at; /* when a call was here last; only kept where there is a helper */
     dml__thread helper;
 } dml__comm_job;
 
@@ -505,6 +514,9 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
 /* Asks all ranks what they wait for, and waits for their answers, not for long. answered[r] (size): rank r of
    the communicator did, so it is in a call. */
 DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered);
+
+/* If a rank has said goodbye and all that it sent has come: what still waits for it doesn't wait for long. */
+DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank);
 
 /* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);

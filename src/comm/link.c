@@ -271,6 +271,7 @@ static dml_status dml__push_frame(dml__comm_job *job, int rank, bool *whole)
     if (link->out_done < link->out_total) return DML_OK;
     *whole = true;
     link->out_total = 0;
+    link->frames_sent++;
     dml__flow *flow = link->out_flow;
     link->out_flow = NULL;
     if (!flow) return DML_OK;
@@ -534,6 +535,7 @@ static dml_status dml__begin_frame(dml__comm_job *job, int rank)
     if (!dml__decode_frame(link->header, frame)) return dml__nonsense(job, rank);
     if (frame->consumed - link->credited > link->charged - link->credited) return dml__nonsense(job, rank);
     link->credited = frame->consumed;
+    link->frames_come++;
     job->progress++;
     link->payload_left = frame->bytes;
     link->padding_left = dml__padded(frame->bytes) - frame->bytes;
@@ -705,6 +707,7 @@ DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank)
         status = dml__receive_some(job, rank, &more);
         more = more && dml__link_is_awaited(job, rank);
     }
+    if (!status) dml__expect_no_more(job, rank);
     return status;
 }
 

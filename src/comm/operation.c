@@ -569,6 +569,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         const int rank = comm->world_ranks[call->signature.root];
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
+        request->sequence = UINT64_MAX; /* until its message says */
         dml__enlist(&job->unmatched, request);
         const int from = dml__match_stored(job, request) ? -1 : dml__waits_for(request);
         if (from >= 0 && job->links[from].gone) dml__data_gone(job, request, from);

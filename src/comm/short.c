@@ -133,6 +133,7 @@ static bool dml__short_send(dml__short_call *c, int step)
         return false;
     }
     link->out_total = 0;
+    link->frames_sent++;
     link->traffic->bytes_sent += c->frame.bytes;
     link->traffic->messages_sent++;
     return true;
@@ -166,6 +167,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
     }
     link->credited = consumed;
     link->consumed += all;
+    link->frames_come++;
     dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
     job->transport->calls->consume(job->transport, rank, all);
     link->traffic->bytes_received += c->frame.bytes;

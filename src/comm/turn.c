@@ -10,6 +10,11 @@
    that a thread that lets go of the mutex for a moment can't take it again before those who wait for it. The
    helper thread, if there is one, makes progress while no other thread does. */
 
+static void dml__note_call(dml__comm_job *job)
+{
+    if (job->helper_started) job->called_at = dml_seconds();
+}
+
 DML__LOCAL void dml__enter_job(dml__comm_job *job)
 {
     dml__mutex_lock(&job->gate);
@@ -19,10 +24,12 @@ DML__LOCAL void dml__enter_job(dml__comm_job *job)
         dml__cond_wait(&job->changed, &job->mutex, -1);
     }
     dml__mutex_unlock(&job->gate);
+    dml__note_call(job);
 }
 
 DML__LOCAL void dml__leave_job(dml__comm_job *job)
 {
+    dml__note_call(job);
     if (job->helper_started || job->waiting) dml__cond_signal_all(&job->changed);
     dml__mutex_unlock(&job->mutex);
 }
@@ -310,6 +317,7 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
     if (!job->helper_started && job->transport)
         return dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d can't start its progress thread",
                              job->rank);
+    dml__note_call(job);
 #else
     (void)job;
 #endif

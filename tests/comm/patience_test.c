@@ -2,6 +2,8 @@
    wait for ranks that move, or that have nothing to do with each other. */
 #include "ranks.h"
 
+#include <errno.h>
+
 /* (Of the transports each test has another: who is late is none of their business.) */
 
 static void check_all_well(const test_rank *ranks, int count)
@@ -82,6 +84,48 @@ static void a_wait_counts_from_its_begin(void)
     check_all_well(ranks, 2);
 }
 
+/* ---- what a rank sent before its goodbye ---- */
+
+/* Data that rank 0 gets later than what is on the other connection. */
+static double slow_until;
+
+static ssize_t slow_receive(int fd, struct msghdr *message, int flags)
+{
+    char head[3];
+    const bool data = recv(fd, head, 3, MSG_PEEK) == 3 && memcmp(head, "dmf", 3) == 0;
+    if (data && dml_seconds() < slow_until) {
+        ranks_sleep(1e-3);
+        errno = EAGAIN;
+        return -1;
+    }
+    return dml__system_sockets()->receive(fd, message, flags);
+}
+
+static void leaving_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) slow_until = dml_seconds() + 1.6; /* more than an answer may take */
+    dml_comm_barrier(me->comm);
+    dml_comm_broadcast(me->comm, x, 10, DML_F32, 1);
+    if (me->rank == 1)
+        dml_comm_send(me->comm, x, 10, DML_F32, 0, 0);
+    else
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+}
+
+static void what_is_on_its_way_has_the_whole_time(void)
+{
+    dml__socket_calls slow = *dml__system_sockets();
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 4, leaving_body, NULL);
+    slow.receive = slow_receive;
+    ranks[0].sockets = &slow;
+    ranks_run_on(ranks, 2, "tcp");
+    check_all_well(ranks, 2);
+    CHECK_MESSAGE(ranks[0].seconds > 1.6, "nothing was late");
+}
+
 /* ---- who waits for whom ---- */
 
 static void chain_body(test_rank *me)
@@ -127,9 +171,179 @@ static void bystanders_are_not_to_blame(void)
     test_rank ranks[4];
     ranks_prepare(ranks, 4, 0.8, bystanders_body, NULL);
     ranks_run_on(ranks, 4, "shm");
-    CHECK_CONTAINS(ranks[0].error, "others wait for each other");
-    CHECK_CONTAINS(ranks[0].error, "receive(f32, 10, from");
+    CHECK_CONTAINS(ranks[0].error,
+                   "rank 0 in it and rank 1 in receive(f32, 10, from 0) in communicator 1 wait "
+                   "for each other");
     CHECK_MESSAGE(!strstr(ranks[0].error, "all_reduce"), "it names a bystander: %s", ranks[0].error);
+}
+
+/* ---- who is in no call, though its progress thread answers ---- */
+
+static void check_blame(const test_rank *ranks, int count, int culprit, const char *sentence)
+{
+    for (int rank = 0; rank < count; rank++) {
+        if (rank == culprit) continue;
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_MESSAGE(ranks[rank].culprit == culprit, "rank %d blames %d: %s", rank, ranks[rank].culprit,
+                      ranks[rank].error);
+        CHECK_CONTAINS(ranks[rank].error, sentence);
+    }
+}
+
+/* Something that rank 2 started, and that nobody answers, is under way while it is away. */
+static void absent_body(test_rank *me)
+{
+    float x[10] = { 0 }, y[10];
+    const bool from_waiting = *(const bool *)me->user;
+    dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 2) {
+        dml_comm_receive_start(me->comm, y, 10, DML_F32, from_waiting ? 0 : 1, 5);
+        ranks_sleep(2.2);
+    } else if (me->rank == 0 && from_waiting) {
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    } else {
+        dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void who_is_absent_is_to_blame(void)
+{
+    static const char *const transports[] = { "tcp", "local" };
+    test_rank ranks[3];
+    for (int i = 0; i < 2; i++) {
+        bool from_waiting = i;
+        ranks_prepare(ranks, 3, 0.6, absent_body, &from_waiting);
+        ranks_run_on(ranks, 3, transports[i]);
+        check_blame(ranks, 3, 2, "took no part in");
+    }
+}
+
+static void started_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    if (me->rank < 2) dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 2) ranks_sleep(2.2);
+    dml_request *sum = dml_comm_all_reduce_start(me->comm, x, 10, DML_F32, DML_SUM);
+    if (me->rank == 1) ranks_sleep(1.8);
+    dml_comm_wait(me->comm, sum);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void who_has_started_its_part_is_not(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.6, started_body, NULL);
+    ranks[0].options.algorithm = ranks[1].options.algorithm = ranks[2].options.algorithm = "ring";
+    ranks_run_on(ranks, 3, "shm");
+    check_blame(ranks, 3, 2, "rank 2 of 3 took no part in all_reduce(f32, 10, sum) within 0.6 s");
+}
+
+static void polling_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    if (me->rank == 1)
+        look_until_done(me->comm, dml_comm_receive_start(me->comm, x, 10, DML_F32, 2, 0), 0.02);
+    if (me->rank == 2) ranks_sleep(2.2);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void who_looks_at_its_requests_is_not(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 1, polling_body, NULL);
+    ranks_run_on(ranks, 3, "tcp");
+    check_blame(ranks, 3, 2, "rank 2 of 3 took no part in receive(f32, 10, from ");
+}
+
+/* Rank 0 waits for 1, that one in a group for 2, which is away. */
+static void behind_another_body(test_rank *me)
+{
+    float x[10] = { 0 }, y[10];
+    dml_comm *group = dml_comm_split(me->comm, me->rank > 0, me->rank);
+    dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    if (me->rank == 1) dml_comm_all_reduce(group, x, 10, DML_F32, DML_SUM);
+    if (me->rank == 2) {
+        dml_comm_receive_start(me->comm, y, 10, DML_F32, 0, 0);
+        ranks_sleep(2.2);
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(group);
+}
+
+static void the_nearer_one_judges(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.6, behind_another_body, NULL);
+    ranks_run_on(ranks, 3, "tcp");
+    check_blame(ranks, 3, 2, "rank 2 of 3 took no part in all_reduce(f32, 10, sum) in communicator 1 within");
+}
+
+/* ---- who waits for each other ---- */
+
+/* Two communicators of the same ranks, in one order here and in the other there; who waits for them judges
+   the same. */
+static void crossing_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm *a = dml_comm_split(me->comm, me->rank == 0, me->rank);
+    dml_comm *b = dml_comm_split(me->comm, me->rank == 0, me->rank);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0)
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    else
+        dml_comm_all_reduce(me->rank == 1 ? a : b, x, 10, DML_F32, DML_SUM);
+    me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(a);
+    dml_comm_close(b);
+}
+
+static void all_name_one_circle(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.5, crossing_body, NULL);
+    ranks_run_on(ranks, 3, "shm");
+    for (int rank = 0; rank < 3; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+        CHECK_MESSAGE(ranks[rank].culprit == 2, "rank %d blames %d", rank, ranks[rank].culprit);
+        CHECK_STRING(ranks[rank].error,
+                     "rank 2 called all_reduce(f32, 10, sum) in communicator 2 while rank 1 called "
+                     "all_reduce(f32, 10, sum) in communicator 1: they wait for each other");
+    }
+}
+
+static void fewer_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm *group = dml_comm_split(me->comm, me->rank < 2, me->rank);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_all_reduce(group, x, 10, DML_F32, DML_SUM);
+    dml_comm_barrier(me->comm);
+    me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(group);
+}
+
+/* Of a collective of two that one left out: the other is in a call by itself. */
+static void all_name_one_of_different_calls(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 0.5, fewer_body, NULL);
+    for (int rank = 0; rank < 4; rank++) ranks[rank].options.algorithm = "ring";
+    ranks_run_on(ranks, 4, "tcp");
+    for (int rank = 0; rank < 4; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+        CHECK_STRING(ranks[rank].error, ranks[0].error);
+        CHECK_CONTAINS(
+            ranks[rank].error,
+            "rank 1 called barrier() while rank 0 called all_reduce(f32, 10, sum) in communicator 1");
+    }
 }
 
 int main(void)
@@ -137,7 +351,14 @@ int main(void)
     RUN(looking_has_as_long_as_waiting);
     RUN(looking_rarely_ends_too);
     RUN(a_wait_counts_from_its_begin);
+    RUN(what_is_on_its_way_has_the_whole_time);
     RUN(a_chain_that_moves);
     RUN(bystanders_are_not_to_blame);
+    RUN(who_is_absent_is_to_blame);
+    RUN(who_has_started_its_part_is_not);
+    RUN(who_looks_at_its_requests_is_not);
+    RUN(the_nearer_one_judges);
+    RUN(all_name_one_circle);
+    RUN(all_name_one_of_different_calls);
     return test_report("comm/patience");
 }

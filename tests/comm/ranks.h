@@ -31,7 +31,7 @@ typedef struct test_rank {
     dml_comm *comm; /* closed when the test looks */
     dml_status status;
     char error[512];
-    int strangers, bad;
+    int strangers, bad, culprit; /* the last one only where the body asks */
     unsigned long long digest;
     double seconds;
 } test_rank;

@@ -1,0 +1,261 @@
+#ifndef DML_COMM_JUDGE_C
+#define DML_COMM_JUDGE_C
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/waiting.h"
+
+/* Who is to blame. The chain of who waits for whom ends at a rank that doesn't answer or is absent, which is
+   to blame, or it is a circle: as long as something moves in it the network is slow and nobody is. */
+
+/* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
+static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const int size = comm ? comm->size : job->world;
+    for (int r = 0; r < size; r++) {
+        dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
+        if (!peer->reach) peer->reach = DML__REACHED;
+    }
+}
+
+/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
+   all of the communicator. Returns when something moved last among them. */
+static double dml__reach_all(dml__comm_job *job)
+{
+    double moved_at = job->moved_at;
+    job->peers[job->rank].reach = DML__REACHED;
+    for (bool more = true; more;) {
+        more = false;
+        for (int rank = 0; rank < job->world; rank++) {
+            dml__peer *peer = &job->peers[rank];
+            if (peer->reach != DML__REACHED) continue;
+            peer->reach = DML__FOLLOWED;
+            more = true;
+            if (!peer->answered || peer->goodbye) continue;
+            if (peer->moved_at > moved_at) moved_at = peer->moved_at;
+            if (peer->waits_for >= 0 && !job->peers[peer->waits_for].reach)
+                job->peers[peer->waits_for].reach = DML__REACHED;
+            if (peer->waits_for < 0 || !dml__is_pair(peer->waits_in.call.operation))
+                dml__reach_group(job, rank, peer->waits_in.communicator);
+        }
+    }
+    return moved_at;
+}
+
+/* Whether a rank has nothing to say to what was asked. */
+static bool dml__is_silent(const dml__comm_job *job, int rank)
+{
+    return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
+}
+
+/* Marks the circle to which the ways of all lead who wait for it, so that all of them judge the same ranks.
+   Returns how many are in it; 0: this rank's way leads to none. */
+static int dml__reach_circle(dml__comm_job *job)
+{
+    int rank = job->rank, count = 0;
+    for (int i = 0; i < job->world && rank >= 0; i++)
+        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
+    for (; rank >= 0 && job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
+        job->peers[rank].reach = DML__IN_CIRCLE;
+    return count;
+}
+
+/* Whether two ranks that wait for each other are in calls that don't belong together. */
+static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
+{
+    const bool pair = dml__is_pair(a->call.operation), both = pair == dml__is_pair(b->call.operation);
+    if (both && !pair && a->communicator != b->communicator) return true;
+    if (both && !pair && a->sequence == b->sequence) return memcmp(&a->call, &b->call, sizeof a->call) != 0;
+    return a->call.operation != b->call.operation;
+}
+
+/* Of those that are reached so far at least. */
+static bool dml__is_judged(const dml__peer *peer, dml__reach reach)
+{
+    return peer->reach >= reach && peer->answered && peer->waits_for >= 0;
+}
+
+/* The first of these ranks, and the first whose call differs from its. False: all are in the same. */
+static bool dml__find_different(const dml__comm_job *job, dml__reach reach, int *first, int *other)
+{
+    *first = 0;
+    while (*first < job->world && !dml__is_judged(&job->peers[*first], reach)) ++*first;
+    for (*other = *first + 1; *other < job->world; ++*other)
+        if (dml__is_judged(&job->peers[*other], reach) &&
+            dml__calls_differ(&job->peers[*first].waits_in, &job->peers[*other].waits_in))
+            return true;
+    return false;
+}
+
+/* How many of these ranks are in the same call as this one. */
+static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
+{
+    int count = 0;
+    for (int r = 0; r < job->world; r++)
+        count += dml__is_judged(&job->peers[r], reach) &&
+                 !dml__calls_differ(&job->peers[r].waits_in, &job->peers[rank].waits_in);
+    return count;
+}
+
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 32)
+static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
+{
+    char call[DML__SIGNATURE_TEXT];
+    dml__signature_text(&waiting->call, call);
+    if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
+        snprintf(text, DML__WAITING_TEXT, "%s in communicator %u", call, (unsigned)waiting->communicator);
+    else
+        snprintf(text, DML__WAITING_TEXT, "%s", call);
+    return text;
+}
+
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
+{
+    char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
+    const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
+    const int culprit = fewer ? first : other, against = fewer ? other : first;
+    return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s: they wait for each other", culprit,
+                         dml__waiting_text(&job->peers[culprit].waits_in, text), against,
+                         dml__waiting_text(&job->peers[against].waits_in, against_text));
+}
+
+/* All wait in a circle: because of different calls, or because the network is slow. */
+static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
+{
+    char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
+    int first, other;
+    const int around = dml__reach_circle(job);
+    if (around && dml__find_different(job, DML__IN_CIRCLE, &first, &other))
+        return dml__blame_different(job, DML__IN_CIRCLE, first, other);
+    if (dml__find_different(job, DML__REACHED, &first, &other))
+        return dml__blame_different(job, DML__REACHED, first, other);
+    first = around ? 0 : job->rank;
+    while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
+    other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
+    dml__waiting_text(&job->peers[first].waits_in, text);
+    if (around == 2)
+        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                             "%s did not end within %g s, though no rank is missing: rank %d in it and rank "
+                             "%d in %s wait for each other; if the network is just slow, raise timeout_s",
+                             text, job->timeout, first, other,
+                             dml__waiting_text(&job->peers[other].waits_in, other_text));
+    return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                         "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
+                         "wait for each other; if the network is just slow, raise timeout_s",
+                         text, job->timeout, first, other);
+}
+
+/* Whether it is one without which the request can't go on, and is in no call; of requests between others
+   those know. */
+static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request *request)
+{
+    if (rank == job->rank || !job->peers[rank].absent) return false;
+    return dml__is_pair(request->call.signature.operation) ? dml__waits_for(request) == rank
+                                                           : dml__group_rank(request->comm, rank) >= 0;
+}
+
+static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
+{
+    const dml__peer *peer = &job->peers[rank];
+    char mine[DML__WAITING_TEXT];
+    if (peer->goodbye || peer->gone) return dml__data_gone(job, request, rank);
+    return dml__job_fail(
+        job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
+        job->world, dml__waiting_text(&job->peers[job->rank].waits_in, mine), job->timeout,
+        peer->answered ? "busy with something else, in no call: only its progress thread answers"
+                       : "frozen, busy with something else or unreachable");
+}
+
+static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, int waits_for)
+{
+    dml__peer *own = &job->peers[job->rank];
+    own->waits_for = waits_for;
+    own->waits_in.call = request->call.signature;
+    own->waits_in.communicator = dml__waits_in(job, request);
+    own->waits_in.sequence = request->sequence;
+    own->moved_at = job->moved_at;
+    own->answered = true;
+}
+
+/* Follows who waits for whom to a rank that is silent or absent, and returns it; this rank or any: round a
+   circle; -1: to one that waits for any. Of several that a rank waits for it names one, so the way may lead
+   round a circle although one in it waits for a silent rank, too. */
+static int dml__follow_waits(dml__comm_job *job, int waits_for, double *moved_at)
+{
+    int rank = waits_for, steps = 0;
+    for (int r = 0; r < job->world; r++) job->peers[r].reach = DML__NOT_REACHED;
+    while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
+        dml__peer *peer = &job->peers[rank];
+        peer->reach = DML__REACHED;
+        if (peer->moved_at > *moved_at) *moved_at = peer->moved_at;
+        if (peer->absent) break;
+        rank = peer->waits_for;
+    }
+    return rank;
+}
+
+/* Whether some other rank knows better than this one: an absent rank is judged by those who wait for it, and
+   one that is away itself has no call that would wait. */
+static bool dml__others_know(const dml__comm_job *job, dml_request *request)
+{
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && job->peers[r].absent && !dml__is_absent_from(job, r, request)) return true;
+    return dml__is_away(job);
+}
+
+/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
+   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
+   other alone. -1: there is none. */
+static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+{
+    for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++) {
+        const int member = request->comm->world_ranks[r];
+        if (dml__is_silent(job, member) || dml__is_absent_from(job, member, request)) return member;
+    }
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye) return r;
+    return -1;
+}
+
+DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
+{
+    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
+    const double now = dml_seconds();
+    double moved_at = job->moved_at;
+    dml__note_own_wait(job, request, waits_for);
+    const int end = dml__follow_waits(job, waits_for, &moved_at);
+    const bool silent = end >= 0 && dml__is_silent(job, end);
+    const bool late = moved_at + job->timeout <= now;
+    if (silent && (late || end == waits_for || job->peers[end].goodbye || job->peers[end].gone))
+        return dml__blame_silent(job, request, end);
+    if (late && end >= 0 && dml__is_absent_from(job, end, request))
+        return dml__blame_silent(job, request, end);
+    if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        const double moved = dml__reach_all(job);
+        if (moved > moved_at) moved_at = moved;
+    }
+    if (dml__others_know(job, request)) moved_at += job->timeout;
+    if (moved_at + job->timeout > now) {
+        request->deadline = moved_at + job->timeout;
+        return DML_OK;
+    }
+    const int missing = dml__find_missing(job, request);
+    if (missing >= 0) return dml__blame_silent(job, request, missing);
+    /* A call that waits for something else, and may still do so for a while, keeps the others waiting. */
+    const dml_request *waited = dml__waited(job);
+    if (waited && waited != request && waited->deadline > now) {
+        const double most = now + job->timeout;
+        request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
+    return dml__blame_circle(job, waits_for);
+}
+
+#endif

@@ -1,0 +1,225 @@
+#ifndef DML_COMM_WAITING_C
+#define DML_COMM_WAITING_C
+
+#include "comm/waiting.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "net/net.h"
+
+/* Who waits for whom. Whoever has waited for the whole timeout without any progress asks all ranks what they
+   wait for and how long ago something last moved there. Each rank that is in a call answers, and so does a
+   progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
+   about. judge.c follows the answers. */
+
+/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
+   microseconds */
+#define DML__WAITING_BYTES 40
+
+/* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
+   missing, or else any. */
+static int dml__waits_without_flow(const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    const dml__comm_job *job = comm->job;
+    const int root = request->call.signature.root;
+    if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
+    if (!job->engine && !request->on_device) return -1;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
+        if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];
+    }
+    return comm->size > 1 ? comm->world_ranks[(comm->rank + 1) % comm->size] : -1;
+}
+
+DML__LOCAL int dml__waits_for(dml_request *request)
+{
+    const dml__flow *best = NULL;
+    if (!request->flow_count) return dml__waits_without_flow(request);
+    /* What hasn't come before what can't go, and of that what could be taken now. */
+    for (int f = 0; f < request->flow_count; f++) {
+        const dml__flow *flow = &request->flows[f];
+        if (flow->step < 0) continue;
+        if (!flow->sending && dml__is_free(request, flow->step)) return flow->rank;
+        if (!best || (best->sending && !flow->sending)) best = flow;
+    }
+    return best ? best->rank : -1;
+}
+
+DML__LOCAL dml_request *dml__waited(const dml__comm_job *job)
+{
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->waits > 0) return r;
+    return NULL;
+}
+
+/* What keeps this rank: that, since the rest of what was started keeps nobody from going on, or else the
+   operation that came first of those that aren't done. */
+static dml_request *dml__awaited_request(const dml__comm_job *job)
+{
+    dml_request *waited = dml__waited(job);
+    return waited ? waited : job->active ? job->active : job->unmatched;
+}
+
+DML__LOCAL bool dml__differ(const dml__comm_job *job)
+{
+    const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
+    for (int list = 0; list < 2; list++)
+        for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (dml__waits_for(r) != first) return true;
+    return false;
+}
+
+DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+{
+    for (int list = 0; list < 2 && job->waits_for_any; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
+            if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
+    return request->comm->id;
+}
+
+static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
+{
+    dml_request *request = dml__awaited_request(job);
+    dml__control control = dml__control_message(kind);
+    const double quiet = dml_seconds() - job->moved_at;
+    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
+    control.bytes = DML__WAITING_BYTES;
+    if (request) dml__encode_signature(&request->call.signature, control.body);
+    dml__store32(control.body + 16, request ? dml__waits_in(job, request) : DML__ALL_COMMUNICATORS);
+    dml__store32(control.body + 20, absent);
+    dml__store64(control.body + 24, request ? request->sequence : 0);
+    dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
+    return control;
+}
+
+static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiting)
+{
+    waiting->communicator = dml__load32(control->body + 16);
+    waiting->sequence = dml__load64(control->body + 24);
+    return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
+}
+
+DML__LOCAL bool dml__is_away(const dml__comm_job *job)
+{
+    return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
+}
+
+/* Whether this rank has begun its part of what another waits for. Of a message nobody knows the tag. */
+static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
+{
+    const dml_comm *comm = job->comms;
+    while (comm && comm->id != waiting->communicator) comm = comm->next;
+    if (!comm || dml__group_rank(comm, asking) < 0) return false;
+    if (!dml__is_pair(waiting->call.operation)) return comm->sequence > waiting->sequence;
+    const bool sends = waiting->call.operation == DML__CALL_RECEIVE;
+    if (sends && waiting->sequence < job->links[asking].messages) return true;
+    for (int list = 0; list < 2; list++)
+        for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next) {
+            const dml__signature *call = &r->call.signature;
+            if (r->comm == comm && call->operation == (sends ? DML__CALL_SEND : DML__CALL_RECEIVE) &&
+                (call->root < 0 || comm->world_ranks[call->root] == asking))
+                return true;
+        }
+    return false;
+}
+
+DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__control *control)
+{
+    dml__peer *peer = &job->peers[rank];
+    dml__waiting waiting;
+    if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
+        return false;
+    const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
+    if (asks) {
+        const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
+        const dml__control answer = dml__waiting_message(job, DML__ANSWER, missing);
+        dml__send_control(job->transport, rank, &answer, 0);
+        if (absent) return true; /* it will answer, and say of what */
+    }
+    peer->waits_for = control->rank;
+    peer->waits_in = waiting;
+    peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
+    peer->answered = true;
+    peer->absent = absent;
+    return true;
+}
+
+/* ---- asking ---- */
+
+static bool dml__all_answered(const dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++)
+        if (rank != job->rank && !job->peers[rank].answered && !job->peers[rank].gone) return false;
+    return true;
+}
+
+/* Whether the question still travels to a rank that hasn't answered: on a slow link it lies behind whatever
+   was sent before it, by this rank or by others, for longer than an answer may take, or is lost and sent
+   again. What this rank sent before may have been confirmed long ago, so the question has four times as long
+   as an answer to be confirmed itself. The confirmations of a host that is cut off end, and to a rank that is
+   frozen nothing is on its way once its system has all it takes. */
+static bool dml__question_travels(const dml__comm_job *job)
+{
+    const dml__transport *transport = job->transport;
+    if (!transport || !transport->calls->confirmed) return false;
+    const bool asked_lately = dml_seconds() - job->asked_at < 4 * job->grace;
+    for (int rank = 0; rank < job->world; rank++) {
+        if (rank == job->rank || job->peers[rank].answered || job->peers[rank].gone) continue;
+        const double confirmed = transport->calls->confirmed(transport, rank);
+        if (confirmed >= 0 && (asked_lately || confirmed < job->timeout)) return true;
+    }
+    return false;
+}
+
+static void dml__ask_all(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
+    const dml__control control = dml__waiting_message(job, DML__ASK, dml__is_away(job));
+    job->asked_at = dml_seconds();
+    dml__tell_all(job, &control);
+}
+
+DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
+{
+    const double now = dml_seconds();
+    if (job->answer_until <= 0) {
+        dml__ask_all(job);
+        job->answer_until = now + job->grace;
+        job->question_travels = false;
+        return DML_OK;
+    }
+    if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
+    /* Whoever has a question late has as long to answer as others. */
+    const bool travelled = job->question_travels;
+    job->question_travels = dml__question_travels(job);
+    if (!dml__all_answered(job) && (travelled || job->question_travels)) {
+        job->answer_until = now + job->grace;
+        return DML_OK;
+    }
+    job->answer_until = 0;
+    dml_request *waited = dml__waited(job);
+    return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
+}
+
+static bool dml__have_answered(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return dml__all_answered(job);
+}
+
+DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
+{
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__ask_all(job);
+    dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
+        answered[r] = r == comm->rank || (peer->answered && !peer->absent);
+    }
+    dml__leave_job(job);
+}
+
+#endif
