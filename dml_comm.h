@@ -2138,7 +2138,7 @@ typedef struct dml__hello {
     int from, to; /* ranks */
     int world;
     uint16_t port; /* where `from` listens; 0: nowhere */
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     uint8_t session[DML__SESSION_BYTES]; /* zero in the first connection to rank 0, which answers with it */
     uint8_t nonce[DML__NONCE_BYTES];
     uint8_t mac[DML__MAC_BYTES];
@@ -2157,7 +2157,8 @@ DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello
     X(WRONG_WORLD, true)                                                                                     \
     X(WRONG_RANK, true)                                                                                      \
     X(RANK_TAKEN, true)                                                                                      \
-    X(WRONG_SEGMENT, true)
+    X(WRONG_SEGMENT, true)                                                                                   \
+    X(WRONG_REQUESTS, true)
 
 typedef enum dml__verdict {
 #define DML__VERDICT_ENUM(NAME, authentic) DML__VERDICT_##NAME,
@@ -2171,7 +2172,7 @@ typedef struct dml__welcome {
     int version;
     dml__verdict verdict;
     int rank, world; /* of the accepting side */
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     uint8_t session[DML__SESSION_BYTES];
     uint8_t mac[DML__MAC_BYTES];
 } dml__welcome;
@@ -2280,7 +2281,8 @@ typedef struct dml__net_settings {
     const char *key;       /* NULL: none */
     bool allow_insecure;
     const char *bind_addr; /* NULL: none */
-    size_t segment_bytes;  /* which all ranks must agree on */
+    size_t segment_bytes;  /* which all ranks must agree on, */
+    int max_requests;      /* and on this, whatever it means to the user */
 } dml__net_settings;
 
 /* Ranks that are meeting. */
@@ -2328,7 +2330,6 @@ typedef struct dml__trace_settings {
 
 typedef struct dml__comm_settings {
     dml__net_settings net; /* segment_bytes: a multiple of 8 */
-    int max_requests;
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
     bool no_reads;             /* ranks of one host don't read each other's memory */
@@ -5211,7 +5212,7 @@ DML__LOCAL bool dml__decode_challenge(const uint8_t in[DML__CHALLENGE_BYTES], dm
 }
 
 /* 0 "dml" 3 'H' 4 version:2 6 has_key:1 7 channel:1 8 from:4 12 to:4 16 world:4 20 port:2 22 zero:2
-   24 segment_bytes:8 32 session:16 48 nonce:32 80 zero:16 96 mac:32 */
+   24 segment_bytes:4 28 max_requests:4 32 session:16 48 nonce:32 80 zero:16 96 mac:32 */
 DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES])
 {
     dml__wire_writer writer = dml__begin_message(out, DML__HELLO_BYTES, DML__WIRE_HELLO, hello->version);
@@ -5221,7 +5222,8 @@ DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELL
     dml__wire_put(&writer, (uint64_t)(uint32_t)hello->to, 4);
     dml__wire_put(&writer, (uint64_t)(uint32_t)hello->world, 4);
     dml__wire_put(&writer, hello->port, 4);
-    dml__wire_put(&writer, hello->segment_bytes, 8);
+    dml__wire_put(&writer, hello->segment_bytes, 4);
+    dml__wire_put(&writer, hello->max_requests, 4);
     dml__wire_put_bytes(&writer, hello->session, DML__SESSION_BYTES);
     dml__wire_put_bytes(&writer, hello->nonce, DML__NONCE_BYTES);
     memcpy(out + DML__HELLO_BYTES - DML__MAC_BYTES, hello->mac, DML__MAC_BYTES);
@@ -5239,15 +5241,16 @@ DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello
     hello->to = dml__wire_get_int(&reader);
     hello->world = dml__wire_get_int(&reader);
     hello->port = (uint16_t)dml__wire_get(&reader, 4);
-    hello->segment_bytes = dml__wire_get(&reader, 8);
+    hello->segment_bytes = (uint32_t)dml__wire_get(&reader, 4);
+    hello->max_requests = (uint32_t)dml__wire_get(&reader, 4);
     dml__wire_get_bytes(&reader, hello->session, DML__SESSION_BYTES);
     dml__wire_get_bytes(&reader, hello->nonce, DML__NONCE_BYTES);
     memcpy(hello->mac, in + DML__HELLO_BYTES - DML__MAC_BYTES, DML__MAC_BYTES);
     return true;
 }
 
-/* 0 "dml" 3 'W' 4 version:2 6 verdict:2 8 rank:4 12 world:4 16 segment_bytes:8 24 session:16 40 zero:24
-   64 mac:32 */
+/* 0 "dml" 3 'W' 4 version:2 6 verdict:2 8 rank:4 12 world:4 16 segment_bytes:4 20 max_requests:4
+   24 session:16 40 zero:24 64 mac:32 */
 DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML__WELCOME_BYTES])
 {
     dml__wire_writer writer =
@@ -5255,7 +5258,8 @@ DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML
     dml__wire_put(&writer, (uint64_t)welcome->verdict, 2);
     dml__wire_put(&writer, (uint64_t)(uint32_t)welcome->rank, 4);
     dml__wire_put(&writer, (uint64_t)(uint32_t)welcome->world, 4);
-    dml__wire_put(&writer, welcome->segment_bytes, 8);
+    dml__wire_put(&writer, welcome->segment_bytes, 4);
+    dml__wire_put(&writer, welcome->max_requests, 4);
     dml__wire_put_bytes(&writer, welcome->session, DML__SESSION_BYTES);
     memcpy(out + DML__WELCOME_BYTES - DML__MAC_BYTES, welcome->mac, DML__MAC_BYTES);
 }
@@ -5271,7 +5275,8 @@ DML__LOCAL bool dml__decode_welcome(const uint8_t in[DML__WELCOME_BYTES], dml__w
     welcome->verdict = (dml__verdict)verdict;
     welcome->rank = dml__wire_get_int(&reader);
     welcome->world = dml__wire_get_int(&reader);
-    welcome->segment_bytes = dml__wire_get(&reader, 8);
+    welcome->segment_bytes = (uint32_t)dml__wire_get(&reader, 4);
+    welcome->max_requests = (uint32_t)dml__wire_get(&reader, 4);
     dml__wire_get_bytes(&reader, welcome->session, DML__SESSION_BYTES);
     memcpy(welcome->mac, in + DML__WELCOME_BYTES - DML__MAC_BYTES, DML__MAC_BYTES);
     return true;
@@ -8108,7 +8113,7 @@ typedef struct dml__identity {
     const dml__socket_calls *calls;
     const char *key; /* NULL: none */
     int rank, world;
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     bool has_session;
     uint8_t session[DML__SESSION_BYTES];
     /* Whether that rank has such a connection already; where this rank listens for others that come the way
@@ -8251,6 +8256,7 @@ static void dml__write_hello(dml__handshake *shake, const dml__identity *me)
     hello.to = shake->rank;
     hello.world = me->world;
     hello.segment_bytes = me->segment_bytes;
+    hello.max_requests = me->max_requests;
     if (me->has_session) memcpy(hello.session, me->session, sizeof hello.session);
     const int port = me->port(me->user, shake->fd);
     hello.port = (uint16_t)(port < 0 ? 0 : port);
@@ -8313,6 +8319,7 @@ static dml__verdict dml__judge(const dml__handshake *shake, const dml__identity 
         hello->channel >= DML__CHANNEL_COUNT)
         return DML__VERDICT_WRONG_RANK;
     if (hello->segment_bytes != me->segment_bytes) return DML__VERDICT_WRONG_SEGMENT;
+    if (hello->max_requests != me->max_requests) return DML__VERDICT_WRONG_REQUESTS;
     if (me->taken(me->user, hello->from, hello->channel)) return DML__VERDICT_RANK_TAKEN;
     return DML__VERDICT_WELCOME;
 }
@@ -8330,6 +8337,7 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
     welcome.rank = me->rank;
     welcome.world = me->world;
     welcome.segment_bytes = me->segment_bytes;
+    welcome.max_requests = me->max_requests;
     if (welcome.verdict == DML__VERDICT_WELCOME) {
         shake->rank = shake->hello_in.from;
         shake->channel = shake->hello_in.channel;
@@ -8427,9 +8435,14 @@ DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identi
                  comer, host);
         break;
     case DML__VERDICT_WRONG_SEGMENT:
-        snprintf(text, bytes, "rank %d has segment_bytes %llu, but rank %d has %llu", comer,
-                 (unsigned long long)(accepting ? hello->segment_bytes : me->segment_bytes), host,
-                 (unsigned long long)(accepting ? me->segment_bytes : welcome->segment_bytes));
+        snprintf(text, bytes, "rank %d has segment_bytes %u, but rank %d has %u", comer,
+                 (unsigned)(accepting ? hello->segment_bytes : me->segment_bytes), host,
+                 (unsigned)(accepting ? me->segment_bytes : welcome->segment_bytes));
+        break;
+    case DML__VERDICT_WRONG_REQUESTS:
+        snprintf(text, bytes, "rank %d has max_requests %u, but rank %d has %u", comer,
+                 (unsigned)(accepting ? hello->max_requests : me->max_requests), host,
+                 (unsigned)(accepting ? me->max_requests : welcome->max_requests));
         break;
     default: snprintf(text, bytes, "rank %d was refused by rank %d", comer, host); break;
     }
@@ -9319,7 +9332,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.key = settings->key;
     meeting.me.rank = settings->rank;
     meeting.me.world = settings->world;
-    meeting.me.segment_bytes = settings->segment_bytes;
+    meeting.me.segment_bytes = (uint32_t)settings->segment_bytes;
+    meeting.me.max_requests = (uint32_t)settings->max_requests;
     meeting.me.taken = dml__is_taken;
     meeting.me.port = dml__own_port;
     meeting.me.user = &meeting;
@@ -13907,16 +13921,16 @@ static bool dml__read_trust(const dml_comm_options *options, dml__comm_settings 
 static bool dml__read_sizes(const dml_comm_options *options, dml__comm_settings *settings, dml__error *error)
 {
     settings->net.segment_bytes = options->segment_bytes ? options->segment_bytes : (size_t)256 << 10;
-    settings->max_requests = options->max_requests ? options->max_requests : 256;
+    settings->net.max_requests = options->max_requests ? options->max_requests : 256;
     if (settings->net.segment_bytes < 8 || settings->net.segment_bytes > (size_t)1 << 30) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: segment_bytes is %llu, not 8 to 2^30",
                   (unsigned long long)settings->net.segment_bytes);
         return false;
     }
     settings->net.segment_bytes -= settings->net.segment_bytes % 8;
-    if (settings->max_requests < 1 || settings->max_requests > 1 << 20) {
+    if (settings->net.max_requests < 1 || settings->net.max_requests > 1 << 20) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: max_requests is %d, not 1 to 2^20",
-                  settings->max_requests);
+                  settings->net.max_requests);
         return false;
     }
     return true;
@@ -19344,7 +19358,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
         mpi->world = settings->net.world;
         mpi->owned = owned;
         mpi->check = check && strcmp(check, "1") == 0;
-        if (dml__mpi_allocate(mpi, settings->max_requests)) {
+        if (dml__mpi_allocate(mpi, settings->net.max_requests)) {
             if (dml__mpi_meet(job, mpi)) return &mpi->transport;
         } else {
             dml__job_fail(job, settings->net.rank, DML_ERROR_MEMORY,
@@ -20308,7 +20322,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->progress_away = UINT64_MAX; /* never yet */
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
-    job->max_requests = settings->max_requests;
+    job->max_requests = settings->net.max_requests;
     if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
     job->deterministic = settings->deterministic;
     job->latency = settings->latency;

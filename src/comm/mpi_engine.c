@@ -420,7 +420,7 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
         mpi->world = settings->net.world;
         mpi->owned = owned;
         mpi->check = check && strcmp(check, "1") == 0;
-        if (dml__mpi_allocate(mpi, settings->max_requests)) {
+        if (dml__mpi_allocate(mpi, settings->net.max_requests)) {
             if (dml__mpi_meet(job, mpi)) return &mpi->transport;
         } else {
             dml__job_fail(job, settings->net.rank, DML_ERROR_MEMORY,

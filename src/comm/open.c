@@ -234,7 +234,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->progress_away = UINT64_MAX; /* never yet */
     job->segment_bytes = settings->net.segment_bytes;
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
-    job->max_requests = settings->max_requests;
+    job->max_requests = settings->net.max_requests;
     if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
     job->deterministic = settings->deterministic;
     job->latency = settings->latency;

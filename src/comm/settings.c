@@ -212,16 +212,16 @@ static bool dml__read_trust(const dml_comm_options *options, dml__comm_settings 
 static bool dml__read_sizes(const dml_comm_options *options, dml__comm_settings *settings, dml__error *error)
 {
     settings->net.segment_bytes = options->segment_bytes ? options->segment_bytes : (size_t)256 << 10;
-    settings->max_requests = options->max_requests ? options->max_requests : 256;
+    settings->net.max_requests = options->max_requests ? options->max_requests : 256;
     if (settings->net.segment_bytes < 8 || settings->net.segment_bytes > (size_t)1 << 30) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: segment_bytes is %llu, not 8 to 2^30",
                   (unsigned long long)settings->net.segment_bytes);
         return false;
     }
     settings->net.segment_bytes -= settings->net.segment_bytes % 8;
-    if (settings->max_requests < 1 || settings->max_requests > 1 << 20) {
+    if (settings->net.max_requests < 1 || settings->net.max_requests > 1 << 20) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: max_requests is %d, not 1 to 2^20",
-                  settings->max_requests);
+                  settings->net.max_requests);
         return false;
     }
     return true;

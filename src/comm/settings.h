@@ -18,7 +18,6 @@ typedef struct dml__trace_settings {
 
 typedef struct dml__comm_settings {
     dml__net_settings net; /* segment_bytes: a multiple of 8 */
-    int max_requests;
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
     bool no_reads;             /* ranks of one host don't read each other's memory */

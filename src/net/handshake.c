@@ -102,6 +102,7 @@ static void dml__write_hello(dml__handshake *shake, const dml__identity *me)
     hello.to = shake->rank;
     hello.world = me->world;
     hello.segment_bytes = me->segment_bytes;
+    hello.max_requests = me->max_requests;
     if (me->has_session) memcpy(hello.session, me->session, sizeof hello.session);
     const int port = me->port(me->user, shake->fd);
     hello.port = (uint16_t)(port < 0 ? 0 : port);
@@ -164,6 +165,7 @@ static dml__verdict dml__judge(const dml__handshake *shake, const dml__identity 
         hello->channel >= DML__CHANNEL_COUNT)
         return DML__VERDICT_WRONG_RANK;
     if (hello->segment_bytes != me->segment_bytes) return DML__VERDICT_WRONG_SEGMENT;
+    if (hello->max_requests != me->max_requests) return DML__VERDICT_WRONG_REQUESTS;
     if (me->taken(me->user, hello->from, hello->channel)) return DML__VERDICT_RANK_TAKEN;
     return DML__VERDICT_WELCOME;
 }
@@ -181,6 +183,7 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
     welcome.rank = me->rank;
     welcome.world = me->world;
     welcome.segment_bytes = me->segment_bytes;
+    welcome.max_requests = me->max_requests;
     if (welcome.verdict == DML__VERDICT_WELCOME) {
         shake->rank = shake->hello_in.from;
         shake->channel = shake->hello_in.channel;
@@ -278,9 +281,14 @@ DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identi
                  comer, host);
         break;
     case DML__VERDICT_WRONG_SEGMENT:
-        snprintf(text, bytes, "rank %d has segment_bytes %llu, but rank %d has %llu", comer,
-                 (unsigned long long)(accepting ? hello->segment_bytes : me->segment_bytes), host,
-                 (unsigned long long)(accepting ? me->segment_bytes : welcome->segment_bytes));
+        snprintf(text, bytes, "rank %d has segment_bytes %u, but rank %d has %u", comer,
+                 (unsigned)(accepting ? hello->segment_bytes : me->segment_bytes), host,
+                 (unsigned)(accepting ? me->segment_bytes : welcome->segment_bytes));
+        break;
+    case DML__VERDICT_WRONG_REQUESTS:
+        snprintf(text, bytes, "rank %d has max_requests %u, but rank %d has %u", comer,
+                 (unsigned)(accepting ? hello->max_requests : me->max_requests), host,
+                 (unsigned)(accepting ? me->max_requests : welcome->max_requests));
         break;
     default: snprintf(text, bytes, "rank %d was refused by rank %d", comer, host); break;
     }

@@ -27,7 +27,7 @@ typedef struct dml__identity {
     const dml__socket_calls *calls;
     const char *key; /* NULL: none */
     int rank, world;
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     bool has_session;
     uint8_t session[DML__SESSION_BYTES];
     /* Whether that rank has such a connection already; where this rank listens for others that come the way

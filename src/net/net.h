@@ -18,7 +18,8 @@ typedef struct dml__net_settings {
     const char *key;       /* NULL: none */
     bool allow_insecure;
     const char *bind_addr; /* NULL: none */
-    size_t segment_bytes;  /* which all ranks must agree on */
+    size_t segment_bytes;  /* which all ranks must agree on, */
+    int max_requests;      /* and on this, whatever it means to the user */
 } dml__net_settings;
 
 /* Ranks that are meeting. */

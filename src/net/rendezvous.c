@@ -608,7 +608,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.key = settings->key;
     meeting.me.rank = settings->rank;
     meeting.me.world = settings->world;
-    meeting.me.segment_bytes = settings->segment_bytes;
+    meeting.me.segment_bytes = (uint32_t)settings->segment_bytes;
+    meeting.me.max_requests = (uint32_t)settings->max_requests;
     meeting.me.taken = dml__is_taken;
     meeting.me.port = dml__own_port;
     meeting.me.user = &meeting;

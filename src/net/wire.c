@@ -134,7 +134,7 @@ DML__LOCAL bool dml__decode_challenge(const uint8_t in[DML__CHALLENGE_BYTES], dm
 }
 
 /* 0 "dml" 3 'H' 4 version:2 6 has_key:1 7 channel:1 8 from:4 12 to:4 16 world:4 20 port:2 22 zero:2
-   24 segment_bytes:8 32 session:16 48 nonce:32 80 zero:16 96 mac:32 */
+   24 segment_bytes:4 28 max_requests:4 32 session:16 48 nonce:32 80 zero:16 96 mac:32 */
 DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES])
 {
     dml__wire_writer writer = dml__begin_message(out, DML__HELLO_BYTES, DML__WIRE_HELLO, hello->version);
@@ -144,7 +144,8 @@ DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELL
     dml__wire_put(&writer, (uint64_t)(uint32_t)hello->to, 4);
     dml__wire_put(&writer, (uint64_t)(uint32_t)hello->world, 4);
     dml__wire_put(&writer, hello->port, 4);
-    dml__wire_put(&writer, hello->segment_bytes, 8);
+    dml__wire_put(&writer, hello->segment_bytes, 4);
+    dml__wire_put(&writer, hello->max_requests, 4);
     dml__wire_put_bytes(&writer, hello->session, DML__SESSION_BYTES);
     dml__wire_put_bytes(&writer, hello->nonce, DML__NONCE_BYTES);
     memcpy(out + DML__HELLO_BYTES - DML__MAC_BYTES, hello->mac, DML__MAC_BYTES);
@@ -162,15 +163,16 @@ DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello
     hello->to = dml__wire_get_int(&reader);
     hello->world = dml__wire_get_int(&reader);
     hello->port = (uint16_t)dml__wire_get(&reader, 4);
-    hello->segment_bytes = dml__wire_get(&reader, 8);
+    hello->segment_bytes = (uint32_t)dml__wire_get(&reader, 4);
+    hello->max_requests = (uint32_t)dml__wire_get(&reader, 4);
     dml__wire_get_bytes(&reader, hello->session, DML__SESSION_BYTES);
     dml__wire_get_bytes(&reader, hello->nonce, DML__NONCE_BYTES);
     memcpy(hello->mac, in + DML__HELLO_BYTES - DML__MAC_BYTES, DML__MAC_BYTES);
     return true;
 }
 
-/* 0 "dml" 3 'W' 4 version:2 6 verdict:2 8 rank:4 12 world:4 16 segment_bytes:8 24 session:16 40 zero:24
-   64 mac:32 */
+/* 0 "dml" 3 'W' 4 version:2 6 verdict:2 8 rank:4 12 world:4 16 segment_bytes:4 20 max_requests:4
+   24 session:16 40 zero:24 64 mac:32 */
 DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML__WELCOME_BYTES])
 {
     dml__wire_writer writer =
@@ -178,7 +180,8 @@ DML__LOCAL void dml__encode_welcome(const dml__welcome *welcome, uint8_t out[DML
     dml__wire_put(&writer, (uint64_t)welcome->verdict, 2);
     dml__wire_put(&writer, (uint64_t)(uint32_t)welcome->rank, 4);
     dml__wire_put(&writer, (uint64_t)(uint32_t)welcome->world, 4);
-    dml__wire_put(&writer, welcome->segment_bytes, 8);
+    dml__wire_put(&writer, welcome->segment_bytes, 4);
+    dml__wire_put(&writer, welcome->max_requests, 4);
     dml__wire_put_bytes(&writer, welcome->session, DML__SESSION_BYTES);
     memcpy(out + DML__WELCOME_BYTES - DML__MAC_BYTES, welcome->mac, DML__MAC_BYTES);
 }
@@ -194,7 +197,8 @@ DML__LOCAL bool dml__decode_welcome(const uint8_t in[DML__WELCOME_BYTES], dml__w
     welcome->verdict = (dml__verdict)verdict;
     welcome->rank = dml__wire_get_int(&reader);
     welcome->world = dml__wire_get_int(&reader);
-    welcome->segment_bytes = dml__wire_get(&reader, 8);
+    welcome->segment_bytes = (uint32_t)dml__wire_get(&reader, 4);
+    welcome->max_requests = (uint32_t)dml__wire_get(&reader, 4);
     dml__wire_get_bytes(&reader, welcome->session, DML__SESSION_BYTES);
     memcpy(welcome->mac, in + DML__WELCOME_BYTES - DML__MAC_BYTES, DML__MAC_BYTES);
     return true;

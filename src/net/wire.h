@@ -117,7 +117,7 @@ typedef struct dml__hello {
     int from, to; /* ranks */
     int world;
     uint16_t port; /* where `from` listens; 0: nowhere */
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     uint8_t session[DML__SESSION_BYTES]; /* zero in the first connection to rank 0, which answers with it */
     uint8_t nonce[DML__NONCE_BYTES];
     uint8_t mac[DML__MAC_BYTES];
@@ -136,7 +136,8 @@ DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello
     X(WRONG_WORLD, true)                                                                                     \
     X(WRONG_RANK, true)                                                                                      \
     X(RANK_TAKEN, true)                                                                                      \
-    X(WRONG_SEGMENT, true)
+    X(WRONG_SEGMENT, true)                                                                                   \
+    X(WRONG_REQUESTS, true)
 
 typedef enum dml__verdict {
 #define DML__VERDICT_ENUM(NAME, authentic) DML__VERDICT_##NAME,
@@ -150,7 +151,7 @@ typedef struct dml__welcome {
     int version;
     dml__verdict verdict;
     int rank, world; /* of the accepting side */
-    uint64_t segment_bytes;
+    uint32_t segment_bytes, max_requests;
     uint8_t session[DML__SESSION_BYTES];
     uint8_t mac[DML__MAC_BYTES];
 } dml__welcome;

@@ -143,7 +143,7 @@ static void defaults(void)
     CHECK(settings.net.rank == 0 && settings.net.world == 1 && settings.net.master_port == 29500);
     CHECK(settings.net.timeout == 30 && !settings.net.key && !settings.net.allow_insecure &&
           !settings.net.bind_addr);
-    CHECK(settings.net.segment_bytes == 256 << 10 && settings.max_requests == 256);
+    CHECK(settings.net.segment_bytes == 256 << 10 && settings.net.max_requests == 256);
     CHECK_STRING(settings.net.master_addr, "127.0.0.1");
     setenv("RANK", "2", 1);
     setenv("WORLD_SIZE", "3", 1);
@@ -170,7 +170,8 @@ static void defaults(void)
     CHECK(dml__read_comm_settings(&options, &settings, &error));
     CHECK(settings.net.rank == 4 && settings.net.world == 5 && settings.net.master_port == 88 &&
           settings.net.timeout == 4);
-    CHECK(!settings.net.allow_insecure && settings.net.segment_bytes == 1000 && settings.max_requests == 9);
+    CHECK(!settings.net.allow_insecure && settings.net.segment_bytes == 1000 &&
+          settings.net.max_requests == 9);
     CHECK_STRING(settings.net.key, "mine");
     CHECK_STRING(settings.net.master_addr, "here");
     CHECK_STRING(settings.net.bind_addr, "eth7");

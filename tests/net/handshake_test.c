@@ -152,9 +152,13 @@ static void step_through(dml__handshake *shake, const dml__identity *me)
 
 static dml__identity identity(const dml__socket_calls *calls, int rank)
 {
-    dml__identity me = {
-        .calls = calls, .key = "a key", .rank = rank, .world = 4, .segment_bytes = 4096, .has_session = true
-    };
+    dml__identity me = { .calls = calls,
+                         .key = "a key",
+                         .rank = rank,
+                         .world = 4,
+                         .segment_bytes = 4096,
+                         .max_requests = 16,
+                         .has_session = true };
     for (int i = 0; i < DML__SESSION_BYTES; i++) me.session[i] = (uint8_t)(7 + i);
     me.taken = script_taken;
     me.port = script_port;
@@ -174,6 +178,7 @@ static dml__hello good_hello(const dml__identity *me)
     hello.to = me->rank;
     hello.world = me->world;
     hello.segment_bytes = me->segment_bytes;
+    hello.max_requests = me->max_requests;
     memcpy(hello.session, me->session, sizeof hello.session);
     return hello;
 }
@@ -200,7 +205,7 @@ static dml__verdict come_with(dml__identity *me, dml__hello hello, const char *k
     CHECK_INT(welcome.version, DML__WIRE_VERSION);
     CHECK_INT(welcome.rank, me->rank);
     CHECK_INT(welcome.world, me->world);
-    CHECK(welcome.segment_bytes == me->segment_bytes);
+    CHECK(welcome.segment_bytes == me->segment_bytes && welcome.max_requests == me->max_requests);
     static const uint8_t none[DML__MAC_BYTES] = { 0 };
     const bool let_in = shake.stage == DML__SHAKE_DONE;
     CHECK(let_in == (welcome.verdict == DML__VERDICT_WELCOME) &&
@@ -279,10 +284,15 @@ static void every_verdict(void)
                 CHECK_INT(come_with(&me, hello, "a key", text), DML__VERDICT_WRONG_RANK);
                 CHECK_CONTAINS(text, "can't join through");
                 hello = good_hello(&me);
-                hello.segment_bytes += (uint64_t)(int64_t)off;
+                hello.segment_bytes += (uint32_t)off;
                 CHECK_INT(come_with(&me, hello, "a key", text), DML__VERDICT_WRONG_SEGMENT);
                 CHECK_CONTAINS(text, off < 0 ? "has segment_bytes 4095, but" : "has segment_bytes 4097, but");
                 CHECK_CONTAINS(text, "has 4096");
+                hello = good_hello(&me);
+                hello.max_requests += (uint32_t)off;
+                CHECK_INT(come_with(&me, hello, "a key", text), DML__VERDICT_WRONG_REQUESTS);
+                CHECK_CONTAINS(text, off < 0 ? "has max_requests 15, but" : "has max_requests 17, but");
+                CHECK_CONTAINS(text, "has 16");
             }
             const int wrong[] = { me.rank, me.rank - 1, me.world, -1, 0x7fffffff, -0x7fffffff - 1 };
             for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -331,6 +341,7 @@ static dml__handshake go_to(dml__identity *me, dml__welcome welcome, const char 
     CHECK(dml__decode_hello(outbox, &hello));
     CHECK(hello.version == DML__WIRE_VERSION && hello.from == me->rank && hello.to == 0);
     CHECK(hello.world == me->world && hello.segment_bytes == me->segment_bytes && hello.port == 1234);
+    CHECK(hello.max_requests == me->max_requests);
     CHECK(hello.channel == DML__CHANNEL_DATA && hello.has_key == (me->key != NULL));
     static const uint8_t none[DML__SESSION_BYTES] = { 0 };
     CHECK(memcmp(hello.session, me->has_session ? me->session : none, DML__SESSION_BYTES) == 0);
@@ -366,6 +377,7 @@ static void every_answer(void)
         "rank 2 of 4 can't join through rank 0",
         "rank 2 came twice to rank 0",
         "rank 2 has segment_bytes 4096, but rank 0 has 99",
+        "rank 2 has max_requests 16, but rank 0 has 98",
     };
     dml__socket_calls calls = *dml__system_sockets();
     calls.receive = script_receive;
@@ -382,6 +394,7 @@ static void every_answer(void)
             welcome.version = DML__WIRE_VERSION;
             welcome.world = 9;
             welcome.segment_bytes = 99;
+            welcome.max_requests = 98;
             CHECK_INT(go_to(&me, welcome, me.key, -1).stage, DML__SHAKE_DONE);
             for (int i = 0; i < DML__WELCOME_BYTES && keyed; i++) {
                 const dml__handshake shake = go_to(&me, welcome, me.key, i);

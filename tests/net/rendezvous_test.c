@@ -104,6 +104,14 @@ static void wrong_segment_bytes(void)
     check_both(ranks, 2, "rank 1 has segment_bytes 4096, but rank 0 has 262144");
 }
 
+static void wrong_max_requests(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    ranks[0].options.max_requests = 3;
+    check_both(ranks, 2, "rank 1 has max_requests 256, but rank 0 has 3");
+}
+
 static void same_rank_twice(void)
 {
     test_rank ranks[3];
@@ -277,6 +285,7 @@ static void other_version(void)
 /* ---- a rank 0 made by hand ---- */
 
 #define SEGMENT_BYTES (256 << 10)
+#define MAX_REQUESTS 256
 
 static int listen_at(int port)
 {
@@ -310,6 +319,7 @@ static void send_welcome(int fd, int world, const uint8_t session[DML__SESSION_B
     welcome.version = DML__WIRE_VERSION;
     welcome.world = world;
     welcome.segment_bytes = SEGMENT_BYTES;
+    welcome.max_requests = MAX_REQUESTS;
     memcpy(welcome.session, session, sizeof welcome.session);
     dml__encode_welcome(&welcome, bytes);
     (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
@@ -443,6 +453,7 @@ static void wrong_session(void)
         hello.from = 1;
         hello.world = 2;
         hello.segment_bytes = SEGMENT_BYTES;
+        hello.max_requests = MAX_REQUESTS;
         hello.session[15] = 1;
         dml__encode_hello(&hello, bytes);
         if (keyed) {
@@ -729,6 +740,7 @@ int main(void)
     RUN(ranks_start_in_any_order);
     RUN(wrong_world_size);
     RUN(wrong_segment_bytes);
+    RUN(wrong_max_requests);
     RUN(same_rank_twice);
     RUN(wrong_keys);
     RUN(no_key_no_network);

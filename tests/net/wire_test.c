@@ -273,7 +273,8 @@ static void handshake_bytes(void)
     hello.to = -2;
     hello.world = 0x201003;
     hello.port = 0x201;
-    hello.segment_bytes = 0x0102030405060708ull;
+    hello.segment_bytes = 0x05060708;
+    hello.max_requests = 0x01020304;
     number(hello.session, 16, 50);
     number(hello.nonce, 32, 100);
     number(hello.mac, 32, 200);
@@ -288,6 +289,7 @@ static void handshake_bytes(void)
     CHECK(hello_back.version == 0x302 && hello_back.has_key && hello_back.channel == 1);
     CHECK(hello_back.from == 2 && hello_back.to == -2 && hello_back.world == 0x201003);
     CHECK(hello_back.port == 0x201 && hello_back.segment_bytes == hello.segment_bytes);
+    CHECK(hello_back.max_requests == hello.max_requests);
     CHECK(memcmp(hello_back.session, hello.session, 16) == 0 &&
           memcmp(hello_back.nonce, hello.nonce, 32) == 0);
     CHECK(memcmp(hello_back.mac, hello.mac, 32) == 0);
@@ -305,7 +307,8 @@ static void handshake_bytes(void)
     welcome.verdict = DML__VERDICT_WRONG_SEGMENT;
     welcome.rank = 0x7fffffff;
     welcome.world = -0x7fffffff - 1;
-    welcome.segment_bytes = 0x0102030405060708ull;
+    welcome.segment_bytes = 0x05060708;
+    welcome.max_requests = 0x01020304;
     number(welcome.session, 16, 50);
     number(welcome.mac, 32, 200);
     memset(want, 0, sizeof want);
@@ -318,6 +321,7 @@ static void handshake_bytes(void)
     CHECK(welcome_back.version == 0x302 && welcome_back.verdict == DML__VERDICT_WRONG_SEGMENT);
     CHECK(welcome_back.rank == 0x7fffffff && welcome_back.world == -0x7fffffff - 1);
     CHECK(welcome_back.segment_bytes == welcome.segment_bytes);
+    CHECK(welcome_back.max_requests == welcome.max_requests);
     CHECK(memcmp(welcome_back.session, welcome.session, 16) == 0);
     CHECK(memcmp(welcome_back.mac, welcome.mac, 32) == 0);
     bytes[6] = DML__VERDICT_COUNT;
