@@ -1356,6 +1356,10 @@ typedef struct dml_backend {
     /* Whether a started read has ended; with `wait` it has. The ticket is used up then, and on failure, after
        which the device doesn't write `to` either. NULL where read_start is. */
     dml_status (*read_end)(dml_device *device, void *ticket, bool wait, bool *ended);
+    /* Holds memory of the host's where it is, so that started reads to it needn't wait; false: it can't be,
+       and they may. `unpin` is called with its begin before it is released. NULL: that changes nothing. */
+    bool (*pin)(dml_device *device, void *memory, size_t bytes);
+    void (*unpin)(dml_device *device, void *memory);
 } dml_backend;
 
 struct dml_device {
@@ -26044,6 +26048,8 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          NULL,
                                          NULL,
                                          NULL,
+                                         NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }
@@ -39828,7 +39834,8 @@ struct dml_trainer {
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
     float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
                                              graph's */
-    int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
+    bool pin_asked, pinned; /* that of g: whether the device was asked to hold it where it is; does so */
+    int states, vectors;    /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
     uint32_t passes; /* of backward, since the last step, or the last that was skipped */
@@ -39991,6 +39998,9 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
 /* Whether it has come; with `wait` it has. After a failure the device doesn't write there any more. Nobody
    writes that part of g, on the device or the host, before this says one or the other. */
 DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come);
+
+/* Before its host copy is released. */
+DML__LOCAL void dml__unpin_gradient(dml_trainer *trainer);
 
 /* What the program tells the trainer and its strategy while it trains. */
 DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);
@@ -40738,6 +40748,24 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
 #ifndef DML_TRAIN_TRAINER_FETCH_C
 #define DML_TRAIN_TRAINER_FETCH_C
 
+/* The first fetch has g's host copy held where it is. */
+static void dml__pin_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    if (trainer->pin_asked || !device->backend->pin) return;
+    trainer->pin_asked = true;
+    trainer->pinned = device->backend->pin(device, trainer->mirror[DML_GRADIENTS], bytes);
+}
+
+DML__LOCAL void dml__unpin_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (trainer->pinned && !dml__lost_by_fork(trainer->context))
+        device->backend->unpin(device, trainer->mirror[DML_GRADIENTS]);
+    trainer->pinned = false;
+}
+
 DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch)
 {
     dml_device *device = &trainer->context->device;
@@ -40748,6 +40776,7 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
     fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
     if (!fetch->host) return dml_status_of(trainer->context);
     if (!starts) return DML_OK;
+    dml__pin_gradient(trainer);
     return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
                                        (end - begin) * sizeof(float), &fetch->ticket);
 }
@@ -40816,6 +40845,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     dml__settle_trainer(trainer);
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
+    dml__unpin_gradient(trainer);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
         if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);

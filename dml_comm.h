@@ -17723,12 +17723,12 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
             "rank %d can't have a progress thread: MPI was initialised for one thread only, not "
             "with MPI_THREAD_SERIALIZED",
             job->rank);
+    job->called_at = dml_seconds();
     if (!job->helper_started && job->transport)
         job->helper_started = dml__thread_start(&job->helper, dml__help, job);
     if (!job->helper_started && job->transport)
         return dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d can't start its progress thread",
                              job->rank);
-    dml__note_call(job);
 #else
     (void)job;
 #endif
@@ -20430,7 +20430,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
     memset(&job->stats, 0, sizeof job->stats); /* of what is called from now on */
     if (job->rank == 0 && !job->engine && !job->error.status) dml__log_description(comm);
     dml__open_trace(comm, &settings.trace);
-    if (options->progress_thread && !job->error.status) dml__start_helper(job);
+    if (options->progress_thread && !job->error.status) dml_comm_start_progress_thread(comm);
     return comm;
 }
 
@@ -20495,7 +20495,7 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     local->open++;
     dml__mutex_unlock(&local->mutex);
     dml__open_trace(comm, &settings->trace);
-    if (options->progress_thread) dml__start_helper(job);
+    if (options->progress_thread) dml_comm_start_progress_thread(comm);
     return comm;
 }
 

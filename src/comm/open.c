@@ -342,7 +342,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
     memset(&job->stats, 0, sizeof job->stats); /* of what is called from now on */
     if (job->rank == 0 && !job->engine && !job->error.status) dml__log_description(comm);
     dml__open_trace(comm, &settings.trace);
-    if (options->progress_thread && !job->error.status) dml__start_helper(job);
+    if (options->progress_thread && !job->error.status) dml_comm_start_progress_thread(comm);
     return comm;
 }
 
@@ -407,7 +407,7 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     local->open++;
     dml__mutex_unlock(&local->mutex);
     dml__open_trace(comm, &settings->trace);
-    if (options->progress_thread) dml__start_helper(job);
+    if (options->progress_thread) dml_comm_start_progress_thread(comm);
     return comm;
 }
 

@@ -312,12 +312,12 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
             "rank %d can't have a progress thread: MPI was initialised for one thread only, not "
             "with MPI_THREAD_SERIALIZED",
             job->rank);
+    job->called_at = dml_seconds();
     if (!job->helper_started && job->transport)
         job->helper_started = dml__thread_start(&job->helper, dml__help, job);
     if (!job->helper_started && job->transport)
         return dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d can't start its progress thread",
                              job->rank);
-    dml__note_call(job);
 #else
     (void)job;
 #endif

@@ -87,6 +87,10 @@ typedef struct dml_backend {
     /* Whether a started read has ended; with `wait` it has. The ticket is used up then, and on failure, after
        which the device doesn't write `to` either. NULL where read_start is. */
     dml_status (*read_end)(dml_device *device, void *ticket, bool wait, bool *ended);
+    /* Holds memory of the host's where it is, so that started reads to it needn't wait; false: it can't be,
+       and they may. `unpin` is called with its begin before it is released. NULL: that changes nothing. */
+    bool (*pin)(dml_device *device, void *memory, size_t bytes);
+    void (*unpin)(dml_device *device, void *memory);
 } dml_backend;
 
 struct dml_device {

@@ -7,6 +7,7 @@
 #include "device/backend.h"
 #include "gpu/arguments.h"
 #include "gpu/cuda_queue.cuh"
+#include "gpu/cuda_reads.cuh"
 #include "gpu/cuda_staging.cuh"
 #include "gpu/kernel_list.h"
 #include "gpu/launch.h"
@@ -24,6 +25,7 @@
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
+    cudaStream_t stream;
     cudaEvent_t begin, end;
     int number;
 } dml__cuda_mark;
@@ -43,6 +45,7 @@ typedef struct dml__cuda {
     dml__cuda_mark mark[DML__CUDA_MARKS];
     double since; /* when the first of them was made, in seconds of the host's clock */
     dml__cuda_staging staging;
+    dml__cuda_reads reads;
     dml_buffer shares; /* of products in shares of k */
 #ifdef __CUDACC__
     bool tensor_open; /* from the first product of 16-bit factors on */
@@ -135,6 +138,7 @@ static void dml__cuda_describe(int index, dml_device_info *info)
 static void dml__cuda_settle(dml_device *device)
 {
     dml__cuda *state = dml__cuda_of(device);
+    if (state->reads.stream) (void)cudaStreamSynchronize(state->reads.stream);
     for (int i = 0; i < state->marks; i++) {
         const dml__cuda_mark *mark = &state->mark[i];
         float before = 0, took = 0; /* milliseconds */
@@ -161,7 +165,7 @@ static bool dml__cuda_make_mark(dml__cuda *state)
 }
 
 /* Before something is queued; NULL: nobody asks, or there are no events left. */
-static dml__cuda_mark *dml__cuda_mark_begins(dml_device *device, const char *what)
+static dml__cuda_mark *dml__cuda_mark_begins_in(dml_device *device, cudaStream_t stream, const char *what)
 {
     dml__cuda *state = dml__cuda_of(device);
     if (!state->timed) return NULL;
@@ -173,14 +177,20 @@ static dml__cuda_mark *dml__cuda_mark_begins(dml_device *device, const char *wha
     }
     dml__cuda_mark *mark = &state->mark[state->marks];
     if (state->marks == 0) state->since = dml_seconds();
+    mark->stream = stream;
     mark->number = dml_device_begin_event(device, what);
-    return cudaEventRecord(mark->begin, state->stream) == cudaSuccess ? mark : NULL;
+    return cudaEventRecord(mark->begin, stream) == cudaSuccess ? mark : NULL;
+}
+
+static dml__cuda_mark *dml__cuda_mark_begins(dml_device *device, const char *what)
+{
+    return dml__cuda_mark_begins_in(device, dml__cuda_of(device)->stream, what);
 }
 
 static cudaError_t dml__cuda_mark_ends(dml_device *device, dml__cuda_mark *mark, cudaError_t error)
 {
     dml__cuda *state = dml__cuda_of(device);
-    if (mark && error == cudaSuccess && cudaEventRecord(mark->end, state->stream) == cudaSuccess)
+    if (mark && error == cudaSuccess && cudaEventRecord(mark->end, mark->stream) == cudaSuccess)
         state->marks++;
     return error;
 }
@@ -290,6 +300,7 @@ static void dml__cuda_close(dml_device *device)
         if (state->shares.handle) (void)cudaFree(state->shares.handle);
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
+        dml__cuda_destroy_reads(&state->reads);
 #ifdef __CUDACC__
         if (state->tensor_open) dml__tensor_close(&state->tensor);
 #endif
@@ -458,6 +469,62 @@ static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, siz
     return status == DML_OK ? dml__cuda_wait(device, "read") : status;
 }
 
+/* The ticket is an event. To memory that isn't pinned it is a read as any other. */
+static dml_status dml__cuda_read_start(dml_device *device, void *to, dml_ref from, size_t bytes,
+                                       void **ticket)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    dml__cuda_reads *reads = &state->reads;
+    *ticket = NULL;
+    if (!dml__cuda_is_pinned(reads, to, bytes)) return dml__cuda_read(device, to, from, bytes);
+    dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status != DML_OK || bytes == 0) return status;
+    status = dml__cuda_enter_in_order(device);
+    if (status == DML_OK)
+        status = dml__cuda_check(device, dml__cuda_have_reads(reads), "cudaStreamCreateWithFlags", "read");
+    if (status == DML_OK)
+        status = dml__cuda_check(device, dml__cuda_read_behind(reads, state->stream), "cudaStreamWaitEvent",
+                                 "read");
+    if (status != DML_OK) return status;
+    dml__cuda_mark *mark = dml__cuda_mark_begins_in(device, reads->stream, "read");
+    cudaError_t error =
+        cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost, reads->stream);
+    status = dml__cuda_check(device, dml__cuda_mark_ends(device, mark, error), "cudaMemcpyAsync", "read");
+    if (status != DML_OK) return status;
+    cudaEvent_t event;
+    error = dml__cuda_mark_read(reads, &event);
+    if (error == cudaSuccess) *ticket = event;
+    return dml__cuda_check(device, error, "cudaEventRecord", "read");
+}
+
+static dml_status dml__cuda_read_end(dml_device *device, void *ticket, bool wait, bool *ended)
+{
+    const cudaEvent_t event = (cudaEvent_t)ticket;
+    const dml_status status = dml__cuda_enter(device);
+    cudaError_t error = status != DML_OK ? cudaSuccess
+                        : wait           ? cudaEventSynchronize(event)
+                                         : cudaEventQuery(event);
+    *ended = error != cudaErrorNotReady;
+    if (!*ended) {
+        (void)cudaGetLastError();
+        return DML_OK;
+    }
+    (void)cudaEventDestroy(event);
+    return status != DML_OK ? status : dml__cuda_check(device, error, "cudaEventSynchronize", "read");
+}
+
+static bool dml__cuda_pin(dml_device *device, void *memory, size_t bytes)
+{
+    return cudaSetDevice(device->index) == cudaSuccess &&
+           dml__cuda_pin_memory(&dml__cuda_of(device)->reads, memory, bytes);
+}
+
+static void dml__cuda_unpin(dml_device *device, void *memory)
+{
+    if (cudaSetDevice(device->index) == cudaSuccess)
+        dml__cuda_unpin_memory(&dml__cuda_of(device)->reads, memory);
+}
+
 static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
 {
     dml_status status = dml__check_ref(device, from, bytes, "copy from");
@@ -613,8 +680,10 @@ DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
                                          dml__cuda_finish,
                                          dml__cuda_flush,
                                          dml__cuda_profile,
-                                         NULL,
-                                         NULL };
+                                         dml__cuda_read_start,
+                                         dml__cuda_read_end,
+                                         dml__cuda_pin,
+                                         dml__cuda_unpin };
     return &backend;
 }
 

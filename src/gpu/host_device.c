@@ -377,6 +377,8 @@ DML__LOCAL const dml_backend *dml__host_backend(void)
         NULL,
         NULL,
         NULL,
+        NULL,
+        NULL,
     };
     return &backend;
 }

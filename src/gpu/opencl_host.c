@@ -782,7 +782,9 @@ DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
                                          dml__opencl_flush,
                                          dml__opencl_profile,
                                          dml__opencl_read_start,
-                                         dml__opencl_read_end };
+                                         dml__opencl_read_end,
+                                         NULL,
+                                         NULL };
     return &backend;
 }
 

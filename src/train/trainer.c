@@ -34,6 +34,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     dml__settle_trainer(trainer);
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
+    dml__unpin_gradient(trainer);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
         if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);

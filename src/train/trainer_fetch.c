@@ -5,6 +5,24 @@
 
 #include "device/context_internal.h"
 
+/* The first fetch has g's host copy held where it is. */
+static void dml__pin_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    if (trainer->pin_asked || !device->backend->pin) return;
+    trainer->pin_asked = true;
+    trainer->pinned = device->backend->pin(device, trainer->mirror[DML_GRADIENTS], bytes);
+}
+
+DML__LOCAL void dml__unpin_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (trainer->pinned && !dml__lost_by_fork(trainer->context))
+        device->backend->unpin(device, trainer->mirror[DML_GRADIENTS]);
+    trainer->pinned = false;
+}
+
 DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_t end, dml__fetch *fetch)
 {
     dml_device *device = &trainer->context->device;
@@ -15,6 +33,7 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
     fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
     if (!fetch->host) return dml_status_of(trainer->context);
     if (!starts) return DML_OK;
+    dml__pin_gradient(trainer);
     return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
                                        (end - begin) * sizeof(float), &fetch->ticket);
 }

@@ -51,7 +51,8 @@ struct dml_trainer {
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
     float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
                                              graph's */
-    int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
+    bool pin_asked, pinned; /* that of g: whether the device was asked to hold it where it is; does so */
+    int states, vectors;    /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     uint64_t runs;   /* how often a run was taken up, or gone back to, which isn't the last step's */
     uint32_t passes; /* of backward, since the last step, or the last that was skipped */
@@ -214,6 +215,9 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
 /* Whether it has come; with `wait` it has. After a failure the device doesn't write there any more. Nobody
    writes that part of g, on the device or the host, before this says one or the other. */
 DML__LOCAL dml_status dml__fetch_end(dml_trainer *trainer, dml__fetch *fetch, bool wait, bool *come);
+
+/* Before its host copy is released. */
+DML__LOCAL void dml__unpin_gradient(dml_trainer *trainer);
 
 /* What the program tells the trainer and its strategy while it trains. */
 DML__LOCAL void dml__hook_ranks(dml_trainer *trainer);

@@ -126,6 +126,24 @@ static void what_is_on_its_way_has_the_whole_time(void)
     CHECK_MESSAGE(ranks[0].seconds > 1.6, "nothing was late");
 }
 
+static void left_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+}
+
+static void what_was_never_sent_is_known_soon(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 60, left_body, NULL);
+    ranks_run_on(ranks, 2, "shm");
+    CHECK_INT(ranks[0].status, DML_ERROR_PEER);
+    CHECK_STRING(ranks[0].error,
+                 "rank 1 closed its communicator while rank 0 was in receive(f32, 10, from 1)");
+    CHECK_MESSAGE(ranks[0].seconds < 15, "it took %g s", ranks[0].seconds);
+}
+
 /* ---- who waits for whom ---- */
 
 static void chain_body(test_rank *me)
@@ -352,6 +370,7 @@ int main(void)
     RUN(looking_rarely_ends_too);
     RUN(a_wait_counts_from_its_begin);
     RUN(what_is_on_its_way_has_the_whole_time);
+    RUN(what_was_never_sent_is_known_soon);
     RUN(a_chain_that_moves);
     RUN(bystanders_are_not_to_blame);
     RUN(who_is_absent_is_to_blame);

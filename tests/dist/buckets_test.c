@@ -51,6 +51,8 @@ static __thread struct {
     bool passes;  /* then, between the strategy's begin and its finish: what may fail is counted */
     bool goes_on; /* in `ready`, with more of backward to come */
     int starts, ends, launches, overlapped, bad;
+    char *pinned; /* the memory that its reads go to */
+    size_t pinned_bytes;
 } side;
 
 typedef struct ticket {
@@ -83,10 +85,28 @@ static dml_status away_read(dml_device *device, void *to, dml_ref from, size_t b
     return dml__host_backend()->read(device, to, from, bytes);
 }
 
+static bool away_pin(dml_device *device, void *memory, size_t bytes)
+{
+    (void)device;
+    side.bad += side.pinned != NULL;
+    side.pinned = memory;
+    side.pinned_bytes = bytes;
+    return true;
+}
+
+static void away_unpin(dml_device *device, void *memory)
+{
+    (void)device;
+    side.bad += memory != side.pinned || side.out > 0;
+    side.pinned = NULL;
+}
+
 /* Until it has come there are NaNs in its place. */
 static dml_status away_read_start(dml_device *device, void *to, dml_ref from, size_t bytes, void **at)
 {
+    char *begin = to;
     *at = NULL;
+    side.bad += begin < side.pinned || begin + bytes > side.pinned + side.pinned_bytes;
     if (fails(&side.starts, now.fail_start))
         return dml_device_fail(device, DML_ERROR_DEVICE, "a read that can't be started");
     ticket *t = malloc(sizeof *t);
@@ -123,6 +143,8 @@ static void make_backends(void)
     waited_for.read = dml__host_backend()->read;
     away.read_start = away_read_start;
     away.read_end = away_read_end;
+    away.pin = away_pin;
+    away.unpin = away_unpin;
 }
 
 /* ---- a strategy around the strategy, which knows when backward has more to queue, and fails on command ----
@@ -292,7 +314,7 @@ static void run_rank(test_rank *me)
     snprintf(out->error, sizeof out->error, "%s", dml_error(context));
     dml_close(context);
 #ifdef HOST_C
-    out->bad = side.bad + side.out;
+    out->bad = side.bad + side.out + (side.pinned != NULL);
     out->overlapped = side.overlapped;
 #endif
 }
@@ -432,23 +454,33 @@ static void steps_that_fail(void)
 }
 
 /* A driver's own reads. */
-static void on_opencl(void)
+static void on_device(const char *name)
 {
-    const dml_backend *opencl = find_backend("opencl");
+    const dml_backend *driver = find_backend(name);
     static dml_backend waited;
-    if (!opencl || opencl->count() == 0) {
-        SKIP("no OpenCL device here");
+    if (!driver || driver->count() == 0) {
+        SKIP(strcmp(name, "cuda") == 0 ? "no CUDA device here" : "no OpenCL device here");
         return;
     }
-    waited = *opencl;
+    waited = *driver;
     CHECK(waited.read_start && waited.read_end);
     waited.read_start = NULL;
-    every_way(&waited, opencl, 2);
+    every_way(&waited, driver, 2);
     for (int stage = 0; stage <= 2; stage++) {
         job j = usual(4, stage);
         j.norms = true;
-        compare("four ranks", &j, &waited, opencl);
+        compare("four ranks", &j, &waited, driver);
     }
+}
+
+static void on_opencl(void)
+{
+    on_device("opencl");
+}
+
+static void on_cuda(void)
+{
+    on_device("cuda");
 }
 
 int main(void)
@@ -457,5 +489,6 @@ int main(void)
     RUN(backward_goes_on);
     RUN(steps_that_fail);
     RUN(on_opencl);
+    RUN(on_cuda);
     return test_report("dist/buckets");
 }

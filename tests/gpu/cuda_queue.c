@@ -256,6 +256,103 @@ static void buffers_come_and_go(void)
     close_card();
 }
 
+/* ---- reads that nobody waits for ---- */
+
+enum { POLLS = 1000 };
+
+/* Asks until it has come, which takes the host no wait; returns how often. */
+static int come(void *ticket)
+{
+    const int waits = fake_cuda_waits();
+    bool ended = false;
+    int polls = 0;
+    while (!ended && polls++ < POLLS) ok(backend->read_end(device, ticket, false, &ended));
+    CHECK(ended);
+    CHECK_INT(fake_cuda_waits(), waits);
+    return polls;
+}
+
+static void reads_go_on_by_themselves(void)
+{
+    static float first[N], second[N], other[N];
+    const bool pins = !is("unpinned");
+    void *ticket, *next;
+    bool ended;
+    open_card();
+    dml_buffer *x = make(1), *y = make(0);
+    CHECK(backend->pin(device, first, BYTES) == pins && backend->pin(device, second, BYTES) == pins);
+    ok(axpby(x, y, N, 1, 1));
+    first[0] = first[N - 1] = 99;
+    ok(backend->read_start(device, first, start(y), BYTES, &ticket));
+    CHECK((ticket != NULL) == pins && (first[0] == 99) == pins);
+    ok(axpby(x, x, N, 3, 0)); /* what comes later isn't waited for */
+    if (ticket) CHECK(come(ticket) > 1);
+    CHECK(first[0] == 1 && first[N - 1] == 1);
+
+    /* Several, waited for in another order; of parts, and of nothing. */
+    ok(backend->read_start(device, first, start(x), BYTES / 2, &ticket));
+    ok(backend->read_start(device, second + 1, (dml_ref){ y, 4 }, 8, &next));
+    CHECK((ticket && next) == pins && (second[1] == 0) == pins);
+    if (next) ok(backend->read_end(device, next, true, &ended));
+    if (next) CHECK(ended);
+    CHECK(second[0] == 0 && second[1] == 1 && second[2] == 1 && second[3] == 0);
+    if (ticket) CHECK_INT(come(ticket), 1); /* before the other, in one stream */
+    CHECK(first[0] == 3 && first[N / 2 - 1] == 3 && first[N / 2] == 1);
+    ok(backend->read_start(device, first, start(x), 0, &ticket));
+    CHECK(!ticket);
+
+    /* To memory that isn't pinned, all of it, the host waits. */
+    ok(backend->read_start(device, other, start(x), BYTES, &ticket));
+    CHECK(!ticket && other[0] == 3);
+    if (pins) {
+        backend->unpin(device, first);
+        ok(backend->read_start(device, first, start(y), BYTES, &ticket));
+        CHECK(!ticket && first[0] == 1);
+    }
+    CHECK_INT(backend->read_start(device, second, start(y), BYTES + 4, &ticket), DML_ERROR_ARGUMENT);
+    CHECK(!ticket);
+    dml_clear_error(context);
+    backend->unpin(device, second);
+    dml__buffer_destroy(context, x), dml__buffer_destroy(context, y);
+    close_card();
+}
+
+static void started_reads_are_timed(void)
+{
+    static float to[N];
+    void *ticket;
+    bool ended;
+    dml_profile_row rows[8];
+    open_card();
+    dml_buffer *x = make(1);
+    backend->pin(device, to, BYTES);
+    ok(dml_profile_begin(context, 0));
+    ok(backend->read_start(device, to, start(x), BYTES, &ticket));
+    const int count = dml_profile_rows(context, rows, 8);
+    CHECK_INT(count, 1);
+    CHECK(strcmp(rows[0].what, "read") == 0 && rows[0].calls == 1 && to[0] == 1);
+    if (ticket) ok(backend->read_end(device, ticket, true, &ended));
+    dml_profile_end(context);
+    backend->unpin(device, to);
+    dml__buffer_destroy(context, x);
+    close_card();
+}
+
+static void so_much_is_pinned(void)
+{
+    static float memory[20][N];
+    int pinned = 0;
+    open_card();
+    for (int i = 0; i < 20; i++) pinned += backend->pin(device, memory[i], BYTES);
+    CHECK_INT(pinned, is("unpinned") ? 0 : 16);
+    CHECK(!backend->pin(device, memory[0], 0));
+    backend->unpin(device, memory[3]);
+    backend->unpin(device, memory[19]); /* which isn't */
+    CHECK(backend->pin(device, memory[18], BYTES) == !is("unpinned"));
+    for (int i = 0; i < 20; i++) backend->unpin(device, memory[i]);
+    close_card();
+}
+
 /* A launch that is refused when it is sent is told with the kernel and the layer that it was for. */
 static void failures_have_names(void)
 {
@@ -287,5 +384,8 @@ int main(void)
     if (is("")) RUN(there_are_so_many_graphs);
     RUN(nothing_is_seen_undone);
     RUN(buffers_come_and_go);
+    RUN(reads_go_on_by_themselves);
+    RUN(started_reads_are_timed);
+    RUN(so_much_is_pinned);
     return test_report("gpu/cuda_queue");
 }

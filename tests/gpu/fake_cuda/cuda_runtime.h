@@ -24,6 +24,7 @@ enum cudaError_t {
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
     cudaErrorDevicesUnavailable = 46,
     cudaErrorECCUncorrectable = 214,
     cudaErrorIllegalAddress = 700,
@@ -32,7 +33,7 @@ enum cudaError_t {
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostRegisterDefault = 0 };
 
 struct dim3 {
     unsigned x, y, z;
@@ -44,12 +45,14 @@ struct dim3 {
 struct fake_stream {
     int device;
     std::deque<std::function<void()>> work;
+    uint64_t done; /* of all that was ever queued */
 };
 typedef fake_stream *cudaStream_t;
 struct fake_event {
     int device;
     double time;         /* 0: never recorded, or not reached yet */
     fake_stream *stream; /* that it is yet to come in; NULL: none */
+    uint64_t place;      /* there: how much is done by then */
     bool times;
 };
 typedef fake_event *cudaEvent_t;
@@ -113,15 +116,19 @@ static bool fake_is_pinned(const void *address, size_t bytes)
     return (const char *)address + bytes <= i->first + i->second;
 }
 
+static void fake_work_once(fake_stream *stream)
+{
+    const std::function<void()> next = stream->work.front();
+    stream->work.pop_front();
+    stream->done++;
+    next();
+}
+
 /* Does what is queued, up to where the event was recorded last. */
 static void fake_work(fake_stream *stream, const fake_event *until)
 {
     if (!stream->work.empty()) fake.waits++;
-    while (!stream->work.empty() && !(until && until->stream != stream)) {
-        const std::function<void()> next = stream->work.front();
-        stream->work.pop_front();
-        next();
-    }
+    while (!stream->work.empty() && !(until && until->stream != stream)) fake_work_once(stream);
 }
 
 static cudaError_t fake_result(bool ok, cudaError_t error)
@@ -230,6 +237,7 @@ static cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
     *stream = new fake_stream;
     (*stream)->device = fake.device;
+    (*stream)->done = 0;
     fake.streams[*stream] = true;
     return cudaSuccess;
 }
@@ -264,6 +272,18 @@ static cudaError_t cudaFreeHost(void *address)
     return fake_result(ok, cudaErrorInvalidValue);
 }
 
+static cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned)
+{
+    const bool ok = !fake_is("unpinned") && !fake_is_pinned(address, 1);
+    if (ok) fake.pinned[(char *)address] = bytes;
+    return fake_result(ok, cudaErrorMemoryAllocation);
+}
+
+static cudaError_t cudaHostUnregister(void *address)
+{
+    return fake_result(fake.pinned.erase((char *)address) == 1, cudaErrorInvalidValue);
+}
+
 static cudaError_t cudaMalloc(void **address, size_t bytes)
 {
     if (bytes > 1u << 30) return fake_result(false, cudaErrorMemoryAllocation);
@@ -288,6 +308,7 @@ static cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     (*event)->device = fake.device;
     (*event)->time = 0;
     (*event)->stream = NULL;
+    (*event)->place = 0;
     (*event)->times = flags != cudaEventDisableTiming;
     return cudaSuccess;
 }
@@ -309,12 +330,34 @@ static cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     const bool ok = event->device == fake.device && stream->device == fake.device;
     if (!ok) return fake_result(false, cudaErrorInvalidResourceHandle);
     event->stream = stream;
+    event->place = stream->done + stream->work.size() + 1;
     event->time = 0;
-    stream->work.push_back([event]() {
+    stream->work.push_back([event, stream]() {
+        if (stream->done != event->place) return; /* it was recorded again */
         event->time = dml_seconds();
         event->stream = NULL;
     });
     return cudaSuccess;
+}
+
+/* Each look lets the card do a little. */
+static cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    const bool ok = event->device == fake.device;
+    if (ok && event->stream) fake_work_once(event->stream);
+    return fake_result(ok && !event->stream, ok ? cudaErrorNotReady : cudaErrorInvalidResourceHandle);
+}
+
+static cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    fake_stream *first = event->stream;
+    const uint64_t place = event->place;
+    const bool ok = event->device == fake.device && stream->device == fake.device;
+    if (ok && first)
+        stream->work.push_back([first, place]() {
+            while (first->done < place) fake_work_once(first);
+        });
+    return fake_result(ok, cudaErrorInvalidResourceHandle);
 }
 
 static cudaError_t cudaEventSynchronize(cudaEvent_t event)
