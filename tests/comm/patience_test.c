@@ -170,6 +170,34 @@ static void a_chain_that_moves(void)
     check_all_well(ranks, 3);
 }
 
+/* Rank 0 waits for 1, while what it gets from 2 moves all the time. */
+static void one_of_two_body(test_rank *me)
+{
+    enum { MANY = 20 };
+    float x[10] = { 0 }, many[MANY][10] = { { 0 } };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) {
+        for (int i = 0; i < MANY; i++) dml_comm_receive_start(me->comm, many[i], 10, DML_F32, 2, i);
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    }
+    for (int i = 0; i < MANY && me->rank == 2; i++) {
+        dml_comm_send(me->comm, many[i], 10, DML_F32, 0, i);
+        ranks_sleep(0.15);
+    }
+    if (me->rank == 1) ranks_sleep(2.5);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void what_others_send_excuses_nobody(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.8, one_of_two_body, NULL);
+    ranks_run_on(ranks, 3, "tcp");
+    CHECK_INT(ranks[0].status, DML_ERROR_TIMEOUT);
+    CHECK_INT(ranks[0].culprit, 1);
+    CHECK_MESSAGE(ranks[0].seconds < 2, "it took %g s", ranks[0].seconds);
+}
+
 static void bystanders_body(test_rank *me)
 {
     float x[10] = { 0 };
@@ -372,6 +400,7 @@ int main(void)
     RUN(what_is_on_its_way_has_the_whole_time);
     RUN(what_was_never_sent_is_known_soon);
     RUN(a_chain_that_moves);
+    RUN(what_others_send_excuses_nobody);
     RUN(bystanders_are_not_to_blame);
     RUN(who_is_absent_is_to_blame);
     RUN(who_has_started_its_part_is_not);
