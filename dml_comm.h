@@ -2960,6 +2960,7 @@ typedef struct dml__waiting {
     dml__signature call;
     uint32_t communicator;
     uint64_t sequence;
+    int tag;
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */
@@ -14548,8 +14549,8 @@ DML__LOCAL dml_request *dml__waited(const dml__comm_job *job);
 /* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
 DML__LOCAL bool dml__differ(const dml__comm_job *job);
 
-/* The communicator among whose ranks is whoever may end the wait. */
-DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request);
+/* What a rank says that it waits for (NULL: for nothing). */
+DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
 
 /* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
    again, so for a while after one it isn't. */
@@ -14860,15 +14861,15 @@ static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
     return count;
 }
 
-#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 32)
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 64)
 static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT];
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "";
     dml__signature_text(&waiting->call, call);
+    if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
     if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
-        snprintf(text, DML__WAITING_TEXT, "%s in communicator %u", call, (unsigned)waiting->communicator);
-    else
-        snprintf(text, DML__WAITING_TEXT, "%s", call);
+        snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
+    snprintf(text, DML__WAITING_TEXT, "%s%s%s", call, tag, where);
     return text;
 }
 
@@ -14935,9 +14936,7 @@ static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, i
 {
     dml__peer *own = &job->peers[job->rank];
     own->waits_for = waits_for;
-    own->waits_in.call = request->call.signature;
-    own->waits_in.communicator = dml__waits_in(job, request);
-    own->waits_in.sequence = request->sequence;
+    own->waits_in = dml__waiting_of(job, request);
     own->moved_at = job->moved_at;
     own->answered = true;
 }
@@ -15023,14 +15022,16 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 #ifndef DML_COMM_WAITING_C
 #define DML_COMM_WAITING_C
 
+#include <string.h>
+
 /* Who waits for whom. Whoever has waited for the whole timeout without any progress asks all ranks what they
    wait for and how long ago something last moved there. Each rank that is in a call answers, and so does a
    progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
    about. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
-   microseconds */
-#define DML__WAITING_BYTES 40
+   microseconds, 40 1 + tag:4 */
+#define DML__WAITING_BYTES 44
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -15087,12 +15088,26 @@ DML__LOCAL bool dml__differ(const dml__comm_job *job)
     return false;
 }
 
-DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+/* The communicator among whose ranks is whoever may end the wait. */
+static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
 {
     for (int list = 0; list < 2 && job->waits_for_any; list++)
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
     return request->comm->id;
+}
+
+DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request)
+{
+    dml__waiting waiting;
+    memset(&waiting, 0, sizeof waiting);
+    waiting.communicator = DML__ALL_COMMUNICATORS;
+    if (!request) return waiting;
+    waiting.call = request->call.signature;
+    waiting.communicator = dml__waits_in(job, request);
+    waiting.sequence = request->sequence;
+    waiting.tag = request->call.tag;
+    return waiting;
 }
 
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
@@ -15102,11 +15117,13 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
-    if (request) dml__encode_signature(&request->call.signature, control.body);
-    dml__store32(control.body + 16, request ? dml__waits_in(job, request) : DML__ALL_COMMUNICATORS);
+    const dml__waiting waiting = dml__waiting_of(job, request);
+    dml__encode_signature(&waiting.call, control.body);
+    dml__store32(control.body + 16, waiting.communicator);
     dml__store32(control.body + 20, absent);
-    dml__store64(control.body + 24, request ? request->sequence : 0);
+    dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
+    dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
     return control;
 }
 
@@ -15114,6 +15131,8 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 {
     waiting->communicator = dml__load32(control->body + 16);
     waiting->sequence = dml__load64(control->body + 24);
+    const uint32_t tag = dml__load32(control->body + 40);
+    waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
     return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
 }
 
@@ -15122,7 +15141,12 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job)
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
 }
 
-/* Whether this rank has begun its part of what another waits for. Of a message nobody knows the tag. */
+static bool dml__same_tag(int a, int b)
+{
+    return a == b || a == DML_ANY_TAG || b == DML_ANY_TAG;
+}
+
+/* Whether this rank has begun its part of what another waits for. */
 static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
 {
     const dml_comm *comm = job->comms;
@@ -15135,7 +15159,8 @@ static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__wait
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next) {
             const dml__signature *call = &r->call.signature;
             if (r->comm == comm && call->operation == (sends ? DML__CALL_SEND : DML__CALL_RECEIVE) &&
-                (call->root < 0 || comm->world_ranks[call->root] == asking))
+                (call->root < 0 || comm->world_ranks[call->root] == asking) &&
+                dml__same_tag(r->call.tag, waiting->tag))
                 return true;
         }
     return false;

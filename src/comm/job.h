@@ -176,6 +176,7 @@ typedef struct dml__waiting {
     dml__signature call;
     uint32_t communicator;
     uint64_t sequence;
+    int tag;
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */

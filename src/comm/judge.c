@@ -102,15 +102,15 @@ static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
     return count;
 }
 
-#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 32)
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 64)
 static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT];
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "";
     dml__signature_text(&waiting->call, call);
+    if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
     if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
-        snprintf(text, DML__WAITING_TEXT, "%s in communicator %u", call, (unsigned)waiting->communicator);
-    else
-        snprintf(text, DML__WAITING_TEXT, "%s", call);
+        snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
+    snprintf(text, DML__WAITING_TEXT, "%s%s%s", call, tag, where);
     return text;
 }
 
@@ -177,9 +177,7 @@ static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, i
 {
     dml__peer *own = &job->peers[job->rank];
     own->waits_for = waits_for;
-    own->waits_in.call = request->call.signature;
-    own->waits_in.communicator = dml__waits_in(job, request);
-    own->waits_in.sequence = request->sequence;
+    own->waits_in = dml__waiting_of(job, request);
     own->moved_at = job->moved_at;
     own->answered = true;
 }

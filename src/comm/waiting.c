@@ -3,6 +3,8 @@
 
 #include "comm/waiting.h"
 
+#include <string.h>
+
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "net/net.h"
@@ -13,8 +15,8 @@
    about. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
-   microseconds */
-#define DML__WAITING_BYTES 40
+   microseconds, 40 1 + tag:4 */
+#define DML__WAITING_BYTES 44
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -71,12 +73,26 @@ DML__LOCAL bool dml__differ(const dml__comm_job *job)
     return false;
 }
 
-DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
+/* The communicator among whose ranks is whoever may end the wait. */
+static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
 {
     for (int list = 0; list < 2 && job->waits_for_any; list++)
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
     return request->comm->id;
+}
+
+DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request)
+{
+    dml__waiting waiting;
+    memset(&waiting, 0, sizeof waiting);
+    waiting.communicator = DML__ALL_COMMUNICATORS;
+    if (!request) return waiting;
+    waiting.call = request->call.signature;
+    waiting.communicator = dml__waits_in(job, request);
+    waiting.sequence = request->sequence;
+    waiting.tag = request->call.tag;
+    return waiting;
 }
 
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
@@ -86,11 +102,13 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
-    if (request) dml__encode_signature(&request->call.signature, control.body);
-    dml__store32(control.body + 16, request ? dml__waits_in(job, request) : DML__ALL_COMMUNICATORS);
+    const dml__waiting waiting = dml__waiting_of(job, request);
+    dml__encode_signature(&waiting.call, control.body);
+    dml__store32(control.body + 16, waiting.communicator);
     dml__store32(control.body + 20, absent);
-    dml__store64(control.body + 24, request ? request->sequence : 0);
+    dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
+    dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
     return control;
 }
 
@@ -98,6 +116,8 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 {
     waiting->communicator = dml__load32(control->body + 16);
     waiting->sequence = dml__load64(control->body + 24);
+    const uint32_t tag = dml__load32(control->body + 40);
+    waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
     return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
 }
 
@@ -106,7 +126,12 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job)
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
 }
 
-/* Whether this rank has begun its part of what another waits for. Of a message nobody knows the tag. */
+static bool dml__same_tag(int a, int b)
+{
+    return a == b || a == DML_ANY_TAG || b == DML_ANY_TAG;
+}
+
+/* Whether this rank has begun its part of what another waits for. */
 static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
 {
     const dml_comm *comm = job->comms;
@@ -119,7 +144,8 @@ static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__wait
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next) {
             const dml__signature *call = &r->call.signature;
             if (r->comm == comm && call->operation == (sends ? DML__CALL_SEND : DML__CALL_RECEIVE) &&
-                (call->root < 0 || comm->world_ranks[call->root] == asking))
+                (call->root < 0 || comm->world_ranks[call->root] == asking) &&
+                dml__same_tag(r->call.tag, waiting->tag))
                 return true;
         }
     return false;

@@ -23,8 +23,8 @@ DML__LOCAL dml_request *dml__waited(const dml__comm_job *job);
 /* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
 DML__LOCAL bool dml__differ(const dml__comm_job *job);
 
-/* The communicator among whose ranks is whoever may end the wait. */
-DML__LOCAL uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request);
+/* What a rank says that it waits for (NULL: for nothing). */
+DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
 
 /* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
    again, so for a while after one it isn't. */
