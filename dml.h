@@ -1473,8 +1473,7 @@ DML_API const dml_device *dml_context_device(const dml_context *context);
 
 /* What ran for one purpose, added up. The strings last as long as the profile does. */
 typedef struct dml_profile_row {
-    /* The layer's name in the graph, its first 63 bytes; "" for what is no layer's: copies, the optimizer's
-       step. */
+    /* The layer's name in the graph; "" for what is no layer's: copies, the optimizer's step. */
     const char *node;
     const char *pass; /* "forward", "backward", or "step" outside of both */
     const char *what; /* a kernel, "write", "read", "copy" or "zero"; on the CPU the layer's op */
@@ -26099,8 +26098,8 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 /* The same for the one call that goes on with what it left undone as `user`: that stays so. */
 DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
 
-/* For calls that don't enter, but read or write a device's memory: false, with the error recorded or the
-   thread refused, where they may not now. True: dml__leave ends it. */
+/* The same for calls that use the device but run no op on it: false, with the error recorded or the thread
+   refused, where they may not now. True: dml__leave ends it. */
 DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry);
 
 /* For calls that don't enter, and look at or change what somebody may have left undone. */
@@ -26547,7 +26546,8 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 #include <stdio.h>
 #include <string.h>
 
-enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 64 };
+/* Names are as long as those of a graph: half a character would make the timeline no JSON. */
+enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 128 };
 
 typedef struct dml__profile_event {
     int row;
@@ -26572,8 +26572,7 @@ DML_API int dml_device_begin_event(dml_device *device, const char *what)
     int r = 0;
     for (; r < profile->rows; r++) {
         const dml_profile_row *row = &profile->row[r];
-        if (strncmp(row->node, node, DML__PROFILE_NAME - 1) == 0 && strcmp(row->pass, pass) == 0 &&
-            strcmp(row->what, what) == 0)
+        if (strcmp(row->node, node) == 0 && strcmp(row->pass, pass) == 0 && strcmp(row->what, what) == 0)
             return r;
     }
     if (r == DML__PROFILE_ROWS) return r - 1;
@@ -26624,7 +26623,8 @@ DML__LOCAL void dml__profile_release(dml_context *context)
 static void dml__profile_stop(dml_context *context)
 {
     dml_device *device = &context->device;
-    if (device->profile && device->backend->profile) device->backend->profile(device, false);
+    if (device->profile && device->backend->profile && !dml__lost_by_fork(context))
+        device->backend->profile(device, false);
     dml__profile_release(context);
 }
 
@@ -26658,8 +26658,8 @@ static dml_status dml__profile_start(dml_context *context, int events)
 DML_API dml_status dml_profile_begin(dml_context *context, int events)
 {
     if (!context || !context->device_open) return context ? context->error.status : DML_ERROR_ARGUMENT;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__profile_start(context, events);
     dml__leave(context, entry);
     return status;
@@ -26691,9 +26691,8 @@ static void dml__longest_rows(const struct dml__profile *profile, dml_profile_ro
 DML_API int dml_profile_rows(dml_context *context, dml_profile_row *rows, int capacity)
 {
     int count = 0;
-    if (!context) return 0;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return 0;
+    dml__entry entry;
+    if (!context || !dml__begin_transfer(context, &entry)) return 0;
     const struct dml__profile *profile = context->device.profile;
     if (profile && context->device.backend->finish(&context->device) == DML_OK) {
         count = profile->rows;
@@ -26768,8 +26767,8 @@ DML_API dml_status dml_profile_write(dml_context *context, const char *path)
 {
     if (!context) return DML_ERROR_ARGUMENT;
     if (!path) return dml__fail_null(&context->error, "dml_profile_write", "path");
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__write_profile(context, path);
     dml__leave(context, entry);
     return status;
