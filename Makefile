@@ -171,6 +171,12 @@ $(BUILD)/demo/mnist: samples/mnist.c $(wildcard samples/*.h) dml.h dml_comm.h
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $< -o $@ $(BASE_LIBS)
 
+# What BENCH may name: prices is a script alone.
+BENCHMARKS := $(filter-out report,$(patsubst bench/%.c,%,$(wildcard bench/*.c))) prices
+ifneq ($(filter bench,$(MAKECMDGOALS)),)
+  BAD_BENCH := $(filter-out $(BENCHMARKS),$(BENCH))
+  $(if $(BAD_BENCH),$(error no such benchmark: $(BAD_BENCH). BENCH takes names of $(BENCHMARKS)))
+endif
 bench: $(BENCHES)
 	@CC='$(CC)' CFLAGS='$(CFLAGS)' sh bench/run.sh '$(BUILD)' $(if $(QUICK),--quick)
 
@@ -294,6 +300,12 @@ RUN_VARIANTS := $(foreach v,$(filter $(V),$(VARIANTS)),$(if $($(v).no),,$(v)))
 chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
 TEST_NAMES := $(TEST_FILES:tests/%_test.c=%)
 SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
+ifneq ($(filter test,$(MAKECMDGOALS)),) # of a name that there isn't, nothing would be run, and nothing fail
+  BAD_V := $(strip $(foreach v,$(V),$(if $(filter $(v),$(VARIANTS) scripts oclgrind),,$(v))))
+  BAD_T := $(strip $(foreach t,$(T),$(if $(filter $(t) $(t)/%,$(TEST_NAMES) $(SCRIPT_NAMES)),,$(t))))
+  $(if $(BAD_V),$(error no such variant: $(BAD_V). V takes names of $(VARIANTS) scripts oclgrind))
+  $(if $(BAD_T),$(error no such test: $(BAD_T). T takes folders of tests/, such as graph, and programs in them, such as base/philox))
+endif
 names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
 
 define VARIANT

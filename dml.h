@@ -1477,8 +1477,7 @@ DML_API const dml_device *dml_context_device(const dml_context *context);
 
 /* What ran for one purpose, added up. The strings last as long as the profile does. */
 typedef struct dml_profile_row {
-    /* The layer's name in the graph, its first 63 bytes; "" for what is no layer's: copies, the optimizer's
-       step. */
+    /* The layer's name in the graph; "" for what is no layer's: copies, the optimizer's step. */
     const char *node;
     const char *pass; /* "forward", "backward", or "step" outside of both */
     const char *what; /* a kernel, "write", "read", "copy" or "zero"; on the CPU the layer's op */
@@ -3797,7 +3796,8 @@ DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
 {
-    const size_t need = dml__align_up(bytes) + DML__ALIGNMENT;
+    /* No block is of a header alone: dml__memory_init and the rest below take one for too small. */
+    const size_t need = dml__align_up(bytes ? bytes : 1) + DML__ALIGNMENT;
     for (dml__block **link = &memory->free_list; *link; link = &(*link)->next) {
         dml__block *block = *link;
         if (block->bytes < need) continue;
@@ -4796,7 +4796,10 @@ DML__INLINE dml__v4_bits dml__f16_widened(dml__v4_bits x)
     const dml__v4_bits size = x & dml__half_splat(0x7FFFu), sign = (x & dml__half_splat(0x8000u)) << 16;
     const dml__v4_bits half = dml__half_splat(0x3F000000u), shifted = size << 13;
     const dml__v4_bits small = (dml__v4_bits)((dml__v4)(size | half) - (dml__v4)half);
-    const dml__v4_bits infinite = shifted + dml__half_splat(224u << 23);
+    /* A NaN that signals is quiet from here on, as by the instruction for it. */
+    const dml__v4_bits quiet = (dml__v4_bits)((dml__v4_mask)size > (dml__v4_mask)dml__half_splat(0x7C00u)) &
+                               dml__half_splat(0x400000u);
+    const dml__v4_bits infinite = (shifted + dml__half_splat(224u << 23)) | quiet;
     dml__v4_bits out = shifted + dml__half_splat(112u << 23);
     out = dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x400u), small, out);
     out = dml__half_choose((dml__v4_mask)size >= (dml__v4_mask)dml__half_splat(0x7C00u), infinite, out);
@@ -6071,11 +6074,30 @@ DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size
 
 /* ---- writing ---- */
 
-/* Opens a new file beside `path` and writes its name. */
+/* How many bytes of `path` come before the file's own name. */
+static size_t dml__own_name_at(const char *path)
+{
+    size_t at = strlen(path);
+    while (at > 0 && !strchr(DML__SEPARATORS, path[at - 1])) at--;
+    return at;
+}
+
+/* How often a name is taken; and how much of the file's own name is in it, so that it isn't too long. */
+enum { DML__TEMPORARIES = 1000, DML__TEMPORARY_BYTES = 200 };
+
+/* Opens a new file beside `path` and writes its name. One that is there may have been left by a process that
+   was killed, or be another container's that writes it now: either has our number. So it stays. */
 static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
 {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, dml__os_process(), attempt);
+    const size_t own = dml__own_name_at(path);
+    size_t end = strlen(path);
+    if (end - own > DML__TEMPORARY_BYTES) {
+        end = own + DML__TEMPORARY_BYTES;
+        while (end > own && ((unsigned char)path[end] & 0xC0) == 0x80) end--; /* whole characters of UTF-8 */
+    }
+    for (int attempt = 0; attempt < DML__TEMPORARIES; attempt++) {
+        const int length =
+            snprintf(name, DML__PATH_BYTES, "%.*s.%ld-%d.tmp", (int)end, path, dml__os_process(), attempt);
         if (length < 0 || length >= DML__PATH_BYTES) {
             errno = ENAMETOOLONG;
             return -1;
@@ -6086,11 +6108,10 @@ static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
     return -1;
 }
 
-/* The folder that `path`, shorter than DML__PATH_BYTES, is in. */
+/* The folder that `path` is in, shorter than DML__PATH_BYTES. */
 static void dml__folder_of(const char *path, char folder[DML__PATH_BYTES])
 {
-    size_t length = strlen(path);
-    while (length > 0 && !strchr(DML__SEPARATORS, path[length - 1])) length--;
+    size_t length = dml__own_name_at(path);
     if (length > 1) length--; /* the separator, unless it is all: the root */
     memcpy(folder, path, length);
     strcpy(folder + length, length ? "" : ".");
@@ -6102,11 +6123,19 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     file->path = path;
     file->descriptor = -1;
     if (!*path) return dml__fail(error, DML_ERROR_IO, "can't write a file without a name");
-    if (dml__os_find(path, &info) && !info.plain)
+    const bool there = dml__os_find(path, &info);
+    if (there && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
+    /* The temporary's name may be short enough where the file's isn't. */
+    if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
-    if (file->descriptor < 0) return dml__file_fail(error, "create", path);
-    return DML_OK;
+    if (file->descriptor >= 0) return DML_OK;
+    if (errno != EEXIST) return dml__file_fail(error, "create", path);
+    return dml__fail(
+        error, DML_ERROR_IO,
+        "can't create \"%.350s\": it and the %d before it are there, left by processes that were "
+        "killed; remove them",
+        file->temporary, DML__TEMPORARIES - 1);
 }
 
 DML__LOCAL dml_status dml__file_append(dml__file_writer *file, const void *data, size_t bytes,
@@ -26105,8 +26134,8 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 /* The same for the one call that goes on with what it left undone as `user`: that stays so. */
 DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
 
-/* For calls that don't enter, but read or write a device's memory: false, with the error recorded or the
-   thread refused, where they may not now. True: dml__leave ends it. */
+/* The same for calls that use the device but run no op on it: false, with the error recorded or the thread
+   refused, where they may not now. True: dml__leave ends it. */
 DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry);
 
 /* For calls that don't enter, and look at or change what somebody may have left undone. */
@@ -26553,7 +26582,8 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 #include <stdio.h>
 #include <string.h>
 
-enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 64 };
+/* Names are as long as those of a graph: half a character would make the timeline no JSON. */
+enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 128 };
 
 typedef struct dml__profile_event {
     int row;
@@ -26578,8 +26608,7 @@ DML_API int dml_device_begin_event(dml_device *device, const char *what)
     int r = 0;
     for (; r < profile->rows; r++) {
         const dml_profile_row *row = &profile->row[r];
-        if (strncmp(row->node, node, DML__PROFILE_NAME - 1) == 0 && strcmp(row->pass, pass) == 0 &&
-            strcmp(row->what, what) == 0)
+        if (strcmp(row->node, node) == 0 && strcmp(row->pass, pass) == 0 && strcmp(row->what, what) == 0)
             return r;
     }
     if (r == DML__PROFILE_ROWS) return r - 1;
@@ -26630,7 +26659,8 @@ DML__LOCAL void dml__profile_release(dml_context *context)
 static void dml__profile_stop(dml_context *context)
 {
     dml_device *device = &context->device;
-    if (device->profile && device->backend->profile) device->backend->profile(device, false);
+    if (device->profile && device->backend->profile && !dml__lost_by_fork(context))
+        device->backend->profile(device, false);
     dml__profile_release(context);
 }
 
@@ -26664,8 +26694,8 @@ static dml_status dml__profile_start(dml_context *context, int events)
 DML_API dml_status dml_profile_begin(dml_context *context, int events)
 {
     if (!context || !context->device_open) return context ? context->error.status : DML_ERROR_ARGUMENT;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__profile_start(context, events);
     dml__leave(context, entry);
     return status;
@@ -26697,9 +26727,8 @@ static void dml__longest_rows(const struct dml__profile *profile, dml_profile_ro
 DML_API int dml_profile_rows(dml_context *context, dml_profile_row *rows, int capacity)
 {
     int count = 0;
-    if (!context) return 0;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return 0;
+    dml__entry entry;
+    if (!context || !dml__begin_transfer(context, &entry)) return 0;
     const struct dml__profile *profile = context->device.profile;
     if (profile && context->device.backend->finish(&context->device) == DML_OK) {
         count = profile->rows;
@@ -26774,8 +26803,8 @@ DML_API dml_status dml_profile_write(dml_context *context, const char *path)
 {
     if (!context) return DML_ERROR_ARGUMENT;
     if (!path) return dml__fail_null(&context->error, "dml_profile_write", "path");
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__write_profile(context, path);
     dml__leave(context, entry);
     return status;

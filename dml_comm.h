@@ -3513,7 +3513,8 @@ DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
 {
-    const size_t need = dml__align_up(bytes) + DML__ALIGNMENT;
+    /* No block is of a header alone: dml__memory_init and the rest below take one for too small. */
+    const size_t need = dml__align_up(bytes ? bytes : 1) + DML__ALIGNMENT;
     for (dml__block **link = &memory->free_list; *link; link = &(*link)->next) {
         dml__block *block = *link;
         if (block->bytes < need) continue;
@@ -4366,7 +4367,10 @@ DML__INLINE dml__v4_bits dml__f16_widened(dml__v4_bits x)
     const dml__v4_bits size = x & dml__half_splat(0x7FFFu), sign = (x & dml__half_splat(0x8000u)) << 16;
     const dml__v4_bits half = dml__half_splat(0x3F000000u), shifted = size << 13;
     const dml__v4_bits small = (dml__v4_bits)((dml__v4)(size | half) - (dml__v4)half);
-    const dml__v4_bits infinite = shifted + dml__half_splat(224u << 23);
+    /* A NaN that signals is quiet from here on, as by the instruction for it. */
+    const dml__v4_bits quiet = (dml__v4_bits)((dml__v4_mask)size > (dml__v4_mask)dml__half_splat(0x7C00u)) &
+                               dml__half_splat(0x400000u);
+    const dml__v4_bits infinite = (shifted + dml__half_splat(224u << 23)) | quiet;
     dml__v4_bits out = shifted + dml__half_splat(112u << 23);
     out = dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x400u), small, out);
     out = dml__half_choose((dml__v4_mask)size >= (dml__v4_mask)dml__half_splat(0x7C00u), infinite, out);

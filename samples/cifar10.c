@@ -63,7 +63,7 @@ static options parse_options(int argc, char **argv)
         { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
           .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
-        { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or one for each processor",
+        { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or its share of the processors",
           .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
         { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
         { "--load", "F", "go on from a checkpoint, with its optimizer's numbers and seed", .text = &o.load },
@@ -216,12 +216,13 @@ static void train_whole(const options *o, strategy *s, const dataset *set, repor
     free(f.images), free(f.labels);
 }
 
-/* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
-   had never stopped. */
+/* Where a run stands is the seed and the number of steps taken and nothing else, so it goes on from a
+   checkpoint as if it had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
 {
     const uint64_t epoch_steps = (uint64_t)((set->count - 1) / o->batch + 1);
     const uint64_t all_steps = epoch_steps * (uint64_t)o->epochs;
+    const uint64_t seed = dml_trainer_get_run(s->trainer).seed; /* by --load the checkpoint's */
     const uint64_t first = dml_trainer_steps(s->trainer) + dml_trainer_skipped(s->trainer);
     const uint64_t last = o->steps && (uint64_t)o->steps < all_steps ? (uint64_t)o->steps : all_steps;
     int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
@@ -232,8 +233,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
         const int epoch = (int)(step / epoch_steps), begin = (int)(step % epoch_steps) * o->batch;
         const int samples = set->count - begin < o->batch ? set->count - begin : o->batch;
         if (epoch != ordered_epoch)
-            dml_random_permutation(&(dml_random){ (uint64_t)o->seed, SHUFFLE, (uint32_t)epoch }, order,
-                                   set->count);
+            dml_random_permutation(&(dml_random){ seed, SHUFFLE, (uint32_t)epoch }, order, set->count);
         ordered_epoch = epoch;
         /* This rank's part of the batch. */
         const int mine = share(samples, s->rank, s->ranks),
@@ -241,7 +241,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
         for (int i = 0; i < rows; i++) {
             const int sample = order[begin + mine + i];
             dml_cifar_change change =
-                dml_cifar_random_change((uint64_t)o->seed, (uint32_t)epoch, (uint64_t)sample, MARGIN);
+                dml_cifar_random_change(seed, (uint32_t)epoch, (uint64_t)sample, MARGIN);
             change.mirrored = change.mirrored && o->data; /* a digit is another one then, or none */
             fill_image(images + (size_t)i * PIXELS, &labels[i], set->records + (size_t)sample * RECORD,
                        change);

@@ -63,7 +63,7 @@ static options parse_options(int argc, char **argv)
         { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
           .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
-        { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or one for each processor",
+        { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or its share of the processors",
           .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
         { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
         { "--load", "F", "go on from a checkpoint, with its optimizer's numbers and seed", .text = &o.load },
@@ -265,8 +265,8 @@ static void train_whole(const options *o, strategy *s, const dataset *set, repor
     free_batch(&f.b);
 }
 
-/* Where a run stands is the number of steps, with those skipped for the loss scale, and nothing else, so it
-   goes on from a checkpoint as if it had never stopped. */
+/* Where a run stands is the seed and the number of steps, with those skipped for the loss scale, and nothing
+   else, so it goes on from a checkpoint as if it had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
 {
     const int rank = s->rank, ranks = s->ranks;
@@ -276,6 +276,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
     int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
     batch b = allocate_batch(o->batch / ranks + 1);
 
+    const uint64_t seed = dml_trainer_get_run(s->trainer).seed; /* by --load the checkpoint's */
     const uint64_t first = dml_trainer_steps(s->trainer) + dml_trainer_skipped(s->trainer);
     if (first >= last && rank == 0)
         printf("nothing to train: the checkpoint is of step %llu, and the run ends at %llu\n",
@@ -284,8 +285,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
     for (uint64_t step = first; step < last; step++) {
         const int epoch = (int)(step / epoch_steps);
         if (epoch != ordered_epoch)
-            dml_random_permutation(&(dml_random){ (uint64_t)o->seed, SHUFFLE, (uint32_t)epoch }, order,
-                                   set->count);
+            dml_random_permutation(&(dml_random){ seed, SHUFFLE, (uint32_t)epoch }, order, set->count);
         ordered_epoch = epoch;
 
         /* The global batch, the same for any number of ranks, and this rank's part of it. */

@@ -148,19 +148,37 @@ static dml_status strategy_average(strategy *s)
 
 /* ---- several devices in this process; `which` is the placement ---- */
 
+typedef struct strategy_devices {
+    char text[512];
+    const char *name[16]; /* in the text */
+    int count;
+} strategy_devices;
+
+/* Or an end, where there are too many. */
+static void strategy_find_devices(const strategy_options *o, strategy_devices *devices)
+{
+    const char *list = o->devices ? o->devices : "cpu,cpu";
+    const int most = (int)(sizeof devices->name / sizeof devices->name[0]);
+    const size_t length = strlen(list);
+    devices->count = 0;
+    if (length >= sizeof devices->text)
+        args_exit(2, "--devices %.40s...: %zu bytes, and it takes at most %zu", list, length,
+                  sizeof devices->text - 1);
+    strcpy(devices->text, list);
+    for (char *name = strtok(devices->text, ","); name; name = strtok(NULL, ",")) {
+        if (devices->count == most) args_exit(2, "--devices %s: it takes at most %d devices", list, most);
+        devices->name[devices->count++] = name;
+    }
+}
+
 static dml_trainer *strategy_mirror(strategy *s, dml_node *loss, const dml_trainer_options *options)
 {
-    enum { MOST = 16 };
-    char text[512];
-    const char *device[MOST];
-    int count = 0;
-    snprintf(text, sizeof text, "%s", s->options.devices ? s->options.devices : "cpu,cpu");
-    for (char *name = strtok(text, ","); name && count < MOST; name = strtok(NULL, ","))
-        device[count++] = name;
+    strategy_devices devices;
+    strategy_find_devices(&s->options, &devices);
     dml_mirrored_options o = { .trainer = *options,
                                .placement = (dml_placement)s->row->which,
                                .comm = s->ranks > 1 ? s->comm : NULL };
-    s->mirrored = dml_mirrored_create(loss, device, count, &o);
+    s->mirrored = dml_mirrored_create(loss, devices.name, devices.count, &o);
     return s->mirrored ? dml_mirrored_trainer(s->mirrored, 0) : NULL;
 }
 
@@ -460,8 +478,10 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
 static strategy strategy_open(const strategy_options *chosen, const dml_comm_options *options)
 {
     strategy s = { .row = strategy_find(chosen->name), .options = *chosen, .trains = true };
+    strategy_devices devices;
     strategy_check_flags(s.row, chosen);
     strategy_compression(chosen->compression); /* or an end, before anything starts */
+    strategy_find_devices(chosen, &devices);
     s.job = s.row->open ? s.row->open(&s, options) : dml_comm_open(options);
     s.comm = s.job;
     /* Servers take no part in what those that train tell each other. */

@@ -4,7 +4,7 @@
 
    One poll() loop does everything. Signals arrive through a pipe of our own, the ranks' output through two
    pipes a rank. Each rank leads a process group of its own, so that what it started ends with it. */
-#define _GNU_SOURCE /* prctl, sched_getaffinity, SIGWINCH and TIOCGWINSZ beside POSIX */
+#define _GNU_SOURCE /* prctl, SIGWINCH and TIOCGWINSZ beside POSIX */
 
 #include <errno.h>
 #include <fcntl.h>

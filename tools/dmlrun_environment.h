@@ -1,5 +1,5 @@
 /* dmlrun_environment.h: the environment variables by which ranks find each other, the same for all of them.
-   Linux's fcntl and sched_getaffinity need _GNU_SOURCE. */
+   Linux's fcntl needs _GNU_SOURCE. */
 #ifndef DMLRUN_ENVIRONMENT_H
 #define DMLRUN_ENVIRONMENT_H
 
@@ -14,9 +14,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 static void set_number(const char *name, int value)
 {
@@ -60,17 +57,8 @@ static void set_random_key(void)
     setenv("DML_KEY", hex, 1);
 }
 
-static int processors(void)
-{
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-#endif
-    const long count = sysconf(_SC_NPROCESSORS_ONLN);
-    return count > 0 ? (int)count : 1;
-}
-
-/* What is the same for every rank goes into our own environment, which they inherit. */
+/* What is the same for every rank goes into our own environment, which they inherit. How many threads a rank
+   has the library knows best, by LOCAL_WORLD_SIZE and what its control group may use. */
 static void set_environment(const options *o)
 {
     set_number("WORLD_SIZE", o->ranks);
@@ -79,12 +67,7 @@ static void set_environment(const options *o)
     setenv("MASTER_ADDR", o->master_address, 1);
     set_number("MASTER_PORT", o->master_port ? o->master_port : free_port());
     if (!getenv("DML_KEY")) set_random_key();
-    const int share = processors() / o->ranks;
-    if (o->threads > 0) {
-        set_number("DML_THREADS", o->threads);
-    } else if (!getenv("DML_THREADS")) {
-        set_number("DML_THREADS", share > 0 ? share : 1);
-    }
+    if (o->threads > 0) set_number("DML_THREADS", o->threads);
 }
 
 #endif

@@ -223,6 +223,10 @@ static void read_log(run *r, bool log_y)
     for (size_t i = 0; i < r->count; i++) {
         any = any || !isnan(r->points[i].loss);
         positive = positive || r->points[i].loss > 0;
+        if (fabs(r->points[i].step) > 1e300 || fabs(r->points[i].loss) > 1e300 ||
+            fabs(r->points[i].speed) > 1e300)
+            die(1, "%s has a number beyond 1e300 in step %g, which no axis holds: leave that line out",
+                r->path, r->points[i].step);
     }
     if (!any) die(1, "%s has no line with a \"step\" and a \"loss\"", r->path);
     if (log_y && !positive) die(1, "%s has no loss above 0: leave --log-y out", r->path);
@@ -255,7 +259,8 @@ static double nice_step(double span, int most)
     return 10 * power;
 }
 
-/* Widens the axis to whole ticks, and writes the ticks. */
+/* Widens the axis to whole ticks, and writes the ticks. A logarithmic one with fewer than two of those that
+   it should have gets some like any other, and keeps its ends. */
 enum { TICKS_MAX = 32 };
 static int make_ticks(axis *a, int most, bool widen, double ticks[TICKS_MAX])
 {
@@ -269,7 +274,9 @@ static int make_ticks(axis *a, int most, bool widen, double ticks[TICKS_MAX])
                 if (tick >= a->low && tick <= a->high && count < TICKS_MAX) ticks[count++] = tick;
             }
         }
-        return count;
+        if (count >= 2) return count;
+        count = 0;
+        widen = false;
     }
     const double step = nice_step(a->high - a->low, most);
     if (widen) {
@@ -368,7 +375,7 @@ static void put_panel(FILE *out, const axis *x, const axis *y, const double *x_t
         const double at = place(y, y_ticks[i]);
         put_rule(out, "grid", x->from, at, x->to, at);
         put_text(out, x->from - 8, at + 4.5, "text-anchor=\"end\"",
-                 tick_text(y_ticks[i], y->logarithmic ? 1 : y->high));
+                 tick_text(y_ticks[i], y->logarithmic ? y_ticks[i] : y->high));
     }
     put_rule(out, "axis", x->from, y->from, x->to, y->from);
     put_rule(out, "axis", x->from, y->from, x->from, y->to);

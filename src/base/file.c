@@ -326,11 +326,30 @@ DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size
 
 /* ---- writing ---- */
 
-/* Opens a new file beside `path` and writes its name. */
+/* How many bytes of `path` come before the file's own name. */
+static size_t dml__own_name_at(const char *path)
+{
+    size_t at = strlen(path);
+    while (at > 0 && !strchr(DML__SEPARATORS, path[at - 1])) at--;
+    return at;
+}
+
+/* How often a name is taken; and how much of the file's own name is in it, so that it isn't too long. */
+enum { DML__TEMPORARIES = 1000, DML__TEMPORARY_BYTES = 200 };
+
+/* Opens a new file beside `path` and writes its name. One that is there may have been left by a process that
+   was killed, or be another container's that writes it now: either has our number. So it stays. */
 static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
 {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, dml__os_process(), attempt);
+    const size_t own = dml__own_name_at(path);
+    size_t end = strlen(path);
+    if (end - own > DML__TEMPORARY_BYTES) {
+        end = own + DML__TEMPORARY_BYTES;
+        while (end > own && ((unsigned char)path[end] & 0xC0) == 0x80) end--; /* whole characters of UTF-8 */
+    }
+    for (int attempt = 0; attempt < DML__TEMPORARIES; attempt++) {
+        const int length =
+            snprintf(name, DML__PATH_BYTES, "%.*s.%ld-%d.tmp", (int)end, path, dml__os_process(), attempt);
         if (length < 0 || length >= DML__PATH_BYTES) {
             errno = ENAMETOOLONG;
             return -1;
@@ -341,11 +360,10 @@ static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
     return -1;
 }
 
-/* The folder that `path`, shorter than DML__PATH_BYTES, is in. */
+/* The folder that `path` is in, shorter than DML__PATH_BYTES. */
 static void dml__folder_of(const char *path, char folder[DML__PATH_BYTES])
 {
-    size_t length = strlen(path);
-    while (length > 0 && !strchr(DML__SEPARATORS, path[length - 1])) length--;
+    size_t length = dml__own_name_at(path);
     if (length > 1) length--; /* the separator, unless it is all: the root */
     memcpy(folder, path, length);
     strcpy(folder + length, length ? "" : ".");
@@ -357,11 +375,19 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     file->path = path;
     file->descriptor = -1;
     if (!*path) return dml__fail(error, DML_ERROR_IO, "can't write a file without a name");
-    if (dml__os_find(path, &info) && !info.plain)
+    const bool there = dml__os_find(path, &info);
+    if (there && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
+    /* The temporary's name may be short enough where the file's isn't. */
+    if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
-    if (file->descriptor < 0) return dml__file_fail(error, "create", path);
-    return DML_OK;
+    if (file->descriptor >= 0) return DML_OK;
+    if (errno != EEXIST) return dml__file_fail(error, "create", path);
+    return dml__fail(
+        error, DML_ERROR_IO,
+        "can't create \"%.350s\": it and the %d before it are there, left by processes that were "
+        "killed; remove them",
+        file->temporary, DML__TEMPORARIES - 1);
 }
 
 DML__LOCAL dml_status dml__file_append(dml__file_writer *file, const void *data, size_t bytes,

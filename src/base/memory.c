@@ -69,7 +69,8 @@ DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
 {
-    const size_t need = dml__align_up(bytes) + DML__ALIGNMENT;
+    /* No block is of a header alone: dml__memory_init and the rest below take one for too small. */
+    const size_t need = dml__align_up(bytes ? bytes : 1) + DML__ALIGNMENT;
     for (dml__block **link = &memory->free_list; *link; link = &(*link)->next) {
         dml__block *block = *link;
         if (block->bytes < need) continue;

@@ -47,8 +47,8 @@ DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 /* The same for the one call that goes on with what it left undone as `user`: that stays so. */
 DML__LOCAL dml__entry dml__enter_late(dml_context *context, const void *user);
 
-/* For calls that don't enter, but read or write a device's memory: false, with the error recorded or the
-   thread refused, where they may not now. True: dml__leave ends it. */
+/* The same for calls that use the device but run no op on it: false, with the error recorded or the thread
+   refused, where they may not now. True: dml__leave ends it. */
 DML__LOCAL bool dml__begin_transfer(dml_context *context, dml__entry *entry);
 
 /* For calls that don't enter, and look at or change what somebody may have left undone. */

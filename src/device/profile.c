@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 64 };
+/* Names are as long as those of a graph: half a character would make the timeline no JSON. */
+enum { DML__PROFILE_ROWS = 1024, DML__PROFILE_EVENTS = 65536, DML__PROFILE_NAME = 128 };
 
 typedef struct dml__profile_event {
     int row;
@@ -35,8 +36,7 @@ DML_API int dml_device_begin_event(dml_device *device, const char *what)
     int r = 0;
     for (; r < profile->rows; r++) {
         const dml_profile_row *row = &profile->row[r];
-        if (strncmp(row->node, node, DML__PROFILE_NAME - 1) == 0 && strcmp(row->pass, pass) == 0 &&
-            strcmp(row->what, what) == 0)
+        if (strcmp(row->node, node) == 0 && strcmp(row->pass, pass) == 0 && strcmp(row->what, what) == 0)
             return r;
     }
     if (r == DML__PROFILE_ROWS) return r - 1;
@@ -87,7 +87,8 @@ DML__LOCAL void dml__profile_release(dml_context *context)
 static void dml__profile_stop(dml_context *context)
 {
     dml_device *device = &context->device;
-    if (device->profile && device->backend->profile) device->backend->profile(device, false);
+    if (device->profile && device->backend->profile && !dml__lost_by_fork(context))
+        device->backend->profile(device, false);
     dml__profile_release(context);
 }
 
@@ -121,8 +122,8 @@ static dml_status dml__profile_start(dml_context *context, int events)
 DML_API dml_status dml_profile_begin(dml_context *context, int events)
 {
     if (!context || !context->device_open) return context ? context->error.status : DML_ERROR_ARGUMENT;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__profile_start(context, events);
     dml__leave(context, entry);
     return status;
@@ -154,9 +155,8 @@ static void dml__longest_rows(const struct dml__profile *profile, dml_profile_ro
 DML_API int dml_profile_rows(dml_context *context, dml_profile_row *rows, int capacity)
 {
     int count = 0;
-    if (!context) return 0;
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return 0;
+    dml__entry entry;
+    if (!context || !dml__begin_transfer(context, &entry)) return 0;
     const struct dml__profile *profile = context->device.profile;
     if (profile && context->device.backend->finish(&context->device) == DML_OK) {
         count = profile->rows;
@@ -231,8 +231,8 @@ DML_API dml_status dml_profile_write(dml_context *context, const char *path)
 {
     if (!context) return DML_ERROR_ARGUMENT;
     if (!path) return dml__fail_null(&context->error, "dml_profile_write", "path");
-    const dml__entry entry = dml__enter(context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__entry entry;
+    if (!dml__begin_transfer(context, &entry)) return DML_ERROR_STATE;
     const dml_status status = dml__write_profile(context, path);
     dml__leave(context, entry);
     return status;

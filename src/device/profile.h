@@ -7,8 +7,7 @@
 
 /* What ran for one purpose, added up. The strings last as long as the profile does. */
 typedef struct dml_profile_row {
-    /* The layer's name in the graph, its first 63 bytes; "" for what is no layer's: copies, the optimizer's
-       step. */
+    /* The layer's name in the graph; "" for what is no layer's: copies, the optimizer's step. */
     const char *node;
     const char *pass; /* "forward", "backward", or "step" outside of both */
     const char *what; /* a kernel, "write", "read", "copy" or "zero"; on the CPU the layer's op */

@@ -173,6 +173,57 @@ static void a_stale_temporary_is_no_obstacle(void)
     unlink(path);
 }
 
+static void make_stale(const char *path, int begin, int end, bool there)
+{
+    for (int i = begin; i < end; i++) {
+        char stale[160];
+        snprintf(stale, sizeof stale, "%s.%ld-%d.tmp", path, (long)getpid(), i);
+        FILE *file = there ? fopen(stale, "w") : NULL;
+        if (file) fclose(file);
+        if (!there) unlink(stale);
+    }
+}
+
+/* A container's processes have the same numbers each time that it starts. */
+static void many_stale_temporaries(void)
+{
+    const char *path = in_folder("often");
+    dml__error error = { DML_OK, "" };
+    make_stale(path, 0, 999, true);
+    CHECK_INT(write_text(path, "written", &error), DML_OK);
+    check_content(path, "written");
+    make_stale(path, 999, 1000, true);
+    CHECK_INT(write_text(path, "more", &error), DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, "-999.tmp\": it and the 999 before it");
+    CHECK_CONTAINS(error.text, "remove them");
+    check_content(path, "written");
+    make_stale(path, 0, 1000, false);
+    unlink(path);
+    CHECK_INT(files_in_folder(), 0);
+}
+
+/* The file's own may have as many bytes as the system allows; the temporary's has fewer, of whole characters.
+ */
+static void the_longest_names(void)
+{
+    char path[400], name[256] = "n";
+    dml__file_writer to;
+    for (int wide = 0; wide < 2; wide++) {
+        for (int i = 1; i < 255; i += 1 + wide) memcpy(name + i, wide ? "\xC3\xA9" : "n", 1 + (size_t)wide);
+        name[255] = '\0';
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        CHECK_INT(dml__file_check_writable(path, NULL), DML_OK);
+        CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
+        CHECK_CONTAINS(to.temporary, wide ? "\xA9." : "n.");
+        dml__file_abandon(&to);
+        CHECK_INT(write_text(path, "old", NULL), DML_OK);
+        CHECK_INT(write_text(path, "new", NULL), DML_OK);
+        check_content(path, "new");
+        CHECK_INT(files_in_folder(), 1);
+        unlink(path);
+    }
+}
+
 /* ---- in pieces ---- */
 
 static void pieces(void)
@@ -248,6 +299,9 @@ static void whether_a_file_could_be_written(void)
     CHECK_INT(files_in_folder(), 1);
     check_content(path, "old");
     CHECK_INT(write_text(path, "new", NULL), DML_OK);
+    char longer[400];
+    snprintf(longer, sizeof longer, "%s/%0256d", folder, 0);
+    check_unwritable(longer, "too long");
     check_unwritable("", "without a name");
     check_unwritable(in_folder("new/file"), "Not a directory");
     unlink(in_folder("new"));
@@ -318,6 +372,8 @@ int main(void)
     RUN(writing_says_what_is_wrong);
     RUN(a_failed_write_keeps_the_old_file);
     RUN(a_stale_temporary_is_no_obstacle);
+    RUN(many_stale_temporaries);
+    RUN(the_longest_names);
     RUN(pieces);
     RUN(a_failed_commit_cleans_up);
     RUN(whether_a_file_could_be_written);

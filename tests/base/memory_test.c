@@ -129,6 +129,38 @@ static void the_callers_buffer(void)
     free(around);
 }
 
+enum { FEW = 8 };
+
+/* Takes and gives back blocks, empty ones among them; false: there was no room for one. */
+static bool all_fit(dml__memory *memory, unsigned state)
+{
+    static const size_t sizes[] = { 0, 1, 64, 65, 300 };
+    void *block[FEW] = { NULL };
+    for (int round = 0; round < 20; round++) {
+        const unsigned i = test_random(&state) % FEW, size = test_random(&state) % 5;
+        dml__release(memory, block[i]);
+        block[i] = dml__allocate(memory, sizes[size]);
+        if (!block[i]) return false;
+    }
+    return true;
+}
+
+/* A buffer that begins in the worst place is enough, too. */
+static void what_is_needed_is_enough(void)
+{
+    static char around[8192];
+    char *buffer = around + (-(intptr_t)around & (DML__ALIGNMENT - 1)) + 1;
+    int wrong = 0;
+    for (unsigned seed = 1; seed <= 500; seed++) {
+        dml__memory memory;
+        dml__memory_init(&memory, NULL, buffer, 8000);
+        CHECK(all_fit(&memory, seed));
+        dml__memory_init(&memory, NULL, buffer, dml__memory_needed(&memory));
+        wrong += !all_fit(&memory, seed);
+    }
+    CHECK_INT(wrong, 0);
+}
+
 static void a_buffer_too_small_for_anything(void)
 {
     char buffer[200];
@@ -240,6 +272,7 @@ int main(void)
     RUN(the_callers_allocator);
     RUN(malloc_by_default);
     RUN(the_callers_buffer);
+    RUN(what_is_needed_is_enough);
     RUN(a_buffer_too_small_for_anything);
     RUN(sizes_that_do_not_fit);
     RUN(rounding_up);

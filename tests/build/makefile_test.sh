@@ -40,6 +40,14 @@ else
     skip "unpacking MNIST" "DML_DATA names no folder with mnist/"
 fi
 
+# A name that there isn't is told, before anything is compiled.
+check_fails "make test names an unknown variant" 'no such variant: nosuch. V takes .* scripts' quiet_make test V="normal nosuch"
+check_fails "make test names an unknown test" 'no such test: base/nosuch nosuch. T takes' quiet_make test T="graph base/nosuch nosuch"
+check_fails "make bench names an unknown benchmark" 'no such benchmark: nosuch. BENCH takes .* prices' quiet_make bench \
+    BENCH="links nosuch"
+check "make bench takes those that it has" says 'bench/run.sh' quiet_make -n bench BENCH="gemm prices transport"
+check "nothing was compiled" test ! -e "$WORK/build/amalgamate"
+
 # The runner that adds up: what fails, crashes, hangs or says nothing is a failure.
 runner() { # line of the plan...
     printf '%b\n' "$@" >"$WORK/plan"

@@ -95,12 +95,12 @@ static void an_event(dml_context *context, const char *node, const char *pass, c
     device->node = NULL;
 }
 
-/* Layers are one where their first 63 bytes are, and what they take is added up. */
+/* By the last byte of the longest names, too; what one layer takes is added up. */
 static void rows_are_told_apart(void)
 {
-    char name[3][70];
-    for (int i = 0; i < 3; i++) memset(name[i], 'n', 69), name[i][69] = '\0';
-    name[0][64] = 'a', name[1][62] = 'b', name[2][64] = 'c';
+    char name[2][DML_NAME_BYTES];
+    for (int i = 0; i < 2; i++) memset(name[i], 'n', DML_NAME_BYTES - 1), name[i][DML_NAME_BYTES - 1] = '\0';
+    name[1][DML_NAME_BYTES - 2] = 'b';
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     dml_profile_row rows[8];
     CHECK_INT(dml_profile_begin(context, -1), DML_ERROR_ARGUMENT);
@@ -109,7 +109,7 @@ static void rows_are_told_apart(void)
     CHECK(context->inside == 0);
     an_event(context, name[0], "forward", "k", 1);
     an_event(context, name[1], "forward", "k", 2);
-    an_event(context, name[2], "forward", "k", 4); /* as the first */
+    an_event(context, name[0], "forward", "k", 4);
     an_event(context, name[0], "backward", "k", 16);
     an_event(context, name[0], "forward", "l", 32);
     an_event(context, NULL, NULL, "k", 64);
@@ -117,7 +117,8 @@ static void rows_are_told_apart(void)
     CHECK_INT(dml_profile_rows(context, rows, 8), 5);
     CHECK(context->inside == 0);
     for (int i = 0; i < 5; i++) CHECK(rows[i].seconds == want[i] && rows[i].calls == 1 + (i == 3));
-    CHECK_INT(strlen(rows[3].node), 63);
+    CHECK_STRING(rows[3].node, name[0]);
+    CHECK_STRING(rows[4].node, name[1]);
     CHECK_STRING(rows[0].node, "");
     CHECK_STRING(rows[0].pass, "step");
     dml_close(context);
@@ -165,6 +166,61 @@ static void the_timeline_of_events(void)
     CHECK(context->inside == 0);
     dml_close(context);
 }
+
+/* The longest that a graph takes, of characters of two bytes. */
+static void long_names_stay_whole(void)
+{
+    enum { SCOPE = DML_NAME_BYTES - 1 - 7 };
+    char name[DML_NAME_BYTES];
+    for (int i = 0; i < SCOPE; i += 2) memcpy(name + i, "\xC3\xA9", 3);
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    CHECK_INT(dml_push_scope(graph, "%s", name), DML_OK);
+    strcpy(name + SCOPE, ".tanh_1");
+    dml_node *y = dml_tanh(dml_input(graph, "x", DML_F32, 6));
+    dml_program *program = dml_compile(y, &(dml_program_options){ .batch = 1 });
+    const float in[6] = { 0 };
+    float out[6];
+    dml_profile_row row;
+    CHECK_INT(dml_profile_begin(context, 8), DML_OK);
+    CHECK_INT(dml_program_run(program, 1, DML_INPUTS(in), out), DML_OK);
+    CHECK_INT(dml_profile_rows(context, &row, 1), 1);
+    CHECK_STRING(row.node, name);
+    CHECK_CONTAINS(written_by(context), name);
+    dml_close(context);
+}
+
+/* The driver's threads are the parent's. */
+static void a_forked_device_is_left_alone(void)
+{
+    dml_context *context = open_here(NULL);
+    dml_trainer *trainer = make_trainer(context);
+    dml_profile_row rows[64];
+    CHECK_INT(dml_profile_begin(context, 0), DML_OK);
+    train(trainer);
+    const int count = dml_profile_rows(context, rows, 64);
+    CHECK(count > 6);
+    if (!context->device.host_memory) {
+        context->process ^= 1;
+        CHECK_INT(dml_profile_rows(context, rows, 64), 0);
+        CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(context), "forked");
+        dml_clear_error(context);
+        CHECK_INT(dml_profile_write(context, "/nowhere/at/all"), DML_ERROR_STATE);
+        CHECK_INT(dml_profile_begin(context, 0), DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(context), "forked");
+        context->process ^= 1;
+        dml_clear_error(context);
+        CHECK_INT(dml_profile_rows(context, rows, 64), count); /* the parent's goes on */
+        context->process ^= 1;
+        dml_profile_end(context);
+        CHECK(!context->device.profile);
+        context->process ^= 1;
+        dml_clear_error(context);
+    }
+    dml_close(context);
+}
+EACH_BACKEND(a_forked_device_is_left_alone)
 
 /* Each layer's name is among the rows, as often as it ran, whatever the device calls its parts. */
 static void layers_are_told_apart(void)
@@ -272,8 +328,10 @@ int main(void)
 {
     RUN_EACH(layers_are_told_apart);
     RUN_EACH(the_timeline);
+    RUN_EACH(a_forked_device_is_left_alone);
     RUN(profiles_last);
     RUN(rows_are_told_apart);
+    RUN(long_names_stay_whole);
     RUN(the_last_row_is_all_the_rest);
     RUN(the_timeline_of_events);
     RUN(without_memory_or_context);

@@ -46,6 +46,29 @@ static void every_f16_comes_back(void)
     }
 }
 
+/* Of NaNs, too, that signal or carry something. */
+static void the_same_bits_of_each_isa(void)
+{
+    static const dml_dtype types[] = { DML_BF16, DML_F16 };
+    static uint16_t x[ALL], narrow[2][ALL];
+    static float wide[2][ALL], rounded[2][ALL];
+    for (int i = 0; i < ALL; i++) x[i] = (uint16_t)i;
+    for (int t = 0; t < 2; t++)
+        for (int isa = 0; isa <= (int)dml_cpu_isa(); isa++) {
+            const int own = isa > 0;
+            for (uint32_t i = 0; i < ALL; i++) { /* the lower half has no place in 16 bits */
+                const uint32_t bits = i << 16 | i;
+                memcpy(&rounded[own][i], &bits, sizeof bits);
+            }
+            dml__widen_line((dml_isa)isa, types[t], ALL, x, wide[own]);
+            dml__narrow_line((dml_isa)isa, types[t], ALL, rounded[own], narrow[own]);
+            dml__round_line((dml_isa)isa, types[t], ALL, rounded[own]);
+            CHECK(memcmp(wide[0], wide[own], sizeof wide[0]) == 0);
+            CHECK(memcmp(narrow[0], narrow[own], sizeof narrow[0]) == 0);
+            CHECK(memcmp(rounded[0], rounded[own], sizeof rounded[0]) == 0);
+        }
+}
+
 static uint16_t f16_of(float x)
 {
     dml_f16 y;
@@ -124,6 +147,7 @@ int main(void)
 {
     kernel_pools_open();
     RUN(by_every_isa);
+    RUN(the_same_bits_of_each_isa);
     kernel_pools_close();
     return test_report("kernels/half");
 }

@@ -67,10 +67,10 @@ check "a run on files" run files --data data --steps 2
 check "it has read them" grep -q ' 50 images to learn from, 2 to test;' files
 check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce' --strategy vote
 
-check "it trains" run whole --steps 50
+check "it trains" run whole --steps 50 --seed 3
 check "the loss falls" falls whole.log
 check "its report" grep -qE '^test accuracy [0-9]+\.[0-9][0-9] % \([0-9]+/1000\)$' whole
-check "half of it" run half --steps 25 --save checkpoint
+check "half of it" run half --steps 25 --seed 3 --save checkpoint
 check "the other half" run rest --steps 50 --load checkpoint --save end
 check "it goes on as if it had never stopped" same_losses whole.log rest.log 0 25
 check "and ends there" same_ends whole rest

@@ -99,6 +99,12 @@ check "it learns" awk -F '[ %]+' '$1 == "test" { ok = $3 > 90 } END { exit !ok }
 check "saving" mlp --steps 50 --save checkpoint
 check "loading" mlp --steps 100 --load checkpoint --log rest
 check "it goes on as if it had never stopped" same_losses whole rest 0 50
+check "a run of another seed" mlp --seed 7 --steps 40 --log seven
+check "half of it" mlp --seed 7 --steps 20 --save seeded
+check "the other half" mlp --steps 40 --load seeded --log rest
+check "it goes on with that seed" same_losses seven rest 0 20
+check "the other half of ranks" said "$dmlrun" -n 2 "$mnist" --model mlp --steps 40 --load seeded --log rest
+check "they go on with that seed" same_losses seven rest 1e-3 20
 # A run that has skipped steps for its loss scale; without the checksum, which would tell that it was made up.
 LC_ALL=C sed 's/"dml\.crc32c"/"checksum_1"/; s/"dml\.skipped":"0"/"dml.skipped":"7"/' checkpoint >skipped
 check "loading after skipped steps" mlp --steps 60 --load skipped --log rest
@@ -133,7 +139,7 @@ cp checkpoint kept/checkpoint
 check "a checkpoint in no folder" cannot_save nowhere/s
 check "a checkpoint below a plain file" cannot_save checkpoint/s
 check "a checkpoint that is a folder" cannot_save kept
-check "a checkpoint of a name that is too long" cannot_save "kept/$(printf '%0250d' 1)"
+check "a checkpoint of a name that is too long" cannot_save "kept/$(printf '%0256d' 1)"
 check "checking leaves an old checkpoint as it is" sh -c "'$mnist' --model mlp --steps 50 --load checkpoint \
     --save kept/checkpoint && cmp checkpoint kept/checkpoint && [ \"\$(ls kept)\" = checkpoint ]"
 check "checking leaves no new one" sh -c "'$mnist' --model mlp --steps 50 --load checkpoint --save kept/new &&
@@ -246,6 +252,9 @@ check "a rank of 0" refuses 2 '--compression powersgd:0: it takes bf16' "$mnist"
 check "a number that means nothing" refuses 2 '--compression bf16:3: it takes bf16' "$mnist" --compression bf16:3
 check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
 check "no devices" refuses 1 "0 devices" "$mnist" --strategy mirrored --devices ,
+check "17 devices" refuses 2 'devices cpu,cpu.*at most 16 devices' "$mnist" --strategy mirrored \
+    --devices cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu
+check "devices of endless names" refuses 2 '512 bytes, and it takes at most 511' "$mnist" --strategy mirrored --devices "$(printf '%0512d' 1)"
 port=$((20000 + $$ % 12000)) # below those that systems give to who connects
 check "a rank that never comes" refuses 1 'rank 1' env RANK=0 WORLD_SIZE=2 MASTER_PORT=$port "$mnist" --timeout 1
 

@@ -71,6 +71,7 @@ static int count_of(const char *text, const char *part)
 
 #define LINE(step, loss)                                                                                     \
     "{\"step\": " step ", \"epoch\": 1, \"loss\": " loss ", \"lr\": 0.1, \"samples_per_s\": 1e3}\n"
+#define LOSS(step, loss) "{\"step\": " step ", \"loss\": " loss "}\n"
 #define LAST "{\"test_accuracy\": 0.9812, \"correct\": 9812, \"total\": 10000}\n"
 
 static void a_log_becomes_a_picture(void)
@@ -125,6 +126,38 @@ static void logarithmic_steps_have_their_names(void)
     CHECK_CONTAINS(r->out, ">seconds</text>");
     CHECK_CONTAINS(r->out, "d=\"M70.0 284.0L453.0 149.0L836.0 14.0\""); /* straight, as a power is */
     CHECK_INT(plot_log("--log-x", LINE("0", "1"))->status, 1);
+}
+
+/* How many texts are left of the axis of losses. */
+static int loss_ticks(const char *picture)
+{
+    return count_of(picture, "text-anchor=\"end\">") -
+           count_of(picture, "class=\"label\" text-anchor=\"end\">");
+}
+
+static void logarithmic_ticks_say_where_they_are(void)
+{
+    const result *r = plot_log("--log-y", LOSS("1", "1e-13") LOSS("2", "1e-9"));
+    CHECK_CONTAINS(r->out, ">1e-10</text>");
+    CHECK_CONTAINS(r->out, ">1e-12</text>");
+    CHECK_INT(count_of(r->out, ">0</text>"), 0);
+    r = plot_log("--log-y", LOSS("1", "0.21") LOSS("2", "0.34")); /* no 1, 2 or 5 times a power between */
+    CHECK_CONTAINS(r->out, ">0.25</text>");
+    CHECK(loss_ticks(r->out) >= 2);
+    CHECK(loss_ticks(plot_log("--log-y", LOSS("1", "0.4") LOSS("2", "0.6"))->out) >= 2); /* 0.5 alone */
+    CHECK_INT(loss_ticks(plot_log("--log-y", LOSS("1", "0.2") LOSS("2", "0.5"))->out), 2);
+}
+
+static void what_no_axis_holds(void)
+{
+    static const char *const logs[] = { LOSS("1e308", "1") LOSS("-1e308", "1"),
+                                        LOSS("1", "1e308") LOSS("2", "-1e308"),
+                                        LOSS("1", "1") LINE("2", "1e301") };
+    for (int i = 0; i < 3; i++) {
+        const result *r = plot_log("", logs[i]);
+        CHECK_INT(r->status, 1);
+        CHECK_CONTAINS(r->err, "plot_test.jsonl has a number beyond 1e300 in step ");
+    }
 }
 
 static void many_points_make_a_small_file(void)
@@ -237,6 +270,8 @@ int main(void)
     RUN(a_log_becomes_a_picture);
     RUN(odd_logs_are_drawn_too);
     RUN(logarithmic_steps_have_their_names);
+    RUN(logarithmic_ticks_say_where_they_are);
+    RUN(what_no_axis_holds);
     RUN(many_points_make_a_small_file);
     RUN(bad_lines_are_named);
     RUN(failures_leave_no_picture);
