@@ -1667,7 +1667,8 @@ DML_API dml_node *dml_graph_parameter(const dml_graph *graph, int i);
 DML_API size_t dml_parameter_offset(const dml_node *parameter);
 
 /* Whether a parameter is trained; a frozen one gets no gradient and no update. It has to be said before w is
-   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter. */
+   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter, and where a norm's
+   running statistic, also a frozen norm's, is to be trained. */
 DML_API bool dml_parameter_trained(const dml_node *parameter);
 DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 
@@ -26866,7 +26867,8 @@ struct dml_node {
     bool used, frozen; /* by some op; gets no gradient */
     bool loaded;       /* the last file had it */
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
-    bool kept;         /* training passes change it: a running statistic, frozen for good */
+    bool statistic;    /* a norm reads it as a running statistic: frozen for good */
+    bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
@@ -27856,9 +27858,9 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
-    if (trained && parameter->kept)
+    if (trained && parameter->statistic)
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
-                              "an op keeps it, as a running statistic: it can't be trained");
+                              "an op takes it as a running statistic, so it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
@@ -33617,8 +33619,10 @@ static dml_status dml__batch_norm_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "frozen and all_ranks asked for; a frozen one has no statistics to share");
     node->over_ranks = o->all_ranks;
-    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
+    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++) {
+        node->input[i]->statistic = true;
         node->input[i]->kept = node->input[i]->kept || !o->frozen;
+    }
     node->shape = x->shape;
     node->batched = true;
     return DML_OK;
@@ -34071,7 +34075,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_op_backward,
                                 DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
                                     DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU |
-                                    DML__TAKES_RELU_BACK | DML__NORMALIZES,
+                                    DML__TAKES_RELU_BACK | DML__NORMALIZES |
+                                    DML__NO_GRADIENT(DML__NORM_MEAN) | DML__NO_GRADIENT(DML__NORM_VARIANCE),
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,

@@ -190,9 +190,9 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
-    if (trained && parameter->kept)
+    if (trained && parameter->statistic)
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
-                              "an op keeps it, as a running statistic: it can't be trained");
+                              "an op takes it as a running statistic, so it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
