@@ -7,6 +7,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_reduce.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "train/trainer.h"
@@ -551,6 +552,29 @@ static void heads_that_share_labels(void)
     dml_close(context);
 }
 
+/* What a refused call built for itself used no parameter. */
+static void a_refused_call_uses_no_parameter(void)
+{
+    open_graph();
+    dml_node *kept = parameter(2, 4, 3), *other = parameter(2, 4, 3), *p = parameter(2, 4, 3);
+    dml_node *sum = dml_add(kept, other);
+    REFUSED(dml_argmin(p, 7, false), DML_ERROR_ARGUMENT, "argm");
+    CHECK_INT(dml_graph_parameters(graph), 2);
+    CHECK_INT(dml_graph_parameter_count(graph), 24);
+    CHECK(dml_graph_parameter(graph, 0) == kept && dml_graph_parameter(graph, 1) == other);
+    float values[12];
+    CHECK_INT(dml_parameter_read(p, values, 12), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "no op uses it");
+    dml_clear_error(context);
+    CHECK(dml_add(sum, p)); /* and then it has the next place */
+    CHECK_INT(dml_graph_parameter_count(graph), 36);
+    CHECK_INT(dml_parameter_read(p, values, 12), DML_OK);
+    CHECK_INT(dml_parameter_offset(p), 24);
+    REFUSED(dml_argmin(p, 7, false), DML_ERROR_ARGUMENT, "argm"); /* also once w is laid out */
+    CHECK_INT(dml_graph_parameter_count(graph), 36);
+    dml_close(context);
+}
+
 /* Long names are refused, and no sentence overflows. */
 static void long_names(void)
 {
@@ -595,6 +619,7 @@ int main(void)
     RUN(shapes_that_nobody_has_checked);
     RUN(a_graph_in_use_stays);
     RUN(heads_that_share_labels);
+    RUN(a_refused_call_uses_no_parameter);
     RUN(long_names);
     return test_report("graph/graph");
 }
