@@ -1780,8 +1780,8 @@ typedef struct dml_program_options {
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32, or when memory is short. The first compile of a
-   graph lays out its parameters (graph/weights.h). */
+   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
+   first compile of a graph lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -17438,6 +17438,17 @@ DML__BODY size_t dml__divide_up(size_t a, size_t b)
 
 #endif
 
+/* ---- kernels/conv2d_internal.h ---- */
+
+/* conv2d_internal.h: for the ops, which refuse a shape before anything runs. */
+#ifndef DML_KERNELS_CONV2D_INTERNAL_H
+#define DML_KERNELS_CONV2D_INTERNAL_H
+
+/* Whether the functions of conv2d.h take the shape. */
+DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape);
+
+#endif
+
 #include <string.h>
 
 DML__DRIVERS_BEGIN
@@ -17521,6 +17532,12 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
     conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
     return DML_OK;
+}
+
+DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape)
+{
+    dml__conv conv;
+    return dml__conv_init(&conv, shape) == DML_OK;
 }
 
 /* Whether each channel makes one filter. */
@@ -29664,6 +29681,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
                               "it is %s%s %s; what is trained is one scalar loss for the batch",
                               dml_shape_format(&output->shape, text),
                               output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    const dml_node *viewed = output;
+    while (viewed->op->view) viewed = viewed->input[0];
+    if (options->training && viewed->op == dml__parameter_op())
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
+                              "is trained is the output of an op that computes a loss",
+                              viewed->name);
     return DML_OK;
 }
 
@@ -31365,18 +31389,19 @@ static dml_status dml__dense_infer(dml_node *node)
                               "its input is %s %s; it takes f32 with at least one dimension",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
     const int in = x->shape.dims[x->shape.ndim - 1];
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d%s",
-                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", in,
+                              "its input is %s and its weights %s %s%s; they must be f32 units x %d%s",
+                              dml_shape_format(&x->shape, x_text), dml_dtype_name(w->dtype),
+                              dml_shape_format(&w->shape, w_text), w->batched ? " a sample" : "", in,
                               x->shape.ndim > 1 ? ", for the input's last dimension (dml_flatten makes one "
                                                   "row of a sample)"
                                                 : "");
-    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
-                              w->shape.dims[0]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != w->shape.dims[0]))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s %s%s, it must be f32 %d",
+                              dml_dtype_name(bias->dtype), dml_shape_format(&bias->shape, x_text),
+                              bias->batched ? " a sample" : "", w->shape.dims[0]);
     node->batched = x->batched;
     node->shape = x->shape;
     node->shape.dims[x->shape.ndim - 1] = w->shape.dims[0];
@@ -31906,6 +31931,10 @@ DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first
 DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
                                             const int dilation[2]);
 
+/* For infer, once the node's shape is set: a padded image that can't be addressed. `shape` is of one sample,
+   and y what comes out, which the graph refuses itself where it is too large. */
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape);
+
 /* The launch of a kernel of gpu/conv2d.cl for a shape that has all its fields. */
 DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
                                        size_t size_y);
@@ -31991,6 +32020,22 @@ DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stri
                                   dilation[axis]);
     }
     return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape)
+{
+    char text[DML_SHAPE_TEXT], stride[32], padding[32];
+    const int ndim = node->shape.ndim, strides[2] = { shape->stride_h, shape->stride_w };
+    const int pads[2] = { shape->pad_h, shape->pad_w };
+    double count = 1;
+    for (int i = 0; i < ndim; i++) count *= node->shape.dims[i];
+    if (count > INT32_MAX || dml__conv2d_takes(shape)) return DML_OK;
+    return dml__node_fail(
+        node, DML_ERROR_SHAPE,
+        "with padding %s and stride %s an input of %s is more than there are addresses for; "
+        "make one of them smaller",
+        dml__conv_pair(ndim, pads, padding), dml__conv_pair(ndim, strides, stride),
+        dml_shape_format(&node->input[0]->shape, text));
 }
 
 DML__LOCAL size_t dml__conv_tiled(int size, int groups)
@@ -32100,6 +32145,29 @@ static int dml__conv_size(const dml_node *node, int axis)
     return room < 0 || room / stride >= INT32_MAX ? 0 : (int)(room / stride + 1);
 }
 
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__conv_pad_before(node, 0),
+                                     dml__conv_pad_before(node, 1),
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
@@ -32137,30 +32205,8 @@ static dml_status dml__conv2d_infer(dml_node *node)
                 dml__conv_padding_words(options, ndim, padding),
                 dml__conv_pair(ndim, options->dilation, dilation));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1),
-                                     dml__image_dim(x, 0, 2),
-                                     o->filters,
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     dml__conv_pad_before(node, 0),
-                                     dml__conv_pad_before(node, 1),
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv2d_shape_of(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
@@ -32499,6 +32545,29 @@ static dml_status dml__check_output_padding(const dml_node *node)
     return DML_OK;
 }
 
+static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->filters,
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     o->padding[0],
+                                     o->padding[1],
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv_transpose_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
@@ -32533,30 +32602,8 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
                 dml_shape_format(&x->shape, text), dml__conv_pair(ndim, o->kernel, pair[0]),
                 dml__conv_pair(ndim, o->stride, pair[1]), dml__conv_pair(ndim, o->padding, pair[2]));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1),
-                                     o->filters,
-                                     dml__image_dim(x, 0, 2),
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     o->padding[0],
-                                     o->padding[1],
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv_transpose_shape(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv_transpose_op_forward(const dml__run *run, const dml_node *node)
@@ -38139,6 +38186,7 @@ DML_API dml_node *dml_gather(dml_node *x, dml_node *indices, int axis)
 #ifndef DML_OPS_OP_LOSS_C
 #define DML_OPS_OP_LOSS_C
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38414,10 +38462,11 @@ static bool dml__loss_options_fit(const dml_node *at, const char *loss, const dm
                       numbers[i].name);
             return false;
         }
-        if (!(numbers[i].value > 0 && numbers[i].value - numbers[i].value == 0)) {
+        const bool divides = numbers[i].which == DML__TAKES_BETA;
+        if (!(numbers[i].value > 0 && isfinite(numbers[i].value)) || (divides && isinf(1 / o->beta))) {
             dml__fail(&dml__node_context(at)->error, DML_ERROR_ARGUMENT,
-                      "%s: its %s is %g; it must be finite and above 0", loss, numbers[i].name,
-                      numbers[i].value);
+                      "%s: its %s is %g; it must be finite and above 0%s", loss, numbers[i].name,
+                      numbers[i].value, divides ? ", and so must 1 / beta" : "");
             return false;
         }
     }

@@ -469,6 +469,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
                               "it is %s%s %s; what is trained is one scalar loss for the batch",
                               dml_shape_format(&output->shape, text),
                               output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    const dml_node *viewed = output;
+    while (viewed->op->view) viewed = viewed->input[0];
+    if (options->training && viewed->op == dml__parameter_op())
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
+                              "is trained is the output of an op that computes a loss",
+                              viewed->name);
     return DML_OK;
 }
 

@@ -49,8 +49,8 @@ typedef struct dml_program_options {
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32, or when memory is short. The first compile of a
-   graph lays out its parameters (graph/weights.h). */
+   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
+   first compile of a graph lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 

@@ -8,6 +8,7 @@
 #include "ops/op_loss.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
+#include "ops/op_shape.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "train/trainer.h"
@@ -190,9 +191,9 @@ static void bad_shapes(void)
     REFUSED(dml_dense(t, 2), DML_ERROR_SHAPE, "dense");
     REFUSED(dml_dense(row, INT_MAX), DML_ERROR_SHAPE, "more than");
     REFUSED(dml_dense_with(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
-    REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
-    REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
-    REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be units x 2, for the input's last");
+    REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is f32 4, it must be f32 3");
+    REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights f32 6");
+    REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be f32 units x 2, for the input's last");
     REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE,
             "its target is i32 scalar; for logits of 5 x 4 x 2 it must be an input of i32 labels, one a row");
     REFUSED(dml_softmax_cross_entropy(dml_input(graph, NULL, DML_F32), t), DML_ERROR_SHAPE,
@@ -226,6 +227,8 @@ static void bad_losses(void)
     REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "huber: its delta is inf", .delta = INFINITY);
     REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "no option 'beta'", .beta = 1);
     REFUSED_LOSS(dml_smooth_l1, row, row, DML_ERROR_ARGUMENT, "no option 'delta'", .delta = 1);
+    REFUSED_LOSS(dml_smooth_l1, row, row, DML_ERROR_ARGUMENT,
+                 "its beta is 1e-39; it must be finite and above 0, and so must 1 / beta", .beta = 1e-39f);
     REFUSED_LOSS(dml_binary_cross_entropy, row, row, DML_ERROR_ARGUMENT, "pos_weight is nan",
                  .pos_weight = NAN);
     REFUSED_LOSS(dml_mean_absolute_error, row, row, DML_ERROR_ARGUMENT, "no option 'squared'",
@@ -309,16 +312,16 @@ static void bad_weights(void)
     dml_node *w = dml_parameter(graph, "w", zero, 3, 3, 2, 2), *bias = parameter(1, 3, 0);
     dml_node *five = dml_parameter(graph, "five", zero, 3, 3, 2, 2, 1), *scalar = parameter(0, 0, 0);
     REFUSED(dml_dense_with(row, bias, NULL), DML_ERROR_SHAPE,
-            "its input is 6 and its weights 3; they must be");
-    REFUSED(dml_dense_with(row, w, NULL), DML_ERROR_SHAPE, "its weights 3 x 3 x 2 x 2");
-    REFUSED(dml_dense_with(row, scalar, NULL), DML_ERROR_SHAPE, "its weights scalar");
+            "its input is 6 and its weights f32 3; they must be");
+    REFUSED(dml_dense_with(row, w, NULL), DML_ERROR_SHAPE, "its weights f32 3 x 3 x 2 x 2");
+    REFUSED(dml_dense_with(row, scalar, NULL), DML_ERROR_SHAPE, "its weights f32 scalar");
     REFUSED(dml_dense_with(row, dml_input(graph, "rows", DML_F32, 3, 6), NULL), DML_ERROR_SHAPE,
-            "its weights 3 x 6 a sample; they must be units x 6");
+            "its weights f32 3 x 6 a sample; they must be f32 units x 6");
     REFUSED(dml_dense_with(row, dml_input(graph, "labels", DML_I32, 3, 6), NULL), DML_ERROR_SHAPE,
             "a sample");
-    REFUSED(dml_dense_with(row, matrix, matrix), DML_ERROR_SHAPE, "its bias is 3 x 6, it must be 3");
+    REFUSED(dml_dense_with(row, matrix, matrix), DML_ERROR_SHAPE, "its bias is f32 3 x 6, it must be f32 3");
     REFUSED(dml_dense_with(row, matrix, dml_input(graph, "b", DML_F32, 3)), DML_ERROR_SHAPE,
-            "its bias is 3 a sample, it must be 3");
+            "its bias is f32 3 a sample, it must be f32 3");
     REFUSED(dml_conv2d_with(image, matrix, NULL, NULL), DML_ERROR_SHAPE,
             "conv2d 'conv2d_1': its weights are 3 x 6");
     REFUSED(dml_conv2d_with(image, five, NULL, NULL), DML_ERROR_SHAPE, "3 x 3 x 2 x 2 x 1");
@@ -345,6 +348,11 @@ static void bad_weights(void)
     check_shape(dml_conv2d_with(image, w, bias, &fitting), "3 x 3 x 3");
     check_shape(dml_conv2d_with(image, w, NULL, NULL), "3 x 3 x 3");
     CHECK_INT(dml_graph_parameter_count(graph), 36 + 3); /* shared: counted once */
+    dml_node *all = dml_parameter(graph, "all", zero, 3, 6, 2);
+    REFUSED(dml_dense_with(row, dml_argmax(all, -1, false), NULL), DML_ERROR_SHAPE,
+            "its weights i32 3 x 6; they must be f32 units x 6");
+    REFUSED(dml_dense_with(row, matrix, dml_argmax(matrix, -1, false)), DML_ERROR_SHAPE,
+            "its bias is i32 3, it must be f32 3");
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
 }
@@ -425,6 +433,7 @@ static void bad_programs(void)
     dml_node *x = input(1, 3, 0, 0), *y = dml_dense(x, 2), *unused = parameter(2, 100, 100);
     dml_node *loss = dml_mean_squared_error(y, dml_input(graph, "t", DML_F32, 2));
     dml_node *no_parameters = dml_mean_squared_error(x, x);
+    dml_node *p = dml_parameter(graph, "p", zero, 1), *scalar = dml_reshape(p, (dml_shape){ 0 });
     const dml_program_options train = { .batch = 2, .training = true };
     REFUSED(dml_compile(y, NULL), DML_ERROR_ARGUMENT, "a batch of 0");
     REFUSED(dml_compile(y, &(dml_program_options){ .batch = -3 }), DML_ERROR_ARGUMENT, "a batch of -3");
@@ -433,6 +442,9 @@ static void bad_programs(void)
     REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no trained parameter");
     REFUSED(dml_compile(unused, &(dml_program_options){ .batch = 1 }), DML_ERROR_ARGUMENT,
             "parameter 'parameter_1': no op uses it");
+    REFUSED(dml_compile(scalar, &train), DML_ERROR_ARGUMENT,
+            "it is the parameter 'p', whose gradient is 1 whatever its samples are");
+    CHECK(dml_compile(scalar, &(dml_program_options){ .batch = 1 }));
     dml_node *large = dml_input(graph, "large", DML_F32, INT_MAX);
     REFUSED(dml_compile(dml_tanh(large), &(dml_program_options){ .batch = INT_MAX }), DML_ERROR_MEMORY,
             "memory");
