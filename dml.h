@@ -27709,6 +27709,7 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const 
 #ifndef DML_GRAPH_WEIGHTS_C
 #define DML_GRAPH_WEIGHTS_C
 
+#include <math.h>
 #include <string.h>
 
 /* ---- laying out ---- */
@@ -27726,6 +27727,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
         case DML_INIT_CONSTANT: w[i] = init->a; break;
         case DML_INIT_UNIFORM:
             w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
+            if (w[i] >= init->b && init->b > init->a) w[i] = nextafterf(init->b, init->a); /* rounded up */
             break;
         case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
         }

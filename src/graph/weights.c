@@ -9,6 +9,7 @@
 #include "graph/node.h"
 #include "graph/op.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- laying out ---- */
@@ -26,6 +27,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
         case DML_INIT_CONSTANT: w[i] = init->a; break;
         case DML_INIT_UNIFORM:
             w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
+            if (w[i] >= init->b && init->b > init->a) w[i] = nextafterf(init->b, init->a); /* rounded up */
             break;
         case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
         }

@@ -138,6 +138,27 @@ static void initial_values(void)
     CHECK(dml_init_he(0).b > 0 && isfinite(dml_init_he(-3).b));
 }
 
+/* Where the range is narrow beside its numbers, many of a million are rounded to its upper end. */
+static void uniform_values_stay_below_high(void)
+{
+    enum { N = 1000000 };
+    static const float range[][2] = { { 1000, 1001 }, { -1001, -1000 }, { 3, 3 } };
+    for (int i = 0; i < 3; i++) {
+        open_graph();
+        const float low = range[i][0], high = range[i][1];
+        dml_node *p = dml_parameter(graph, NULL, dml_init_uniform(low, high), N);
+        CHECK(dml_tanh(p));
+        const float *w = dml_graph_get(graph, 0, N);
+        int outside = 0, last = 0;
+        for (int k = 0; k < N; k++)
+            outside += !(w[k] >= low && (w[k] < high || (low == high && w[k] == low)));
+        for (int k = 0; k < N; k++) last += w[k] == nextafterf(high, low);
+        CHECK_INT(outside, 0);
+        CHECK(last > 0);
+        dml_close(context);
+    }
+}
+
 static void bad_leaves(void)
 {
     open_graph();
@@ -617,6 +638,7 @@ int main(void)
     RUN(shapes);
     RUN(parameters);
     RUN(initial_values);
+    RUN(uniform_values_stay_below_high);
     RUN(bad_leaves);
     RUN(bad_shapes);
     RUN(bad_losses);
