@@ -47,6 +47,25 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+static bool dml__takes_index(int lowest, int limit, int ignored, int value)
+{
+    return (value >= lowest && value < limit) || value == ignored;
+}
+
+/* What all the ops that index with a slot's values take. A value that one ignores counts where the others
+   ignore it too, or have it in their range; of two such values only one can. */
+static void dml__limit_slot(dml__slot *input, const dml_node *user)
+{
+    const bool first = !input->limit;
+    const int ours = input->ignored, its = user->ignored; /* 0, which is in every range: none */
+    if (first)
+        input->ignored = its;
+    else if (!ours || !dml__takes_index(user->lowest, user->limit, its, ours))
+        input->ignored = dml__takes_index(input->lowest, input->limit, ours, its) ? its : 0;
+    if (first || user->lowest > input->lowest) input->lowest = user->lowest;
+    if (first || user->limit < input->limit) input->limit = user->limit;
+}
+
 /* What an op of the program indexes with must be in its range: of several, in the smallest. An input's values
    are checked in each run; those that another op makes must be in range whatever they are. */
 static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
@@ -55,12 +74,7 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
     for (int i = 0; limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
-        if (!input->limit)
-            input->ignored = slot->node->ignored;
-        else if (input->ignored != slot->node->ignored)
-            input->ignored = 0; /* which is in every range */
-        if (!input->limit || slot->node->lowest > input->lowest) input->lowest = slot->node->lowest;
-        if (!input->limit || limit < input->limit) input->limit = limit;
+        dml__limit_slot(input, slot->node);
         if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
             return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
                                   "it indexes with '%s', up to %d; its indices must be in 0 .. %d",

@@ -5,6 +5,8 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_embedding.h"
+#include "ops/op_embedding_bag.h"
 #include "ops/op_loss.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
@@ -585,6 +587,57 @@ static void heads_that_share_labels(void)
     dml_close(context);
 }
 
+/* An op that takes the values of `label`: an embedding's 5 rows (0), a bag's of 6, where -1 is no index (1),
+   labels of 4 (2) or 7 (3) classes where -1 is ignored, of 4 where 5 is (4) and -7 (5). */
+static dml_node *indexing(int which, dml_node *label, dml_node *x4, dml_node *x7)
+{
+    static const int ignored[] = { 0, 0, -1, -1, 5, -7 };
+    const dml_cross_entropy_options options = { .ignores = true, .ignore_index = ignored[which] };
+    dml_node *y;
+    if (which == 0)
+        y = dml_embedding(label, 5, 1);
+    else if (which == 1)
+        y = dml_embedding_bag(label, NULL, 6, 1, NULL);
+    else
+        return dml_softmax_cross_entropy_with(which == 3 ? x7 : x4, label, &options);
+    return dml_batch_mean(y, NULL);
+}
+
+static bool takes_index(int which, int value)
+{
+    static const int from[] = { 0, -1, 0, 0, 0, 0 }, to[] = { 5, 6, 4, 7, 4, 4 },
+                     ignored[] = { 0, 0, -1, -1, 5, -7 };
+    return (value >= from[which] && value < to[which]) || value == ignored[which];
+}
+
+/* Of two ops, and of three, that index with the same values each of those is taken which all of them take. */
+static void ops_that_share_indices(void)
+{
+    static const float zeros[7] = { 0 };
+    for (int i = 0; i < 6 * 6 * 6; i++) {
+        const int which[3] = { i % 6, i / 6 % 6, i / 36 };
+        open_graph();
+        dml_node *label = dml_input(graph, "label", DML_I32, 1), *sum = NULL;
+        dml_node *x4 = dml_input(graph, "x4", DML_F32, 1, 4), *x7 = dml_input(graph, "x7", DML_F32, 1, 7);
+        for (int k = 0; k < 3; k++) {
+            dml_node *y = indexing(which[k], label, x4, x7);
+            sum = sum ? dml_add(sum, y) : y;
+        }
+        dml_program *p = dml_compile(sum, &(dml_program_options){ .batch = 1 });
+        CHECK_STRING(dml_error(context), "");
+        for (int32_t value = -8; value < 9; value++) {
+            const void *inputs[3] = { &value, zeros, zeros };
+            const bool want =
+                takes_index(which[0], value) && takes_index(which[1], value) && takes_index(which[2], value);
+            const dml_status status = dml_program_run(p, 1, inputs, dml_program_inputs(p), NULL);
+            CHECK_MESSAGE((status == DML_OK) == want, "%d in ops %d, %d and %d: %s", value, which[0],
+                          which[1], which[2], dml_error(context));
+            dml_clear_error(context);
+        }
+        dml_close(context);
+    }
+}
+
 /* What a refused call built for itself used no parameter. */
 static void a_refused_call_uses_no_parameter(void)
 {
@@ -653,6 +706,7 @@ int main(void)
     RUN(shapes_that_nobody_has_checked);
     RUN(a_graph_in_use_stays);
     RUN(heads_that_share_labels);
+    RUN(ops_that_share_indices);
     RUN(a_refused_call_uses_no_parameter);
     RUN(long_names);
     return test_report("graph/graph");
