@@ -605,7 +605,7 @@ typedef struct dml_local2d_shape {
 
 /* Products of the samples' lines under each place and its weights, places shared out among the threads.
    DML_ERROR_ARGUMENT, with nothing written, for a size below 1 (batch may be 0), a kernel that doesn't fit,
-   an image or a sample of y or a place's weights that an int can't count, or larger arrays than any memory.
+   an image or a sample of y that an int can't count, or larger arrays than any memory.
    Bitwise the same for any number of threads and any scratch; allocates nothing. With beta = 0 what is
    written is not read. */
 
@@ -1122,8 +1122,8 @@ DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const 
    q[c] = (1 - smoothing) target[c] + smoothing / classes, where a label is a target of 1 at that class; but
    of a label only that class' weight counts for its own part: (1 - smoothing) class_weights[label]. The loss
    of all is the sum over rows of row weight x loss, for the mean divided by the sum of row weight x
-   class_weights[label] (of row weight alone, for targets). A row of weight 0, or whose label is the ignored
-   one, is not looked at. */
+   class_weights[label] (of row weight alone, for targets). A row of weight 0, whose label is the ignored
+   one or, without smoothing, of a class of weight 0, is not looked at. */
 typedef struct dml_cross_entropy {
     size_t rows, classes;
     const float *logits;   /* (rows, classes) */
@@ -24736,6 +24736,8 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
     for (size_t r = begin; r < end; r++) {
         weight[r] = p->row_weights ? p->row_weights[r / p->each] : 1.0f;
         if (!dml__entropy_counts_label(p, r)) weight[r] = 0;
+        if (p->labels && p->smoothing == 0 && weight[r] != 0 && dml__entropy_label_weight(p, r) == 0)
+            weight[r] = 0;
         top[r] = whole[r] = loss[r] = share[r] = 0;
         sum[r] = 1;
         if (weight[r] == 0) continue;
