@@ -1772,10 +1772,12 @@ typedef struct dml_program_options {
        from compute capability 8.0 on, tensor cores multiply the factors of dense layers, of matrix products
        of some size and of attention, rounded likewise; convolutions there, and OpenCL's devices, multiply in
        f32. What a training program keeps from forward for backward is stored in these 16 bits, which halves
-       the memory of activations: forward reads a value as it was computed, backward as it was kept. An input,
-       what an op saves of its own, what attention, a cross-entropy, a max, min or norm reads, and a value
-       between whose use in forward and in backward nothing else runs stay f32.
-     */
+       the memory of activations: forward reads a value as it was computed, backward as it was kept; a
+       normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
+       attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
+       whose use in forward and in backward nothing else runs stay f32; and in f16, which has neither f32's
+       largest numbers nor its smallest, what normalizations, dml_div, dml_log, dml_sqrt and dml_pow read:
+       there a network with many normalizations takes less memory in bf16. */
     dml_dtype dtype;
 } dml_program_options;
 
@@ -27026,6 +27028,8 @@ typedef struct dml__run {
 /* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
    numbers, and between others little would be left. */
 #define DML__NORMALIZES 0x100000u
+/* Backward divides by what it reads. */
+#define DML__DIVIDES 0x8000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
@@ -29092,7 +29096,9 @@ DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *no
    A value that backward reads has three blocks of the arena: its f32 one from its op to its last reader in
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
-   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both. */
+   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both.
+   In f16, which has neither f32's largest numbers nor its smallest, what they read stays f32, and so does
+   what is divided by. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 
@@ -29477,8 +29483,12 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
             saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
-        if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
+        /* In f16 what is normalized may become infinite, and what is divided by 0. */
+        const bool ranges = program->dtype == DML_F16 && (node->op->needs & (DML__DIVIDES | DML__NORMALIZES));
+        const bool exactly = ranges || (node->op->needs & DML__READS_EXACTLY);
+        if ((node->op->needs & DML__COMPARES) == DML__COMPARES ||
+            (ranges && (node->op->needs & DML__NEEDS_OUTPUT)))
+            program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
@@ -31248,14 +31258,19 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       dml__formula_describe,                                                                                 \
       NULL,                                                                                                  \
       dml__formula_op_scratch },
-/* What is more in the word: the relu and the sum are known to the compiler of graphs, and what gives the
-   whole gradient to one side or the other must find in backward what forward found. */
+/* What is more in the word: the relu and the sum are known to the compiler of graphs, what gives the whole
+   gradient to one side or the other must find in backward what forward found, and what divides no 0 that
+   wasn't one. */
 #define DML__FORMULA_CHOOSES(formula)                                                                        \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
      (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
+#define DML__FORMULA_DIVIDES(formula)                                                                        \
+    ((formula) == DML__FORMULA_div || (formula) == DML__FORMULA_log || (formula) == DML__FORMULA_sqrt ||     \
+     (formula) == DML__FORMULA_pow)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
      (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
+     (DML__FORMULA_DIVIDES(formula) ? DML__DIVIDES : 0u) |                                                   \
      ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
 #define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
     DML__FORMULA_OP(name, needs, dml__formula_op_backward, DML__FORMULA_MORE(DML__FORMULA_##name, 0))
@@ -31273,6 +31288,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 #undef DML__FORMULA_OP
 #undef DML__FORMULA_MORE
 #undef DML__FORMULA_CHOOSES
+#undef DML__FORMULA_DIVIDES
 #undef DML__FORMULA_OP_1
 #undef DML__FORMULA_OP_2
 #undef DML__FORMULA_OP_FLAT
