@@ -605,7 +605,7 @@ typedef struct dml_local2d_shape {
 
 /* Products of the samples' lines under each place and its weights, places shared out among the threads.
    DML_ERROR_ARGUMENT, with nothing written, for a size below 1 (batch may be 0), a kernel that doesn't fit,
-   an image or a sample of y or a place's weights that an int can't count, or larger arrays than any memory.
+   an image or a sample of y that an int can't count, or larger arrays than any memory.
    Bitwise the same for any number of threads and any scratch; allocates nothing. With beta = 0 what is
    written is not read. */
 
@@ -1122,8 +1122,8 @@ DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const 
    q[c] = (1 - smoothing) target[c] + smoothing / classes, where a label is a target of 1 at that class; but
    of a label only that class' weight counts for its own part: (1 - smoothing) class_weights[label]. The loss
    of all is the sum over rows of row weight x loss, for the mean divided by the sum of row weight x
-   class_weights[label] (of row weight alone, for targets). A row of weight 0, or whose label is the ignored
-   one, is not looked at. */
+   class_weights[label] (of row weight alone, for targets). A row of weight 0, whose label is the ignored
+   one or, without smoothing, of a class of weight 0, is not looked at. */
 typedef struct dml_cross_entropy {
     size_t rows, classes;
     const float *logits;   /* (rows, classes) */
@@ -1670,7 +1670,8 @@ DML_API dml_node *dml_graph_parameter(const dml_graph *graph, int i);
 DML_API size_t dml_parameter_offset(const dml_node *parameter);
 
 /* Whether a parameter is trained; a frozen one gets no gradient and no update. It has to be said before w is
-   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter. */
+   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter, and where a norm's
+   running statistic, also a frozen norm's, is to be trained. */
 DML_API bool dml_parameter_trained(const dml_node *parameter);
 DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 
@@ -1774,16 +1775,18 @@ typedef struct dml_program_options {
        from compute capability 8.0 on, tensor cores multiply the factors of dense layers, of matrix products
        of some size and of attention, rounded likewise; convolutions there, and OpenCL's devices, multiply in
        f32. What a training program keeps from forward for backward is stored in these 16 bits, which halves
-       the memory of activations: forward reads a value as it was computed, backward as it was kept. An input,
-       what an op saves of its own, what attention, a cross-entropy, a max, min or norm reads, and a value
-       between whose use in forward and in backward nothing else runs stay f32.
-     */
+       the memory of activations: forward reads a value as it was computed, backward as it was kept; a
+       normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
+       attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
+       whose use in forward and in backward nothing else runs stay f32; and in f16, which has neither f32's
+       largest numbers nor its smallest, what normalizations, dml_div, dml_log, dml_sqrt and dml_pow read:
+       there a network with many normalizations takes less memory in bf16. */
     dml_dtype dtype;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32, or when memory is short. The first compile of a
-   graph lays out its parameters (graph/weights.h). */
+   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
+   first compile of a graph lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -17470,6 +17473,17 @@ DML__BODY size_t dml__divide_up(size_t a, size_t b)
 
 #endif
 
+/* ---- kernels/conv2d_internal.h ---- */
+
+/* conv2d_internal.h: for the ops, which refuse a shape before anything runs. */
+#ifndef DML_KERNELS_CONV2D_INTERNAL_H
+#define DML_KERNELS_CONV2D_INTERNAL_H
+
+/* Whether the functions of conv2d.h take the shape. */
+DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape);
+
+#endif
+
 #include <string.h>
 
 DML__DRIVERS_BEGIN
@@ -17553,6 +17567,12 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
     conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
     return DML_OK;
+}
+
+DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape)
+{
+    dml__conv conv;
+    return dml__conv_init(&conv, shape) == DML_OK;
 }
 
 /* Whether each channel makes one filter. */
@@ -24751,6 +24771,8 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
     for (size_t r = begin; r < end; r++) {
         weight[r] = p->row_weights ? p->row_weights[r / p->each] : 1.0f;
         if (!dml__entropy_counts_label(p, r)) weight[r] = 0;
+        if (p->labels && p->smoothing == 0 && weight[r] != 0 && dml__entropy_label_weight(p, r) == 0)
+            weight[r] = 0;
         top[r] = whole[r] = loss[r] = share[r] = 0;
         sum[r] = 1;
         if (weight[r] == 0) continue;
@@ -26901,7 +26923,8 @@ struct dml_node {
     bool used, frozen; /* by some op; gets no gradient */
     bool loaded;       /* the last file had it */
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
-    bool kept;         /* training passes change it: a running statistic, frozen for good */
+    bool statistic;    /* a norm reads it as a running statistic: frozen for good */
+    bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
@@ -27040,6 +27063,8 @@ typedef struct dml__run {
 /* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
    numbers, and between others little would be left. */
 #define DML__NORMALIZES 0x100000u
+/* Backward divides by what it reads. */
+#define DML__DIVIDES 0x8000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
@@ -27412,6 +27437,21 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, c
     return dml_parameter_shaped(graph, name, init, shape);
 }
 
+/* Once w is laid out no node can be a parameter's first use, so none that is dropped was. */
+static void dml__note_first_uses_again(dml_graph *graph)
+{
+    if (graph->w) return;
+    for (dml_node *p = graph->first_parameter, *next; p; p = next) {
+        next = p->next_parameter;
+        p->used = false;
+        p->next_parameter = NULL;
+    }
+    graph->first_parameter = graph->last_parameter = NULL;
+    graph->parameter_count = 0;
+    for (dml_node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
+}
+
 DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
 {
     dml_node *node = last ? last->next : graph->first;
@@ -27422,9 +27462,9 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
     dml__names_drop(graph);
+    dml__note_first_uses_again(graph);
     while (node) {
         dml_node *next = node->next;
-        DML_ASSERT(!node->used);
         dml__release(&graph->context->memory, node);
         node = next;
     }
@@ -27710,6 +27750,7 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const 
 #ifndef DML_GRAPH_WEIGHTS_C
 #define DML_GRAPH_WEIGHTS_C
 
+#include <math.h>
 #include <string.h>
 
 /* ---- laying out ---- */
@@ -27727,6 +27768,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
         case DML_INIT_CONSTANT: w[i] = init->a; break;
         case DML_INIT_UNIFORM:
             w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
+            if (w[i] >= init->b && init->b > init->a) w[i] = nextafterf(init->b, init->a); /* rounded up */
             break;
         case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
         }
@@ -27891,9 +27933,9 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
-    if (trained && parameter->kept)
+    if (trained && parameter->statistic)
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
-                              "an op keeps it, as a running statistic: it can't be trained");
+                              "an op takes it as a running statistic, so it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
@@ -29089,7 +29131,9 @@ DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *no
    A value that backward reads has three blocks of the arena: its f32 one from its op to its last reader in
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
-   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both. */
+   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both.
+   In f16, which has neither f32's largest numbers nor its smallest, what they read stays f32, and so does
+   what is divided by. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 
@@ -29260,6 +29304,25 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+static bool dml__takes_index(int lowest, int limit, int ignored, int value)
+{
+    return (value >= lowest && value < limit) || value == ignored;
+}
+
+/* What all the ops that index with a slot's values take. A value that one ignores counts where the others
+   ignore it too, or have it in their range; of two such values only one can. */
+static void dml__limit_slot(dml__slot *input, const dml_node *user)
+{
+    const bool first = !input->limit;
+    const int ours = input->ignored, its = user->ignored; /* 0, which is in every range: none */
+    if (first)
+        input->ignored = its;
+    else if (!ours || !dml__takes_index(user->lowest, user->limit, its, ours))
+        input->ignored = dml__takes_index(input->lowest, input->limit, ours, its) ? its : 0;
+    if (first || user->lowest > input->lowest) input->lowest = user->lowest;
+    if (first || user->limit < input->limit) input->limit = user->limit;
+}
+
 /* What an op of the program indexes with must be in its range: of several, in the smallest. An input's values
    are checked in each run; those that another op makes must be in range whatever they are. */
 static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
@@ -29268,12 +29331,7 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
     for (int i = 0; limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
-        if (!input->limit)
-            input->ignored = slot->node->ignored;
-        else if (input->ignored != slot->node->ignored)
-            input->ignored = 0; /* which is in every range */
-        if (!input->limit || slot->node->lowest > input->lowest) input->lowest = slot->node->lowest;
-        if (!input->limit || limit < input->limit) input->limit = limit;
+        dml__limit_slot(input, slot->node);
         if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
             return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
                                   "it indexes with '%s', up to %d; its indices must be in 0 .. %d",
@@ -29460,8 +29518,12 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
             saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
-        if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
+        /* In f16 what is normalized may become infinite, and what is divided by 0. */
+        const bool ranges = program->dtype == DML_F16 && (node->op->needs & (DML__DIVIDES | DML__NORMALIZES));
+        const bool exactly = ranges || (node->op->needs & DML__READS_EXACTLY);
+        if ((node->op->needs & DML__COMPARES) == DML__COMPARES ||
+            (ranges && (node->op->needs & DML__NEEDS_OUTPUT)))
+            program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
@@ -29682,6 +29744,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
                               "it is %s%s %s; what is trained is one scalar loss for the batch",
                               dml_shape_format(&output->shape, text),
                               output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    const dml_node *viewed = output;
+    while (viewed->op->view) viewed = viewed->input[0];
+    if (options->training && viewed->op == dml__parameter_op())
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
+                              "is trained is the output of an op that computes a loss",
+                              viewed->name);
     return DML_OK;
 }
 
@@ -31224,14 +31293,19 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       dml__formula_describe,                                                                                 \
       NULL,                                                                                                  \
       dml__formula_op_scratch },
-/* What is more in the word: the relu and the sum are known to the compiler of graphs, and what gives the
-   whole gradient to one side or the other must find in backward what forward found. */
+/* What is more in the word: the relu and the sum are known to the compiler of graphs, what gives the whole
+   gradient to one side or the other must find in backward what forward found, and what divides no 0 that
+   wasn't one. */
 #define DML__FORMULA_CHOOSES(formula)                                                                        \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
      (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
+#define DML__FORMULA_DIVIDES(formula)                                                                        \
+    ((formula) == DML__FORMULA_div || (formula) == DML__FORMULA_log || (formula) == DML__FORMULA_sqrt ||     \
+     (formula) == DML__FORMULA_pow)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
      (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
+     (DML__FORMULA_DIVIDES(formula) ? DML__DIVIDES : 0u) |                                                   \
      ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
 #define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
     DML__FORMULA_OP(name, needs, dml__formula_op_backward, DML__FORMULA_MORE(DML__FORMULA_##name, 0))
@@ -31249,6 +31323,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 #undef DML__FORMULA_OP
 #undef DML__FORMULA_MORE
 #undef DML__FORMULA_CHOOSES
+#undef DML__FORMULA_DIVIDES
 #undef DML__FORMULA_OP_1
 #undef DML__FORMULA_OP_2
 #undef DML__FORMULA_OP_FLAT
@@ -31383,18 +31458,19 @@ static dml_status dml__dense_infer(dml_node *node)
                               "its input is %s %s; it takes f32 with at least one dimension",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
     const int in = x->shape.dims[x->shape.ndim - 1];
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d%s",
-                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", in,
+                              "its input is %s and its weights %s %s%s; they must be f32 units x %d%s",
+                              dml_shape_format(&x->shape, x_text), dml_dtype_name(w->dtype),
+                              dml_shape_format(&w->shape, w_text), w->batched ? " a sample" : "", in,
                               x->shape.ndim > 1 ? ", for the input's last dimension (dml_flatten makes one "
                                                   "row of a sample)"
                                                 : "");
-    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
-                              w->shape.dims[0]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != w->shape.dims[0]))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s %s%s, it must be f32 %d",
+                              dml_dtype_name(bias->dtype), dml_shape_format(&bias->shape, x_text),
+                              bias->batched ? " a sample" : "", w->shape.dims[0]);
     node->batched = x->batched;
     node->shape = x->shape;
     node->shape.dims[x->shape.ndim - 1] = w->shape.dims[0];
@@ -31924,6 +32000,10 @@ DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first
 DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
                                             const int dilation[2]);
 
+/* For infer, once the node's shape is set: a padded image that can't be addressed. `shape` is of one sample,
+   and y what comes out, which the graph refuses itself where it is too large. */
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape);
+
 /* The launch of a kernel of gpu/conv2d.cl for a shape that has all its fields. */
 DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
                                        size_t size_y);
@@ -32009,6 +32089,22 @@ DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stri
                                   dilation[axis]);
     }
     return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape)
+{
+    char text[DML_SHAPE_TEXT], stride[32], padding[32];
+    const int ndim = node->shape.ndim, strides[2] = { shape->stride_h, shape->stride_w };
+    const int pads[2] = { shape->pad_h, shape->pad_w };
+    double count = 1;
+    for (int i = 0; i < ndim; i++) count *= node->shape.dims[i];
+    if (count > INT32_MAX || dml__conv2d_takes(shape)) return DML_OK;
+    return dml__node_fail(
+        node, DML_ERROR_SHAPE,
+        "with padding %s and stride %s an input of %s is more than there are addresses for; "
+        "make one of them smaller",
+        dml__conv_pair(ndim, pads, padding), dml__conv_pair(ndim, strides, stride),
+        dml_shape_format(&node->input[0]->shape, text));
 }
 
 DML__LOCAL size_t dml__conv_tiled(int size, int groups)
@@ -32118,6 +32214,29 @@ static int dml__conv_size(const dml_node *node, int axis)
     return room < 0 || room / stride >= INT32_MAX ? 0 : (int)(room / stride + 1);
 }
 
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__conv_pad_before(node, 0),
+                                     dml__conv_pad_before(node, 1),
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
@@ -32155,30 +32274,8 @@ static dml_status dml__conv2d_infer(dml_node *node)
                 dml__conv_padding_words(options, ndim, padding),
                 dml__conv_pair(ndim, options->dilation, dilation));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1),
-                                     dml__image_dim(x, 0, 2),
-                                     o->filters,
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     dml__conv_pad_before(node, 0),
-                                     dml__conv_pad_before(node, 1),
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv2d_shape_of(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
@@ -32517,6 +32614,29 @@ static dml_status dml__check_output_padding(const dml_node *node)
     return DML_OK;
 }
 
+static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->filters,
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     o->padding[0],
+                                     o->padding[1],
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv_transpose_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
@@ -32551,30 +32671,8 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
                 dml_shape_format(&x->shape, text), dml__conv_pair(ndim, o->kernel, pair[0]),
                 dml__conv_pair(ndim, o->stride, pair[1]), dml__conv_pair(ndim, o->padding, pair[2]));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1),
-                                     o->filters,
-                                     dml__image_dim(x, 0, 2),
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     o->padding[0],
-                                     o->padding[1],
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv_transpose_shape(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv_transpose_op_forward(const dml__run *run, const dml_node *node)
@@ -33652,8 +33750,10 @@ static dml_status dml__batch_norm_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "frozen and all_ranks asked for; a frozen one has no statistics to share");
     node->over_ranks = o->all_ranks;
-    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
+    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++) {
+        node->input[i]->statistic = true;
         node->input[i]->kept = node->input[i]->kept || !o->frozen;
+    }
     node->shape = x->shape;
     node->batched = true;
     return DML_OK;
@@ -34106,7 +34206,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_op_backward,
                                 DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
                                     DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU |
-                                    DML__TAKES_RELU_BACK | DML__NORMALIZES,
+                                    DML__TAKES_RELU_BACK | DML__NORMALIZES |
+                                    DML__NO_GRADIENT(DML__NORM_MEAN) | DML__NO_GRADIENT(DML__NORM_VARIANCE),
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,
@@ -35631,8 +35732,9 @@ static dml_node *dml__build_recurrent(dml__recurrent_build *build, dml_node *x,
         x = build->directions == 2 ? dml_concat(out, 2, -1) : out[0];
         if (!last && o->dropout > 0) x = dml_dropout(x, o->dropout);
     }
-    return dml__give_states(build, build->h_n, o->h_n) && dml__give_states(build, build->c_n, o->c_n) ? x
-                                                                                                      : NULL;
+    if (dml__give_states(build, build->h_n, o->h_n) && dml__give_states(build, build->c_n, o->c_n)) return x;
+    if (o->h_n) *o->h_n = NULL; /* the caller drops it */
+    return NULL;
 }
 
 static dml_node *dml__recurrent_layer(dml_node *x, int hidden, dml_cell cell,
@@ -35669,7 +35771,7 @@ static dml_node *dml__recurrent_layer(dml_node *x, int hidden, dml_cell cell,
         }
     }
     dml_node *layer = made ? dml__build_recurrent(&build, x, parameters) : NULL;
-    if (!layer && !(parameters[0].w_ih && parameters[0].w_ih->used)) dml__graph_drop_after(x->graph, last);
+    if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
 }
 
@@ -38153,6 +38255,7 @@ DML_API dml_node *dml_gather(dml_node *x, dml_node *indices, int axis)
 #ifndef DML_OPS_OP_LOSS_C
 #define DML_OPS_OP_LOSS_C
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38428,10 +38531,11 @@ static bool dml__loss_options_fit(const dml_node *at, const char *loss, const dm
                       numbers[i].name);
             return false;
         }
-        if (!(numbers[i].value > 0 && numbers[i].value - numbers[i].value == 0)) {
+        const bool divides = numbers[i].which == DML__TAKES_BETA;
+        if (!(numbers[i].value > 0 && isfinite(numbers[i].value)) || (divides && isinf(1 / o->beta))) {
             dml__fail(&dml__node_context(at)->error, DML_ERROR_ARGUMENT,
-                      "%s: its %s is %g; it must be finite and above 0", loss, numbers[i].name,
-                      numbers[i].value);
+                      "%s: its %s is %g; it must be finite and above 0%s", loss, numbers[i].name,
+                      numbers[i].value, divides ? ", and so must 1 / beta" : "");
             return false;
         }
     }

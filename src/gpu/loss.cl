@@ -34,6 +34,9 @@ KERNEL(cross_entropy_forward)
     float largest = MINUS_INFINITY, sum = 0.0f, whole = 0.0f, product = 0.0f;
     float weight = inside && row_weights ? row_weights[row / INT(2)] : 1.0f;
     if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
+    if (inside && labelled && class_weights && smoothing == 0.0f && weight != 0.0f && labels[row] >= 0 &&
+        labels[row] < classes && class_weights[labels[row]] == 0.0f)
+        weight = 0.0f;
     const int counts = inside && weight != 0.0f;
     if (counts)
         for (int from = lane; from < classes; from += EXPONENTIALS_AHEAD * lanes) {

@@ -47,6 +47,25 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+static bool dml__takes_index(int lowest, int limit, int ignored, int value)
+{
+    return (value >= lowest && value < limit) || value == ignored;
+}
+
+/* What all the ops that index with a slot's values take. A value that one ignores counts where the others
+   ignore it too, or have it in their range; of two such values only one can. */
+static void dml__limit_slot(dml__slot *input, const dml_node *user)
+{
+    const bool first = !input->limit;
+    const int ours = input->ignored, its = user->ignored; /* 0, which is in every range: none */
+    if (first)
+        input->ignored = its;
+    else if (!ours || !dml__takes_index(user->lowest, user->limit, its, ours))
+        input->ignored = dml__takes_index(input->lowest, input->limit, ours, its) ? its : 0;
+    if (first || user->lowest > input->lowest) input->lowest = user->lowest;
+    if (first || user->limit < input->limit) input->limit = user->limit;
+}
+
 /* What an op of the program indexes with must be in its range: of several, in the smallest. An input's values
    are checked in each run; those that another op makes must be in range whatever they are. */
 static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
@@ -55,12 +74,7 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
     for (int i = 0; limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
-        if (!input->limit)
-            input->ignored = slot->node->ignored;
-        else if (input->ignored != slot->node->ignored)
-            input->ignored = 0; /* which is in every range */
-        if (!input->limit || slot->node->lowest > input->lowest) input->lowest = slot->node->lowest;
-        if (!input->limit || limit < input->limit) input->limit = limit;
+        dml__limit_slot(input, slot->node);
         if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
             return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
                                   "it indexes with '%s', up to %d; its indices must be in 0 .. %d",
@@ -247,8 +261,12 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
             saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
-        if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
+        /* In f16 what is normalized may become infinite, and what is divided by 0. */
+        const bool ranges = program->dtype == DML_F16 && (node->op->needs & (DML__DIVIDES | DML__NORMALIZES));
+        const bool exactly = ranges || (node->op->needs & DML__READS_EXACTLY);
+        if ((node->op->needs & DML__COMPARES) == DML__COMPARES ||
+            (ranges && (node->op->needs & DML__NEEDS_OUTPUT)))
+            program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
@@ -469,6 +487,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
                               "it is %s%s %s; what is trained is one scalar loss for the batch",
                               dml_shape_format(&output->shape, text),
                               output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    const dml_node *viewed = output;
+    while (viewed->op->view) viewed = viewed->input[0];
+    if (options->training && viewed->op == dml__parameter_op())
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
+                              "is trained is the output of an op that computes a loss",
+                              viewed->name);
     return DML_OK;
 }
 

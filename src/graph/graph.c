@@ -269,6 +269,21 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, c
     return dml_parameter_shaped(graph, name, init, shape);
 }
 
+/* Once w is laid out no node can be a parameter's first use, so none that is dropped was. */
+static void dml__note_first_uses_again(dml_graph *graph)
+{
+    if (graph->w) return;
+    for (dml_node *p = graph->first_parameter, *next; p; p = next) {
+        next = p->next_parameter;
+        p->used = false;
+        p->next_parameter = NULL;
+    }
+    graph->first_parameter = graph->last_parameter = NULL;
+    graph->parameter_count = 0;
+    for (dml_node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
+}
+
 DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
 {
     dml_node *node = last ? last->next : graph->first;
@@ -279,9 +294,9 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
     dml__names_drop(graph);
+    dml__note_first_uses_again(graph);
     while (node) {
         dml_node *next = node->next;
-        DML_ASSERT(!node->used);
         dml__release(&graph->context->memory, node);
         node = next;
     }

@@ -3,7 +3,9 @@
    A value that backward reads has three blocks of the arena: its f32 one from its op to its last reader in
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
-   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both. */
+   alone. Forward reads what was computed, backward what was kept; norms read what is kept in both.
+   In f16, which has neither f32's largest numbers nor its smallest, what they read stays f32, and so does
+   what is divided by. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 

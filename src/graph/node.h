@@ -39,7 +39,8 @@ struct dml_node {
     bool used, frozen; /* by some op; gets no gradient */
     bool loaded;       /* the last file had it */
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
-    bool kept;         /* training passes change it: a running statistic, frozen for good */
+    bool statistic;    /* a norm reads it as a running statistic: frozen for good */
+    bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */

@@ -55,6 +55,8 @@ typedef struct dml__run {
 /* Forward reads of input 0, too, what is kept of it: what backward takes away from it is a mean of such
    numbers, and between others little would be left. */
 #define DML__NORMALIZES 0x100000u
+/* Backward divides by what it reads. */
+#define DML__DIVIDES 0x8000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)

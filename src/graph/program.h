@@ -41,16 +41,18 @@ typedef struct dml_program_options {
        from compute capability 8.0 on, tensor cores multiply the factors of dense layers, of matrix products
        of some size and of attention, rounded likewise; convolutions there, and OpenCL's devices, multiply in
        f32. What a training program keeps from forward for backward is stored in these 16 bits, which halves
-       the memory of activations: forward reads a value as it was computed, backward as it was kept. An input,
-       what an op saves of its own, what attention, a cross-entropy, a max, min or norm reads, and a value
-       between whose use in forward and in backward nothing else runs stay f32.
-     */
+       the memory of activations: forward reads a value as it was computed, backward as it was kept; a
+       normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
+       attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
+       whose use in forward and in backward nothing else runs stay f32; and in f16, which has neither f32's
+       largest numbers nor its smallest, what normalizations, dml_div, dml_log, dml_sqrt and dml_pow read:
+       there a network with many normalizations takes less memory in bf16. */
     dml_dtype dtype;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32, or when memory is short. The first compile of a
-   graph lays out its parameters (graph/weights.h). */
+   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
+   first compile of a graph lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 

@@ -9,6 +9,7 @@
 #include "graph/node.h"
 #include "graph/op.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- laying out ---- */
@@ -26,6 +27,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
         case DML_INIT_CONSTANT: w[i] = init->a; break;
         case DML_INIT_UNIFORM:
             w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
+            if (w[i] >= init->b && init->b > init->a) w[i] = nextafterf(init->b, init->a); /* rounded up */
             break;
         case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
         }
@@ -190,9 +192,9 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
-    if (trained && parameter->kept)
+    if (trained && parameter->statistic)
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
-                              "an op keeps it, as a running statistic: it can't be trained");
+                              "an op takes it as a running statistic, so it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "

@@ -24,7 +24,8 @@ DML_API dml_node *dml_graph_parameter(const dml_graph *graph, int i);
 DML_API size_t dml_parameter_offset(const dml_node *parameter);
 
 /* Whether a parameter is trained; a frozen one gets no gradient and no update. It has to be said before w is
-   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter. */
+   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter, and where a norm's
+   running statistic, also a frozen norm's, is to be trained. */
 DML_API bool dml_parameter_trained(const dml_node *parameter);
 DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 

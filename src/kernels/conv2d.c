@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/conv2d_depthwise.h"
+#include "kernels/conv2d_internal.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_planes.h"
 #include "kernels/conv2d_product.h"
@@ -96,6 +97,12 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
     conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
     return DML_OK;
+}
+
+DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape)
+{
+    dml__conv conv;
+    return dml__conv_init(&conv, shape) == DML_OK;
 }
 
 /* Whether each channel makes one filter. */

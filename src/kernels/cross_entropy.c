@@ -180,6 +180,8 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
     for (size_t r = begin; r < end; r++) {
         weight[r] = p->row_weights ? p->row_weights[r / p->each] : 1.0f;
         if (!dml__entropy_counts_label(p, r)) weight[r] = 0;
+        if (p->labels && p->smoothing == 0 && weight[r] != 0 && dml__entropy_label_weight(p, r) == 0)
+            weight[r] = 0;
         top[r] = whole[r] = loss[r] = share[r] = 0;
         sum[r] = 1;
         if (weight[r] == 0) continue;

@@ -9,8 +9,8 @@
    q[c] = (1 - smoothing) target[c] + smoothing / classes, where a label is a target of 1 at that class; but
    of a label only that class' weight counts for its own part: (1 - smoothing) class_weights[label]. The loss
    of all is the sum over rows of row weight x loss, for the mean divided by the sum of row weight x
-   class_weights[label] (of row weight alone, for targets). A row of weight 0, or whose label is the ignored
-   one, is not looked at. */
+   class_weights[label] (of row weight alone, for targets). A row of weight 0, whose label is the ignored
+   one or, without smoothing, of a class of weight 0, is not looked at. */
 typedef struct dml_cross_entropy {
     size_t rows, classes;
     const float *logits;   /* (rows, classes) */

@@ -16,7 +16,7 @@ typedef struct dml_local2d_shape {
 
 /* Products of the samples' lines under each place and its weights, places shared out among the threads.
    DML_ERROR_ARGUMENT, with nothing written, for a size below 1 (batch may be 0), a kernel that doesn't fit,
-   an image or a sample of y or a place's weights that an int can't count, or larger arrays than any memory.
+   an image or a sample of y that an int can't count, or larger arrays than any memory.
    Bitwise the same for any number of threads and any scratch; allocates nothing. With beta = 0 what is
    written is not read. */
 

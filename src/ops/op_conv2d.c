@@ -8,6 +8,7 @@
 #include "ops/op_conv_internal.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
+#include "kernels/conv2d_internal.h"
 #include "kernels/epilogue.h"
 
 #include <stdio.h>
@@ -67,6 +68,22 @@ DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stri
                                   dilation[axis]);
     }
     return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape)
+{
+    char text[DML_SHAPE_TEXT], stride[32], padding[32];
+    const int ndim = node->shape.ndim, strides[2] = { shape->stride_h, shape->stride_w };
+    const int pads[2] = { shape->pad_h, shape->pad_w };
+    double count = 1;
+    for (int i = 0; i < ndim; i++) count *= node->shape.dims[i];
+    if (count > INT32_MAX || dml__conv2d_takes(shape)) return DML_OK;
+    return dml__node_fail(
+        node, DML_ERROR_SHAPE,
+        "with padding %s and stride %s an input of %s is more than there are addresses for; "
+        "make one of them smaller",
+        dml__conv_pair(ndim, pads, padding), dml__conv_pair(ndim, strides, stride),
+        dml_shape_format(&node->input[0]->shape, text));
 }
 
 DML__LOCAL size_t dml__conv_tiled(int size, int groups)
@@ -176,6 +193,29 @@ static int dml__conv_size(const dml_node *node, int axis)
     return room < 0 || room / stride >= INT32_MAX ? 0 : (int)(room / stride + 1);
 }
 
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__conv_pad_before(node, 0),
+                                     dml__conv_pad_before(node, 1),
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
@@ -213,30 +253,8 @@ static dml_status dml__conv2d_infer(dml_node *node)
                 dml__conv_padding_words(options, ndim, padding),
                 dml__conv_pair(ndim, options->dilation, dilation));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1),
-                                     dml__image_dim(x, 0, 2),
-                                     o->filters,
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     dml__conv_pad_before(node, 0),
-                                     dml__conv_pad_before(node, 1),
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv2d_shape_of(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)

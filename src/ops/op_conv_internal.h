@@ -46,6 +46,10 @@ DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first
 DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
                                             const int dilation[2]);
 
+/* For infer, once the node's shape is set: a padded image that can't be addressed. `shape` is of one sample,
+   and y what comes out, which the graph refuses itself where it is too large. */
+DML__LOCAL dml_status dml__check_conv_reach(const dml_node *node, const dml_conv2d_shape *shape);
+
 /* The launch of a kernel of gpu/conv2d.cl for a shape that has all its fields. */
 DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
                                        size_t size_y);

@@ -44,6 +44,29 @@ static dml_status dml__check_output_padding(const dml_node *node)
     return DML_OK;
 }
 
+static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->filters,
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     o->padding[0],
+                                     o->padding[1],
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1) };
+    return shape;
+}
+
 static dml_status dml__conv_transpose_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
@@ -78,30 +101,8 @@ static dml_status dml__conv_transpose_infer(dml_node *node)
                 dml_shape_format(&x->shape, text), dml__conv_pair(ndim, o->kernel, pair[0]),
                 dml__conv_pair(ndim, o->stride, pair[1]), dml__conv_pair(ndim, o->padding, pair[2]));
     }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
-{
-    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
-    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,
-                                     dml__image_dim(y, 0, 0),
-                                     dml__image_dim(y, 0, 1),
-                                     o->filters,
-                                     dml__image_dim(x, 0, 2),
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     o->padding[0],
-                                     o->padding[1],
-                                     o->dilation[0],
-                                     o->dilation[1],
-                                     o->groups,
-                                     dml__image_dim(x, 0, 0),
-                                     dml__image_dim(x, 0, 1) };
-    return shape;
+    const dml_conv2d_shape one = dml__conv_transpose_shape(node, 1);
+    return dml__check_conv_reach(node, &one);
 }
 
 static dml_status dml__conv_transpose_op_forward(const dml__run *run, const dml_node *node)

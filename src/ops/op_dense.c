@@ -20,18 +20,19 @@ static dml_status dml__dense_infer(dml_node *node)
                               "its input is %s %s; it takes f32 with at least one dimension",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
     const int in = x->shape.dims[x->shape.ndim - 1];
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d%s",
-                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", in,
+                              "its input is %s and its weights %s %s%s; they must be f32 units x %d%s",
+                              dml_shape_format(&x->shape, x_text), dml_dtype_name(w->dtype),
+                              dml_shape_format(&w->shape, w_text), w->batched ? " a sample" : "", in,
                               x->shape.ndim > 1 ? ", for the input's last dimension (dml_flatten makes one "
                                                   "row of a sample)"
                                                 : "");
-    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
-                              w->shape.dims[0]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != w->shape.dims[0]))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s %s%s, it must be f32 %d",
+                              dml_dtype_name(bias->dtype), dml_shape_format(&bias->shape, x_text),
+                              bias->batched ? " a sample" : "", w->shape.dims[0]);
     node->batched = x->batched;
     node->shape = x->shape;
     node->shape.dims[x->shape.ndim - 1] = w->shape.dims[0];

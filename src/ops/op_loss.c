@@ -7,6 +7,7 @@
 #include "kernels/formula.h"
 #include "kernels/reduce.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -282,10 +283,11 @@ static bool dml__loss_options_fit(const dml_node *at, const char *loss, const dm
                       numbers[i].name);
             return false;
         }
-        if (!(numbers[i].value > 0 && numbers[i].value - numbers[i].value == 0)) {
+        const bool divides = numbers[i].which == DML__TAKES_BETA;
+        if (!(numbers[i].value > 0 && isfinite(numbers[i].value)) || (divides && isinf(1 / o->beta))) {
             dml__fail(&dml__node_context(at)->error, DML_ERROR_ARGUMENT,
-                      "%s: its %s is %g; it must be finite and above 0", loss, numbers[i].name,
-                      numbers[i].value);
+                      "%s: its %s is %g; it must be finite and above 0%s", loss, numbers[i].name,
+                      numbers[i].value, divides ? ", and so must 1 / beta" : "");
             return false;
         }
     }

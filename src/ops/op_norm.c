@@ -72,8 +72,10 @@ static dml_status dml__batch_norm_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "frozen and all_ranks asked for; a frozen one has no statistics to share");
     node->over_ranks = o->all_ranks;
-    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
+    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++) {
+        node->input[i]->statistic = true;
         node->input[i]->kept = node->input[i]->kept || !o->frozen;
+    }
     node->shape = x->shape;
     node->batched = true;
     return DML_OK;
@@ -526,7 +528,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_op_backward,
                                 DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
                                     DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU |
-                                    DML__TAKES_RELU_BACK | DML__NORMALIZES,
+                                    DML__TAKES_RELU_BACK | DML__NORMALIZES |
+                                    DML__NO_GRADIENT(DML__NORM_MEAN) | DML__NO_GRADIENT(DML__NORM_VARIANCE),
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,

@@ -398,8 +398,9 @@ static dml_node *dml__build_recurrent(dml__recurrent_build *build, dml_node *x,
         x = build->directions == 2 ? dml_concat(out, 2, -1) : out[0];
         if (!last && o->dropout > 0) x = dml_dropout(x, o->dropout);
     }
-    return dml__give_states(build, build->h_n, o->h_n) && dml__give_states(build, build->c_n, o->c_n) ? x
-                                                                                                      : NULL;
+    if (dml__give_states(build, build->h_n, o->h_n) && dml__give_states(build, build->c_n, o->c_n)) return x;
+    if (o->h_n) *o->h_n = NULL; /* the caller drops it */
+    return NULL;
 }
 
 static dml_node *dml__recurrent_layer(dml_node *x, int hidden, dml_cell cell,
@@ -436,7 +437,7 @@ static dml_node *dml__recurrent_layer(dml_node *x, int hidden, dml_cell cell,
         }
     }
     dml_node *layer = made ? dml__build_recurrent(&build, x, parameters) : NULL;
-    if (!layer && !(parameters[0].w_ih && parameters[0].w_ih->used)) dml__graph_drop_after(x->graph, last);
+    if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
 }
 

@@ -107,6 +107,22 @@ static void test_cross_entropy_forward(void)
                             .integer = { 3, 2, 1, 1, 1, -100, 16 } });
     download(al, NULL), download(ab, NULL), download(ak, kept_rows);
     CHECK(isnan(kept_rows[9]) && isnan(kept_rows[10]) && kept_rows[11] == 0);
+    /* nor is a row looked at whose class weighs nothing, unless it is smoothed */
+    const float beside[6] = { NAN, 1, 0.5f, 2, -INFINITY, 1 }, of_class[2] = { 0, 1 };
+    const int classes[3] = { 0, 1, 0 };
+    for (int smooth = 0; smooth < 2; smooth++) {
+        al = upload(beside, 6), ab = upload(classes, 3), ak = upload(kept_rows, 18);
+        array ac = upload(of_class, 2);
+        launch_ok((dml_launch){ .kernel = "cross_entropy_forward",
+                                .size = { 1, 1 },
+                                .buffer = { at(al), at(ab), at(ac), { 0 }, at(ak) },
+                                .integer = { 3, 2, 1, 1, 0, 0, 16 },
+                                .real = { smooth ? 0.5f : 0 } });
+        download(al, NULL), download(ab, NULL), download(ac, NULL), download(ak, kept_rows);
+        CHECK(smooth ? isnan(kept_rows[9]) : kept_rows[9] == 0);
+        CHECK(smooth || (kept_rows[11] == 0 && kept_rows[15] == 0 && kept_rows[17] == 0));
+        CHECK(kept_rows[10] > 0.1f && kept_rows[10] < 1 && kept_rows[16] == 1);
+    }
 }
 
 static void test_cross_entropy_backward(void)

@@ -5,8 +5,12 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_embedding.h"
+#include "ops/op_embedding_bag.h"
 #include "ops/op_loss.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_reduce.h"
+#include "ops/op_shape.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "train/trainer.h"
@@ -136,6 +140,27 @@ static void initial_values(void)
     CHECK(dml_init_he(0).b > 0 && isfinite(dml_init_he(-3).b));
 }
 
+/* Where the range is narrow beside its numbers, many of a million are rounded to its upper end. */
+static void uniform_values_stay_below_high(void)
+{
+    enum { N = 1000000 };
+    static const float range[][2] = { { 1000, 1001 }, { -1001, -1000 }, { 3, 3 } };
+    for (int i = 0; i < 3; i++) {
+        open_graph();
+        const float low = range[i][0], high = range[i][1];
+        dml_node *p = dml_parameter(graph, NULL, dml_init_uniform(low, high), N);
+        CHECK(dml_tanh(p));
+        const float *w = dml_graph_get(graph, 0, N);
+        int outside = 0, last = 0;
+        for (int k = 0; k < N; k++)
+            outside += !(w[k] >= low && (w[k] < high || (low == high && w[k] == low)));
+        for (int k = 0; k < N; k++) last += w[k] == nextafterf(high, low);
+        CHECK_INT(outside, 0);
+        CHECK(last > 0);
+        dml_close(context);
+    }
+}
+
 static void bad_leaves(void)
 {
     open_graph();
@@ -189,9 +214,9 @@ static void bad_shapes(void)
     REFUSED(dml_dense(t, 2), DML_ERROR_SHAPE, "dense");
     REFUSED(dml_dense(row, INT_MAX), DML_ERROR_SHAPE, "more than");
     REFUSED(dml_dense_with(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
-    REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
-    REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
-    REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be units x 2, for the input's last");
+    REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is f32 4, it must be f32 3");
+    REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights f32 6");
+    REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be f32 units x 2, for the input's last");
     REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE,
             "its target is i32 scalar; for logits of 5 x 4 x 2 it must be an input of i32 labels, one a row");
     REFUSED(dml_softmax_cross_entropy(dml_input(graph, NULL, DML_F32), t), DML_ERROR_SHAPE,
@@ -225,6 +250,8 @@ static void bad_losses(void)
     REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "huber: its delta is inf", .delta = INFINITY);
     REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "no option 'beta'", .beta = 1);
     REFUSED_LOSS(dml_smooth_l1, row, row, DML_ERROR_ARGUMENT, "no option 'delta'", .delta = 1);
+    REFUSED_LOSS(dml_smooth_l1, row, row, DML_ERROR_ARGUMENT,
+                 "its beta is 1e-39; it must be finite and above 0, and so must 1 / beta", .beta = 1e-39f);
     REFUSED_LOSS(dml_binary_cross_entropy, row, row, DML_ERROR_ARGUMENT, "pos_weight is nan",
                  .pos_weight = NAN);
     REFUSED_LOSS(dml_mean_absolute_error, row, row, DML_ERROR_ARGUMENT, "no option 'squared'",
@@ -308,16 +335,16 @@ static void bad_weights(void)
     dml_node *w = dml_parameter(graph, "w", zero, 3, 3, 2, 2), *bias = parameter(1, 3, 0);
     dml_node *five = dml_parameter(graph, "five", zero, 3, 3, 2, 2, 1), *scalar = parameter(0, 0, 0);
     REFUSED(dml_dense_with(row, bias, NULL), DML_ERROR_SHAPE,
-            "its input is 6 and its weights 3; they must be");
-    REFUSED(dml_dense_with(row, w, NULL), DML_ERROR_SHAPE, "its weights 3 x 3 x 2 x 2");
-    REFUSED(dml_dense_with(row, scalar, NULL), DML_ERROR_SHAPE, "its weights scalar");
+            "its input is 6 and its weights f32 3; they must be");
+    REFUSED(dml_dense_with(row, w, NULL), DML_ERROR_SHAPE, "its weights f32 3 x 3 x 2 x 2");
+    REFUSED(dml_dense_with(row, scalar, NULL), DML_ERROR_SHAPE, "its weights f32 scalar");
     REFUSED(dml_dense_with(row, dml_input(graph, "rows", DML_F32, 3, 6), NULL), DML_ERROR_SHAPE,
-            "its weights 3 x 6 a sample; they must be units x 6");
+            "its weights f32 3 x 6 a sample; they must be f32 units x 6");
     REFUSED(dml_dense_with(row, dml_input(graph, "labels", DML_I32, 3, 6), NULL), DML_ERROR_SHAPE,
             "a sample");
-    REFUSED(dml_dense_with(row, matrix, matrix), DML_ERROR_SHAPE, "its bias is 3 x 6, it must be 3");
+    REFUSED(dml_dense_with(row, matrix, matrix), DML_ERROR_SHAPE, "its bias is f32 3 x 6, it must be f32 3");
     REFUSED(dml_dense_with(row, matrix, dml_input(graph, "b", DML_F32, 3)), DML_ERROR_SHAPE,
-            "its bias is 3 a sample, it must be 3");
+            "its bias is f32 3 a sample, it must be f32 3");
     REFUSED(dml_conv2d_with(image, matrix, NULL, NULL), DML_ERROR_SHAPE,
             "conv2d 'conv2d_1': its weights are 3 x 6");
     REFUSED(dml_conv2d_with(image, five, NULL, NULL), DML_ERROR_SHAPE, "3 x 3 x 2 x 2 x 1");
@@ -344,6 +371,11 @@ static void bad_weights(void)
     check_shape(dml_conv2d_with(image, w, bias, &fitting), "3 x 3 x 3");
     check_shape(dml_conv2d_with(image, w, NULL, NULL), "3 x 3 x 3");
     CHECK_INT(dml_graph_parameter_count(graph), 36 + 3); /* shared: counted once */
+    dml_node *all = dml_parameter(graph, "all", zero, 3, 6, 2);
+    REFUSED(dml_dense_with(row, dml_argmax(all, -1, false), NULL), DML_ERROR_SHAPE,
+            "its weights i32 3 x 6; they must be f32 units x 6");
+    REFUSED(dml_dense_with(row, matrix, dml_argmax(matrix, -1, false)), DML_ERROR_SHAPE,
+            "its bias is i32 3, it must be f32 3");
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
 }
@@ -424,6 +456,7 @@ static void bad_programs(void)
     dml_node *x = input(1, 3, 0, 0), *y = dml_dense(x, 2), *unused = parameter(2, 100, 100);
     dml_node *loss = dml_mean_squared_error(y, dml_input(graph, "t", DML_F32, 2));
     dml_node *no_parameters = dml_mean_squared_error(x, x);
+    dml_node *p = dml_parameter(graph, "p", zero, 1), *scalar = dml_reshape(p, (dml_shape){ 0 });
     const dml_program_options train = { .batch = 2, .training = true };
     REFUSED(dml_compile(y, NULL), DML_ERROR_ARGUMENT, "a batch of 0");
     REFUSED(dml_compile(y, &(dml_program_options){ .batch = -3 }), DML_ERROR_ARGUMENT, "a batch of -3");
@@ -432,6 +465,9 @@ static void bad_programs(void)
     REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no trained parameter");
     REFUSED(dml_compile(unused, &(dml_program_options){ .batch = 1 }), DML_ERROR_ARGUMENT,
             "parameter 'parameter_1': no op uses it");
+    REFUSED(dml_compile(scalar, &train), DML_ERROR_ARGUMENT,
+            "it is the parameter 'p', whose gradient is 1 whatever its samples are");
+    CHECK(dml_compile(scalar, &(dml_program_options){ .batch = 1 }));
     dml_node *large = dml_input(graph, "large", DML_F32, INT_MAX);
     REFUSED(dml_compile(dml_tanh(large), &(dml_program_options){ .batch = INT_MAX }), DML_ERROR_MEMORY,
             "memory");
@@ -551,6 +587,80 @@ static void heads_that_share_labels(void)
     dml_close(context);
 }
 
+/* An op that takes the values of `label`: an embedding's 5 rows (0), a bag's of 6, where -1 is no index (1),
+   labels of 4 (2) or 7 (3) classes where -1 is ignored, of 4 where 5 is (4) and -7 (5). */
+static dml_node *indexing(int which, dml_node *label, dml_node *x4, dml_node *x7)
+{
+    static const int ignored[] = { 0, 0, -1, -1, 5, -7 };
+    const dml_cross_entropy_options options = { .ignores = true, .ignore_index = ignored[which] };
+    dml_node *y;
+    if (which == 0)
+        y = dml_embedding(label, 5, 1);
+    else if (which == 1)
+        y = dml_embedding_bag(label, NULL, 6, 1, NULL);
+    else
+        return dml_softmax_cross_entropy_with(which == 3 ? x7 : x4, label, &options);
+    return dml_batch_mean(y, NULL);
+}
+
+static bool takes_index(int which, int value)
+{
+    static const int from[] = { 0, -1, 0, 0, 0, 0 }, to[] = { 5, 6, 4, 7, 4, 4 },
+                     ignored[] = { 0, 0, -1, -1, 5, -7 };
+    return (value >= from[which] && value < to[which]) || value == ignored[which];
+}
+
+/* Of two ops, and of three, that index with the same values each of those is taken which all of them take. */
+static void ops_that_share_indices(void)
+{
+    static const float zeros[7] = { 0 };
+    for (int i = 0; i < 6 * 6 * 6; i++) {
+        const int which[3] = { i % 6, i / 6 % 6, i / 36 };
+        open_graph();
+        dml_node *label = dml_input(graph, "label", DML_I32, 1), *sum = NULL;
+        dml_node *x4 = dml_input(graph, "x4", DML_F32, 1, 4), *x7 = dml_input(graph, "x7", DML_F32, 1, 7);
+        for (int k = 0; k < 3; k++) {
+            dml_node *y = indexing(which[k], label, x4, x7);
+            sum = sum ? dml_add(sum, y) : y;
+        }
+        dml_program *p = dml_compile(sum, &(dml_program_options){ .batch = 1 });
+        CHECK_STRING(dml_error(context), "");
+        for (int32_t value = -8; value < 9; value++) {
+            const void *inputs[3] = { &value, zeros, zeros };
+            const bool want =
+                takes_index(which[0], value) && takes_index(which[1], value) && takes_index(which[2], value);
+            const dml_status status = dml_program_run(p, 1, inputs, dml_program_inputs(p), NULL);
+            CHECK_MESSAGE((status == DML_OK) == want, "%d in ops %d, %d and %d: %s", value, which[0],
+                          which[1], which[2], dml_error(context));
+            dml_clear_error(context);
+        }
+        dml_close(context);
+    }
+}
+
+/* What a refused call built for itself used no parameter. */
+static void a_refused_call_uses_no_parameter(void)
+{
+    open_graph();
+    dml_node *kept = parameter(2, 4, 3), *other = parameter(2, 4, 3), *p = parameter(2, 4, 3);
+    dml_node *sum = dml_add(kept, other);
+    REFUSED(dml_argmin(p, 7, false), DML_ERROR_ARGUMENT, "argm");
+    CHECK_INT(dml_graph_parameters(graph), 2);
+    CHECK_INT(dml_graph_parameter_count(graph), 24);
+    CHECK(dml_graph_parameter(graph, 0) == kept && dml_graph_parameter(graph, 1) == other);
+    float values[12];
+    CHECK_INT(dml_parameter_read(p, values, 12), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "no op uses it");
+    dml_clear_error(context);
+    CHECK(dml_add(sum, p)); /* and then it has the next place */
+    CHECK_INT(dml_graph_parameter_count(graph), 36);
+    CHECK_INT(dml_parameter_read(p, values, 12), DML_OK);
+    CHECK_INT(dml_parameter_offset(p), 24);
+    REFUSED(dml_argmin(p, 7, false), DML_ERROR_ARGUMENT, "argm"); /* also once w is laid out */
+    CHECK_INT(dml_graph_parameter_count(graph), 36);
+    dml_close(context);
+}
+
 /* Long names are refused, and no sentence overflows. */
 static void long_names(void)
 {
@@ -581,6 +691,7 @@ int main(void)
     RUN(shapes);
     RUN(parameters);
     RUN(initial_values);
+    RUN(uniform_values_stay_below_high);
     RUN(bad_leaves);
     RUN(bad_shapes);
     RUN(bad_losses);
@@ -595,6 +706,8 @@ int main(void)
     RUN(shapes_that_nobody_has_checked);
     RUN(a_graph_in_use_stays);
     RUN(heads_that_share_labels);
+    RUN(ops_that_share_indices);
+    RUN(a_refused_call_uses_no_parameter);
     RUN(long_names);
     return test_report("graph/graph");
 }

@@ -319,6 +319,81 @@ static void where_takes_the_side_that_forward_took(void)
 }
 EACH_BACKEND(where_takes_the_side_that_forward_took)
 
+/* Numbers that f16 hasn't: norms of larger ones, and quotients, roots and powers of what it rounds to 0. */
+static dml_node *products(dml_graph *g)
+{
+    dml_node *x = dml_input(g, "x", DML_F32, 8), *w = dml_parameter(g, "w", dml_init_constant(0.7f), 8);
+    return dml_tanh(dml_mul(x, w));
+}
+static dml_node *large(dml_graph *g)
+{
+    return dml_affine(products(g), 1e6f, 0);
+}
+static dml_node *small(dml_node *h)
+{
+    return dml_affine(dml_sigmoid(h), 1e-9f, 0);
+}
+static dml_node *of_samples(dml_graph *g)
+{
+    return dml_layer_norm(large(g), NULL);
+}
+static dml_node *of_batches(dml_graph *g)
+{
+    return dml_batch_norm(large(g), NULL);
+}
+static dml_node *logarithm(dml_graph *g)
+{
+    return dml_affine(dml_log(small(products(g))), 1, 21);
+}
+static dml_node *quotient(dml_graph *g)
+{
+    dml_node *h = products(g);
+    return dml_affine(dml_div(h, small(h)), 5e-10f, 0);
+}
+static dml_node *root(dml_graph *g)
+{
+    return dml_affine(dml_sqrt(dml_affine(small(products(g)), 1e-9f, 0)), 1e9f, 0);
+}
+static dml_node *power(dml_graph *g)
+{
+    return dml_affine(dml_pow(small(products(g)), -0.5f), 2e-5f, 0);
+}
+
+static void what_f16_has_no_numbers_for(void)
+{
+    dml_node *(*const build[])(dml_graph *) = { of_samples, of_batches, logarithm, quotient, root, power };
+    enum { ROWS = 6, N = 8 };
+    float x[ROWS * N], target[ROWS * N], g[3][3 * N], losses[3];
+    unsigned random = 7;
+    test_fill(&random, x, ROWS * N);
+    test_fill(&random, target, ROWS * N);
+    for (int i = 0; i < 6; i++) {
+        dml_context *context = open_here(NULL);
+        dml_node *y = build[i](dml_graph_create(context));
+        dml_node *loss = dml_mean_squared_error(dml_tanh(y), dml_input(y->graph, "t", DML_F32, N));
+        const dml_node *w = loss->graph->first_parameter;
+        for (int t = 0; t < 3; t++) {
+            const dml_program_options options = { .batch = ROWS,
+                                                  .training = true,
+                                                  .dtype = t ? narrow_types[t - 1] : DML_F32 };
+            dml_program *p = dml_compile(loss, &options);
+            CHECK_MESSAGE(p, "%s", dml_error(context));
+            CHECK_INT(program_train(p, ROWS, (const void *[]){ x, target }, 1, NULL, &losses[t]), DML_OK);
+            read_floats(context, g[t], p->g, loss->graph->trained_count);
+            CHECK_NEAR(losses[t], losses[0], 0.02 * fabs((double)losses[0]));
+            double largest = 0;
+            for (int k = 0; k < N; k++) largest = fmax(largest, fabs((double)g[0][w->offset + (size_t)k]));
+            for (int k = 0; k < N; k++)
+                CHECK_MESSAGE(fabsf(g[t][w->offset + (size_t)k] - g[0][w->offset + (size_t)k]) <=
+                                  0.05 * largest,
+                              "case %d, %s: gradient %g instead of %g", i, dml_dtype_name(options.dtype),
+                              (double)g[t][w->offset + (size_t)k], (double)g[0][w->offset + (size_t)k]);
+        }
+        dml_close(context);
+    }
+}
+EACH_BACKEND(what_f16_has_no_numbers_for)
+
 static void probabilities_stay_such(void)
 {
     const model scores = { "large scores", large_scores, 2 }, logits = { "large logits", large_logits, 2 };
@@ -339,6 +414,7 @@ int main(void)
     RUN_EACH(probabilities_stay_such);
     RUN_EACH(norms_of_what_is_kept);
     RUN_EACH(backward_takes_the_side_that_forward_took);
+    RUN_EACH(what_f16_has_no_numbers_for);
     RUN_EACH(where_takes_the_side_that_forward_took);
     return test_report("graph/narrow");
 }

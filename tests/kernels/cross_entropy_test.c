@@ -199,6 +199,30 @@ static void special_values(void)
           d[2] == 0); /* what is ignored isn't looked at */
 }
 
+/* Rows whose class weighs nothing aren't looked at, unless they are smoothed. */
+static void classes_of_no_weight(void)
+{
+    static const float rows[][4] = { { NAN, 1, 0.5f, 2 },
+                                     { -INFINITY, 1, 0.5f, 2 },
+                                     { INFINITY, 1, 0.5f, 2 } };
+    static const int32_t labels[][2] = { { 0, 1 }, { 0, 1 }, { 0, 0 } };
+    static const float of_class[2] = { 0, 1 };
+    for (int i = 0; i < 6; i++) {
+        float kept[2 * DML_CROSS_ENTROPY_KEPT], d[4], scale;
+        dml_cross_entropy p;
+        memset(&p, 0, sizeof p);
+        p.rows = p.classes = 2, p.each = 1, p.logits = rows[i % 3], p.labels = labels[i % 3], p.kept = kept;
+        p.class_weights = of_class, p.smoothing = i / 3 ? 0.5f : 0;
+        const float loss = dml_cross_entropy_forward(NULL, &p, false, &scale);
+        dml_cross_entropy_backward(NULL, &p, scale, 0, d);
+        if (i == 3) CHECK(isnan(loss));
+        if (i >= 3) continue;
+        CHECK_NEAR(loss, i == 2 ? 0 : 0.2014133, 1e-6);
+        CHECK(d[0] == 0 && d[1] == 0);
+        CHECK_NEAR(d[2], i == 2 ? 0 : 0.1824255, 1e-6);
+    }
+}
+
 static void the_same_for_any_threads(void)
 {
     unsigned state = 3;
@@ -222,6 +246,7 @@ static void all(void)
     matches_float64();
     rows_stay_apart();
     special_values();
+    classes_of_no_weight();
     the_same_for_any_threads();
 }
 

@@ -115,6 +115,10 @@ static void bad_convolutions(void)
         CONV2D(.kernel = { 7, 9 }), DML_ERROR_SHAPE,
         "a kernel of 7 x 9 doesn't fit an input of 6 x 7 x 4 (height x width x channels) with padding 0 x "
         "0 and dilation 1 x 1");
+    REFUSED(CONV2D(.padding = { 1000000000, 1000000000 }, .stride = { 1000000000, 1000000000 }),
+            DML_ERROR_SHAPE,
+            "conv2d 'conv2d_1': with padding 1000000000 x 1000000000 and stride 1000000000 x 1000000000 an "
+            "input of 6 x 7 x 4 is more than there are addresses for");
     REFUSED(CONV1D(.kernel = -1), DML_ERROR_ARGUMENT, "conv1d: 3 filters of -1 asked for");
     REFUSED(CONV1D(.groups = 3), DML_ERROR_ARGUMENT, "3 groups asked for, of 4 channels and 3 filters");
     dml_close(context);
@@ -150,6 +154,9 @@ static void transposed(void)
     REFUSED(TRANSPOSE(.output_padding = { 0, -1 }), DML_ERROR_ARGUMENT, "output padding -1 asked for");
     REFUSED(TRANSPOSE(.padding = { 3, 0 }), DML_ERROR_SHAPE, "of an input of 3 x 5 x 6 nothing is left");
     REFUSED(TRANSPOSE(.stride = { 2147483647, 1 }), DML_ERROR_SHAPE, "more than can be counted");
+    REFUSED(TRANSPOSE(.stride = { 1000000000, 1000000000 }, .padding = { 1000000000, 2000000000 }),
+            DML_ERROR_SHAPE,
+            "with padding 1000000000 x 2000000000 and stride 1000000000 x 1000000000 an input");
     REFUSED(TRANSPOSE(.stride = { 1 << 20, 1 << 20 }), DML_ERROR_SHAPE, "conv_transpose2d");
     REFUSED(dml_conv_transpose2d(l, &(dml_conv_transpose2d_options){ .filters = 2 }), DML_ERROR_SHAPE,
             "its input is f32 4 x 6; it takes f32 images");

@@ -118,6 +118,38 @@ static void nothing_counts(void)
 }
 EACH_BACKEND(nothing_counts)
 
+/* A row whose label's class weighs nothing isn't looked at either, whatever its logits are. */
+static void rows_of_no_weight_are_not_looked_at(void)
+{
+    static const float of_class[2][2] = { { 0, 1 }, { 1, 0 } };
+    static const float bad[] = { NAN, -INFINITY, INFINITY };
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < 3; i++)
+            for (int sum = 0; sum < 2; sum++) {
+                dml_context *context = open_here(&(dml_options){ .threads = 1 });
+                dml_graph *graph = dml_graph_create(context);
+                dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 2);
+                dml_node *x = dml_add(dml_input(graph, "x", DML_F32, 2, 2), w);
+                const dml_cross_entropy_options options = { .class_weights = of_class[which],
+                                                            .reduction = sum ? DML_LOSS_SUM : DML_LOSS_MEAN };
+                dml_node *loss =
+                    dml_softmax_cross_entropy_with(x, dml_input(graph, "label", DML_I32, 2), &options);
+                dml_program *p = dml_compile(loss, &(dml_program_options){ .batch = 1, .training = true });
+                CHECK_MESSAGE(p, "%s", dml_error(context));
+                const float logits[4] = { bad[i], 1, 0.5f, 2 };
+                const int32_t labels[2] = { which, 1 - which };
+                float got = NAN, g[2] = { NAN, NAN };
+                CHECK_INT(program_train(p, 1, (const void *[]){ logits, labels }, 1, NULL, &got), DML_OK);
+                read_floats(context, g, p->g, 2);
+                const double other = 1 / (1 + exp(which ? 1.5 : -1.5)); /* the probability of the label */
+                CHECK_NEAR(got, -log(other), 1e-5);
+                CHECK_NEAR(g[1 - which], other - 1, 1e-5);
+                CHECK_NEAR(g[which], 1 - other, 1e-5);
+                dml_close(context);
+            }
+}
+EACH_BACKEND(rows_of_no_weight_are_not_looked_at)
+
 #define REFUSED(call, status, part)                                                                          \
     do {                                                                                                     \
         const int test__nodes = graph->nodes;                                                                \
@@ -181,6 +213,7 @@ int main(void)
     RUN_EACH(labels_out_of_range);
     RUN_EACH(a_nan_spoils_its_row);
     RUN_EACH(nothing_counts);
+    RUN_EACH(rows_of_no_weight_are_not_looked_at);
     RUN(bad_distillations);
     RUN(an_index_that_nothing_ignores);
     return test_report("ops/op_loss");

@@ -317,13 +317,23 @@ static void bad_norms(void)
     REFUSED(dml_batch_norm_with(x, p[0], p[1], p[2], NULL, NULL), DML_ERROR_ARGUMENT, "input 5 of 5 is NULL");
     CHECK(dml_batch_norm_with(x, p[0], p[1], p[2], p[3], NULL));
     CHECK_INT(dml_parameter_train(p[2], true), DML_ERROR_ARGUMENT);
-    CHECK_CONTAINS(dml_error(context), "an op keeps it, as a running statistic");
+    CHECK_CONTAINS(dml_error(context), "an op takes it as a running statistic");
     dml_clear_error(context);
     CHECK_INT(dml_parameter_train(p[2], false), DML_OK);
+    const dml_batch_norm_options frozen = { .frozen = true };
+    dml_batch_norm(x, &frozen);
+    CHECK_INT(dml_parameter_train(dml_graph_find(graph, "batch_norm_2.running_mean"), true),
+              DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "parameter 'batch_norm_2.running_mean': an op takes it as");
+    dml_clear_error(context);
+    CHECK_INT(dml_parameter_train(dml_graph_find(graph, "batch_norm_2.running_var"), true),
+              DML_ERROR_ARGUMENT);
+    dml_clear_error(context);
+    CHECK_INT(dml_parameter_train(dml_graph_find(graph, "batch_norm_2.weight"), false), DML_OK);
     CHECK_INT(dml_parameter_train(p[0], false), DML_OK); /* a layer whose weight isn't trained */
     CHECK(dml_batch_norm(x, NULL));
-    CHECK(!dml_parameter_trained(dml_graph_find(graph, "batch_norm_2.running_var")));
-    CHECK(dml_parameter_trained(dml_graph_find(graph, "batch_norm_2.bias")));
+    CHECK(!dml_parameter_trained(dml_graph_find(graph, "batch_norm_3.running_var")));
+    CHECK(dml_parameter_trained(dml_graph_find(graph, "batch_norm_3.bias")));
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
 }

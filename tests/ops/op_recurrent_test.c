@@ -261,6 +261,45 @@ static void bad_layers(void)
 }
 
 /* Found before anything is run, on every backend. */
+static int allocations_left; /* below 0: without end */
+
+static void *scarce_allocate(void *user, size_t bytes)
+{
+    (void)user;
+    if (allocations_left == 0) return NULL;
+    if (allocations_left > 0) allocations_left--;
+    return malloc(bytes);
+}
+
+static void scarce_release(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+/* Wherever the memory ends, nothing of the layer is left, nor a state of it. */
+static void a_layer_is_whole_or_not_there(void)
+{
+    allocations_left = -1;
+    dml_context *context =
+        dml_open(&(dml_options){ .threads = 1, .allocator = { scarce_allocate, scarce_release, NULL } });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 6, 4), *y = NULL;
+    for (int n = 0; !y && n < 100; n++) {
+        dml_node *h_n = x, *c_n = x;
+        allocations_left = n;
+        y = dml_lstm(x, 3, OPTIONS(.layers = 2, .bidirectional = true, .h_n = &h_n, .c_n = &c_n));
+        allocations_left = -1;
+        CHECK(y ? h_n && c_n : !h_n && !c_n);
+        CHECK_INT(dml_status_of(context), y ? DML_OK : DML_ERROR_MEMORY);
+        CHECK_INT(dml_graph_parameters(graph), y ? 16 : 0);
+        if (!y) CHECK_INT(graph->nodes, 1);
+        dml_clear_error(context);
+    }
+    CHECK(y);
+    dml_close(context);
+}
+
 static void lengths_out_of_range(void)
 {
     enum { BATCH = 2, STEPS = 3 };
@@ -303,6 +342,7 @@ int main(void)
     RUN_EACH(small_ops_make_the_same);
     RUN(layers_are_made_of_one);
     RUN(bad_layers);
+    RUN(a_layer_is_whole_or_not_there);
     RUN_EACH(lengths_out_of_range);
     RUN(more_than_there_is);
     return test_report("ops/op_recurrent");
