@@ -1778,9 +1778,9 @@ typedef struct dml_program_options {
        the memory of activations: forward reads a value as it was computed, backward as it was kept; a
        normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
        attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
-       whose use in forward and in backward nothing else runs stay f32; and in f16, which has neither f32's
-       largest numbers nor its smallest, what normalizations, dml_div, dml_log, dml_sqrt and dml_pow read:
-       there a network with many normalizations takes less memory in bf16. */
+       whose use in forward and in backward nothing else runs stay f32. In f16, which has neither f32's
+       largest numbers nor its smallest, what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and
+       what normalizations read counts as 65504 at most, in training passes. */
     dml_dtype dtype;
 } dml_program_options;
 
@@ -11782,6 +11782,9 @@ static inline const dml__product *dml__as_the_pool_rounds(dml_pool *pool, const 
 
 /* y = x, rounded to nearest, ties to even; and back. */
 DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
+
+/* The same, but what is finite stays so: beyond f16's largest number it becomes that. */
+DML__LOCAL void dml__saturate_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
 DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
 
 #endif
@@ -12354,11 +12357,17 @@ DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans
 typedef struct dml__half_job {
     dml_isa isa;
     dml_dtype dtype;
-    bool narrows;
+    bool narrows, saturates;
     size_t n;
     const void *x;
     void *y;
 } dml__half_job;
+
+/* What became infinite, and wasn't, becomes the largest number. */
+static void dml__saturate_line(size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = (uint16_t)(y[i] - ((y[i] & 0x7FFF) == 0x7C00 && x[i] - x[i] == 0));
+}
 
 static void dml__half_task(void *argument, int task, int worker)
 {
@@ -12366,28 +12375,34 @@ static void dml__half_task(void *argument, int task, int worker)
     const size_t begin = (size_t)task * DML__HALF_BLOCK;
     const size_t n = job->n - begin < DML__HALF_BLOCK ? job->n - begin : DML__HALF_BLOCK;
     (void)worker;
-    if (job->narrows)
-        dml__narrow_line(job->isa, job->dtype, n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
-    else
+    if (!job->narrows)
         dml__widen_line(job->isa, job->dtype, n, (const uint16_t *)job->x + begin, (float *)job->y + begin);
+    else
+        dml__narrow_line(job->isa, job->dtype, n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
+    if (job->saturates) dml__saturate_line(n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
 }
 
-static void dml__convert_halves(dml_pool *pool, dml_dtype dtype, bool narrows, size_t n, const void *x,
-                                void *y)
+static void dml__convert_halves(dml_pool *pool, dml_dtype dtype, bool narrows, bool saturates, size_t n,
+                                const void *x, void *y)
 {
-    dml__half_job job = { dml__pool_machine(pool).isa, dtype, narrows, n, x, y };
+    dml__half_job job = { dml__pool_machine(pool).isa, dtype, narrows, saturates, n, x, y };
     const size_t tasks = n / DML__HALF_BLOCK + (n % DML__HALF_BLOCK != 0);
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__half_task, &job);
 }
 
 DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
 {
-    dml__convert_halves(pool, dtype, true, n, x, y);
+    dml__convert_halves(pool, dtype, true, false, n, x, y);
+}
+
+DML__LOCAL void dml__saturate_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+    dml__convert_halves(pool, dtype, true, dtype == DML_F16, n, x, y);
 }
 
 DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
 {
-    dml__convert_halves(pool, dtype, false, n, x, y);
+    dml__convert_halves(pool, dtype, false, false, n, x, y);
 }
 
 DML_API void dml_f16_from_f32(dml_pool *pool, size_t n, const float *x, dml_f16 *y)
@@ -29132,8 +29147,8 @@ DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *no
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
    alone. Forward reads what was computed, backward what was kept; norms read what is kept in both.
-   In f16, which has neither f32's largest numbers nor its smallest, what they read stays f32, and so does
-   what is divided by. */
+   In f16, which has neither f32's largest numbers nor its smallest, what they read is its largest number at
+   most, and what is divided by stays f32. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 
@@ -29213,7 +29228,8 @@ DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *b
     }
 }
 
-/* `at`: where the value is f32. */
+/* `at`: where the value is f32. What is normalized has f16's largest number for those beyond it: of infinite
+   ones there is no mean. */
 static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows, size_t at)
 {
     const dml_ref wide = { run->program->arena, at };
@@ -29222,8 +29238,8 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     const dml_dtype dtype = run->program->dtype;
     if (run->device->host_memory) {
         if (narrows)
-            dml__narrow_floats(run->pool, dtype, n, (const float *)dml__host(wide),
-                               (uint16_t *)dml__host(narrow));
+            (slot->normalized ? dml__saturate_floats : dml__narrow_floats)(
+                run->pool, dtype, n, (const float *)dml__host(wide), (uint16_t *)dml__host(narrow));
         else
             dml__widen_floats(run->pool, dtype, n, (const uint16_t *)dml__host(narrow),
                               (float *)dml__host(wide));
@@ -29234,6 +29250,7 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     launch.buffer[1] = narrows ? narrow : wide;
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = dtype == DML_F16;
+    launch.integer[2] = slot->normalized != 0;
     return dml__submit(run->device, &launch);
 }
 
@@ -29518,11 +29535,11 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
             saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        /* In f16 what is normalized may become infinite, and what is divided by 0. */
-        const bool ranges = program->dtype == DML_F16 && (node->op->needs & (DML__DIVIDES | DML__NORMALIZES));
-        const bool exactly = ranges || (node->op->needs & DML__READS_EXACTLY);
+        /* In f16 what is divided by may become 0. */
+        const bool divides = program->dtype == DML_F16 && (node->op->needs & DML__DIVIDES);
+        const bool exactly = divides || (node->op->needs & DML__READS_EXACTLY);
         if ((node->op->needs & DML__COMPARES) == DML__COMPARES ||
-            (ranges && (node->op->needs & DML__NEEDS_OUTPUT)))
+            (divides && (node->op->needs & DML__NEEDS_OUTPUT)))
             program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);

@@ -25,7 +25,8 @@ HELPER float dml__f16_to(unsigned x)
     return FLOAT_OF(((size << 13) + ((size >= 0x7C00u ? 224u : 112u) << 23)) | sign);
 }
 
-/* y = x in 16 bits, to nearest, ties to even. Buffers x, y; ints n, whether it is f16; size{n}. */
+/* y = x in 16 bits, to nearest, ties to even. Buffers x, y; ints n, whether it is f16, whether what is beyond
+   f16's largest number becomes that; size{n}. */
 KERNEL(half_narrow)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -35,7 +36,12 @@ KERNEL(half_narrow)
     unsigned bits[RUN];
     EACH_OF_RUN(k, i, n) bits[k] = BITS_OF(x[i]);
     if (INT(1)) {
-        EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__f16_from(bits[k]);
+        EACH_OF_RUN(k, i, n)
+        {
+            const unsigned size = bits[k] & 0x7FFFFFFFu, narrow = dml__f16_from(bits[k]);
+            const int beyond = INT(2) && size >= 0x477FF000u && size < 0x7F800000u;
+            y[i] = (unsigned short)(beyond ? narrow - 1u : narrow);
+        }
     } else {
         EACH_OF_RUN(k, i, n) y[i] = (unsigned short)dml__bf16_from(bits[k]);
     }

@@ -261,11 +261,11 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (node->op->saved_bytes && (slot->has_gradient || !works_backward))
             saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        /* In f16 what is normalized may become infinite, and what is divided by 0. */
-        const bool ranges = program->dtype == DML_F16 && (node->op->needs & (DML__DIVIDES | DML__NORMALIZES));
-        const bool exactly = ranges || (node->op->needs & DML__READS_EXACTLY);
+        /* In f16 what is divided by may become 0. */
+        const bool divides = program->dtype == DML_F16 && (node->op->needs & DML__DIVIDES);
+        const bool exactly = divides || (node->op->needs & DML__READS_EXACTLY);
         if ((node->op->needs & DML__COMPARES) == DML__COMPARES ||
-            (ranges && (node->op->needs & DML__NEEDS_OUTPUT)))
+            (divides && (node->op->needs & DML__NEEDS_OUTPUT)))
             program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);

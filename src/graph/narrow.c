@@ -54,7 +54,8 @@ DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *b
     }
 }
 
-/* `at`: where the value is f32. */
+/* `at`: where the value is f32. What is normalized has f16's largest number for those beyond it: of infinite
+   ones there is no mean. */
 static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows, size_t at)
 {
     const dml_ref wide = { run->program->arena, at };
@@ -63,8 +64,8 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     const dml_dtype dtype = run->program->dtype;
     if (run->device->host_memory) {
         if (narrows)
-            dml__narrow_floats(run->pool, dtype, n, (const float *)dml__host(wide),
-                               (uint16_t *)dml__host(narrow));
+            (slot->normalized ? dml__saturate_floats : dml__narrow_floats)(
+                run->pool, dtype, n, (const float *)dml__host(wide), (uint16_t *)dml__host(narrow));
         else
             dml__widen_floats(run->pool, dtype, n, (const uint16_t *)dml__host(narrow),
                               (float *)dml__host(wide));
@@ -75,6 +76,7 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     launch.buffer[1] = narrows ? narrow : wide;
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = dtype == DML_F16;
+    launch.integer[2] = slot->normalized != 0;
     return dml__submit(run->device, &launch);
 }
 

@@ -4,8 +4,8 @@
    forward; half of that from there to its first reader in backward; and an f32 one again from there to its
    last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
    alone. Forward reads what was computed, backward what was kept; norms read what is kept in both.
-   In f16, which has neither f32's largest numbers nor its smallest, what they read stays f32, and so does
-   what is divided by. */
+   In f16, which has neither f32's largest numbers nor its smallest, what they read is its largest number at
+   most, and what is divided by stays f32. */
 #ifndef DML_GRAPH_NARROW_H
 #define DML_GRAPH_NARROW_H
 

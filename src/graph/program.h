@@ -44,9 +44,9 @@ typedef struct dml_program_options {
        the memory of activations: forward reads a value as it was computed, backward as it was kept; a
        normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
        attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
-       whose use in forward and in backward nothing else runs stay f32; and in f16, which has neither f32's
-       largest numbers nor its smallest, what normalizations, dml_div, dml_log, dml_sqrt and dml_pow read:
-       there a network with many normalizations takes less memory in bf16. */
+       whose use in forward and in backward nothing else runs stay f32. In f16, which has neither f32's
+       largest numbers nor its smallest, what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and
+       what normalizations read counts as 65504 at most, in training passes. */
     dml_dtype dtype;
 } dml_program_options;
 

@@ -8,6 +8,9 @@
 
 /* y = x, rounded to nearest, ties to even; and back. */
 DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
+
+/* The same, but what is finite stays so: beyond f16's largest number it becomes that. */
+DML__LOCAL void dml__saturate_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
 DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
 
 #endif

@@ -46,6 +46,28 @@ static void every_f16_comes_back(void)
     }
 }
 
+static void what_is_finite_stays_so(void)
+{
+    static const float x[] = { 65504, 65519, 65520, -65520, 3e38f, -3e38f, 1, 0, HUGE_VALF, -HUGE_VALF };
+    static const uint16_t f16[] = {
+        0x7BFF, 0x7BFF, 0x7BFF, 0xFBFF, 0x7BFF, 0xFBFF, 0x3C00, 0, 0x7C00, 0xFC00
+    };
+    enum { N = sizeof x / sizeof *x, LONG = 40000 };
+    static float wide[LONG];
+    static uint16_t y[LONG], want[LONG];
+    dml__saturate_floats(NULL, DML_F16, N, x, y);
+    for (int i = 0; i < N; i++) CHECK_INT(y[i], f16[i]);
+    wide[0] = NAN;
+    dml__saturate_floats(NULL, DML_F16, 1, wide, y);
+    CHECK((y[0] & 0x7C00) == 0x7C00 && (y[0] & 0x3FF));
+    for (int i = 0; i < LONG; i++) wide[i] = x[i % N];
+    dml__saturate_floats(kernel_pools[3], DML_F16, LONG, wide, y);
+    for (int i = 0; i < LONG; i++) CHECK_INT(y[i], f16[i % N]);
+    dml__saturate_floats(kernel_pools[3], DML_BF16, LONG, wide, y); /* which has f32's range */
+    dml__narrow_floats(NULL, DML_BF16, LONG, wide, want);
+    CHECK(memcmp(y, want, sizeof y) == 0);
+}
+
 /* Of NaNs, too, that signal or carry something. */
 static void the_same_bits_of_each_isa(void)
 {
@@ -147,6 +169,7 @@ int main(void)
 {
     kernel_pools_open();
     RUN(by_every_isa);
+    RUN(what_is_finite_stays_so);
     RUN(the_same_bits_of_each_isa);
     kernel_pools_close();
     return test_report("kernels/half");
