@@ -99,7 +99,8 @@ typedef struct dml_comm_options {
     const char *transport;
     /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
        microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
-       DML_COMM_BANDWIDTH, else rank 0 measures when it opens (20 ms, on slow links 60). */
+       DML_COMM_BANDWIDTH, else rank 0 measures when it opens (20 ms, on slow links 60; up to four times as
+       long where the other is on its machine and messages are held up). */
     double link_latency_us, link_bandwidth_gbit;
     /* Seconds of dml_comm_tune at the end of opening; rank 0's count. 0: DML_COMM_TUNE, else none. Ranks of
        dml_comm_open_local call it themselves. */

@@ -230,8 +230,29 @@ static dml_status dml__ping_rank(dml_comm *comm, int partner, uint8_t *data, dou
         status = dml__lasting_rate(comm, partner, data, (size_t)bytes[count - 1], time / 2, &rate);
         if (rate > 0 && rate < *bandwidth / 2) *bandwidth = rate;
     }
-    if (!status) status = dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
     return status;
+}
+
+/* The same, of ranks on one machine up to four times: while another program has the processors a message
+   takes as long as the system lets that run, and most such moments are short. */
+#define DML__HELD_UP 5e-4
+static dml_status dml__ping_neighbour(dml_comm *comm, int partner, uint8_t *data, double time,
+                                      double *latency, double *bandwidth)
+{
+    dml_status status = dml__ping_rank(comm, partner, data, time, latency, bandwidth);
+    for (int i = 0; i < 3 && !status && (*bandwidth == 0 || *latency > DML__HELD_UP); i++) {
+        double again, rate;
+        status = dml__ping_rank(comm, partner, data, time, &again, &rate);
+        if (status || rate == 0 || (*bandwidth > 0 && again >= *latency)) continue;
+        *latency = again;
+        *bandwidth = rate;
+    }
+    return status;
+}
+
+static dml_status dml__end_pings(dml_comm *comm, int partner)
+{
+    return dml_comm_send(comm, NULL, 0, DML_U8, partner, DML__PING_OVER_TAG);
 }
 
 /* The partner's: sends back what comes, but for streams, until there is nothing more. */
@@ -375,11 +396,13 @@ static dml_status dml__measure_with(dml_comm *comm, const dml__layout *layout)
     double latency, bandwidth;
     if (job->rank) status = dml__answer_pings(comm, data);
     if (!job->rank && inside) {
-        status = dml__ping_rank(comm, inside, data, time, &latency, &bandwidth);
+        status = dml__ping_neighbour(comm, inside, data, time, &latency, &bandwidth);
+        if (!status) status = dml__end_pings(comm, inside);
         if (bandwidth > 0) comm->model.inside = dml__fitted_link(latency, bandwidth, true);
     }
     if (!job->rank && between && !status) {
         status = dml__ping_rank(comm, between, data, time, &latency, &bandwidth);
+        if (!status) status = dml__end_pings(comm, between);
         if (bandwidth > 0) comm->model.between = dml__fitted_link(latency, bandwidth, false);
     }
     if (!job->rank) dml__measure_memory(job, data, &comm->model);

@@ -131,6 +131,37 @@ static void given_links(void)
 }
 
 /* Between two ranks two rings are halving and doubling in twice as many messages. */
+/* Of what comes to rank 1 the first pieces are held up for as long as another program may have the
+   processor. */
+static int held_up;
+
+static ssize_t held_receive(int fd, struct msghdr *message, int flags)
+{
+    const ssize_t got = dml__system_sockets()->receive(fd, message, flags);
+    if (got > 0 && held_up++ < 24) ranks_sleep(4e-3);
+    return got;
+}
+
+static void look_at_link(test_rank *me)
+{
+    const dml__price_link *link = &me->comm->model.inside;
+    me->seconds = link->latency + 2 * link->overhead;
+    me->bad = !me->comm->measured || !(me->seconds < 1.5e-3);
+}
+
+static void a_busy_moment_is_not_the_link(void)
+{
+    dml__socket_calls held = *dml__system_sockets();
+    test_rank ranks[2];
+    held.receive = held_receive;
+    ranks_prepare(ranks, 2, 20, look_at_link, NULL);
+    ranks[1].sockets = &held;
+    held_up = 0;
+    ranks_run_on(ranks, 2, "tcp");
+    check_ranks(ranks, 2);
+    CHECK(held_up > 24);
+}
+
 static void two_rings_of_two_ranks(void)
 {
     dml_comm *comms[2];
@@ -394,6 +425,7 @@ int main(void)
     RUN(whose_memory_is_read);
 #endif
     RUN(given_links);
+    RUN(a_busy_moment_is_not_the_link);
     RUN(two_rings_of_two_ranks);
     RUN(threads_share_processors);
     RUN(scratch_of_many_ranks);
