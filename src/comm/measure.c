@@ -243,9 +243,9 @@ static dml_status dml__ping_neighbour(dml_comm *comm, int partner, uint8_t *data
     for (int i = 0; i < 3 && !status && (*bandwidth == 0 || *latency > DML__HELD_UP); i++) {
         double again, rate;
         status = dml__ping_rank(comm, partner, data, time, &again, &rate);
-        if (status || rate == 0 || (*bandwidth > 0 && again >= *latency)) continue;
-        *latency = again;
-        *bandwidth = rate;
+        if (status || rate == 0) continue;
+        if (*bandwidth == 0 || again < *latency) *latency = again;
+        if (rate > *bandwidth) *bandwidth = rate;
     }
     return status;
 }
