@@ -369,8 +369,8 @@ typedef struct dml_comm_options {
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
        takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
        frozen, also if it only computes and has moved since, as nobody knows. With a progress thread it
-       answers, and is to blame if nothing has moved there for so long either, it is in no call, and hasn't
-       started what is waited for. */
+       answers while something that it started is under way, and is then to blame if nothing has moved there
+       for so long either, it is in no call, and hasn't started what is waited for. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
@@ -480,8 +480,8 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once; but of two messages that don't fit each other, each
-   receiver may name the sender. Where ranks wait for each other in different calls it is the one in the call
+   ranks that are left, unless several failed at once; but where a message doesn't fit a call, each
+   receiver names the sender. Where ranks wait for each other in different calls it is the one in the call
    that fewer of them are in.
    -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
@@ -14861,10 +14861,12 @@ static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
     return a->call.operation != b->call.operation;
 }
 
-/* Of those that are reached so far at least. */
+/* Of those that are reached so far at least, whoever waits in one call. */
 static bool dml__is_judged(const dml__peer *peer, dml__reach reach)
 {
-    return peer->reach >= reach && peer->answered && peer->waits_for >= 0;
+    const dml__signature *call = &peer->waits_in.call;
+    const bool from_any = call->operation == DML__CALL_RECEIVE && call->root < 0;
+    return peer->reach >= reach && peer->answered && (peer->waits_for >= 0 || from_any);
 }
 
 /* The first of these ranks, and the first whose call differs from its. False: all are in the same. */
@@ -14906,7 +14908,11 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
     const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
-    const int culprit = fewer ? first : other, against = fewer ? other : first;
+    const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
+    const bool waits_for_other =
+        waits_for >= 0 && dml__is_judged(&job->peers[waits_for], DML__REACHED) &&
+        dml__calls_differ(&job->peers[waits_for].waits_in, &job->peers[culprit].waits_in);
+    const int against = waits_for_other ? waits_for : fewer ? other : first;
     return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
                          "rank %d called %s while rank %d called %s: they wait for each other", culprit,
                          dml__waiting_text(&job->peers[culprit].waits_in, text), against,
@@ -14933,6 +14939,11 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
                              "%d in %s wait for each other; if the network is just slow, raise timeout_s",
                              text, job->timeout, first, other,
                              dml__waiting_text(&job->peers[other].waits_in, other_text));
+    if (other == first)
+        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                             "%s did not end within %g s, though no rank is missing: nobody sends what rank "
+                             "%d waits for; if the network is just slow, raise timeout_s",
+                             text, job->timeout, first);
     return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
                          "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
                          "wait for each other; if the network is just slow, raise timeout_s",

@@ -71,8 +71,8 @@ typedef struct dml_comm_options {
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
        takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
        frozen, also if it only computes and has moved since, as nobody knows. With a progress thread it
-       answers, and is to blame if nothing has moved there for so long either, it is in no call, and hasn't
-       started what is waited for. */
+       answers while something that it started is under way, and is then to blame if nothing has moved there
+       for so long either, it is in no call, and hasn't started what is waited for. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
@@ -182,8 +182,8 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once; but of two messages that don't fit each other, each
-   receiver may name the sender. Where ranks wait for each other in different calls it is the one in the call
+   ranks that are left, unless several failed at once; but where a message doesn't fit a call, each
+   receiver names the sender. Where ranks wait for each other in different calls it is the one in the call
    that fewer of them are in.
    -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);

@@ -74,10 +74,12 @@ static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
     return a->call.operation != b->call.operation;
 }
 
-/* Of those that are reached so far at least. */
+/* Of those that are reached so far at least, whoever waits in one call. */
 static bool dml__is_judged(const dml__peer *peer, dml__reach reach)
 {
-    return peer->reach >= reach && peer->answered && peer->waits_for >= 0;
+    const dml__signature *call = &peer->waits_in.call;
+    const bool from_any = call->operation == DML__CALL_RECEIVE && call->root < 0;
+    return peer->reach >= reach && peer->answered && (peer->waits_for >= 0 || from_any);
 }
 
 /* The first of these ranks, and the first whose call differs from its. False: all are in the same. */
@@ -119,7 +121,11 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
     const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
-    const int culprit = fewer ? first : other, against = fewer ? other : first;
+    const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
+    const bool waits_for_other =
+        waits_for >= 0 && dml__is_judged(&job->peers[waits_for], DML__REACHED) &&
+        dml__calls_differ(&job->peers[waits_for].waits_in, &job->peers[culprit].waits_in);
+    const int against = waits_for_other ? waits_for : fewer ? other : first;
     return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
                          "rank %d called %s while rank %d called %s: they wait for each other", culprit,
                          dml__waiting_text(&job->peers[culprit].waits_in, text), against,
@@ -146,6 +152,11 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
                              "%d in %s wait for each other; if the network is just slow, raise timeout_s",
                              text, job->timeout, first, other,
                              dml__waiting_text(&job->peers[other].waits_in, other_text));
+    if (other == first)
+        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+                             "%s did not end within %g s, though no rank is missing: nobody sends what rank "
+                             "%d waits for; if the network is just slow, raise timeout_s",
+                             text, job->timeout, first);
     return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
                          "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
                          "wait for each other; if the network is just slow, raise timeout_s",

@@ -398,6 +398,49 @@ static void all_name_one_of_different_calls(void)
     }
 }
 
+/* A receive from anybody, of which nobody knows; and one that waits for it. */
+static void from_any_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, x, 10, DML_F32, DML_ANY_SOURCE, 9, NULL);
+    dml_comm_barrier(me->comm);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void all_name_a_receive_from_any(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 0.5, from_any_body, NULL);
+    ranks_run_on(ranks, 4, "tcp");
+    for (int rank = 0; rank < 4; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+        CHECK_INT(ranks[rank].culprit, 0);
+        CHECK_STRING(ranks[rank].error, "rank 0 called receive(f32, 10, from any) with tag 9 while rank 1 "
+                                        "called barrier(): they wait for each other");
+    }
+}
+
+/* Of three, two have a group, whose barrier rank 1 leaves out: who waits for it names it. */
+static void left_out_body(test_rank *me)
+{
+    dml_comm *group = dml_comm_split(me->comm, me->rank > 0, me->rank);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 2) dml_comm_barrier(group);
+    dml_comm_barrier(me->comm);
+    dml_comm_close(group);
+}
+
+static void who_is_waited_for_is_named(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.5, left_out_body, NULL);
+    ranks_run_on(ranks, 3, "shm");
+    for (int rank = 0; rank < 3; rank++)
+        CHECK_STRING(ranks[rank].error, "rank 2 called barrier() in communicator 1 while rank 1 called "
+                                        "barrier(): they wait for each other");
+}
+
 int main(void)
 {
     RUN(looking_has_as_long_as_waiting);
@@ -414,5 +457,7 @@ int main(void)
     RUN(the_nearer_one_judges);
     RUN(all_name_one_circle);
     RUN(all_name_one_of_different_calls);
+    RUN(all_name_a_receive_from_any);
+    RUN(who_is_waited_for_is_named);
     return test_report("comm/patience");
 }
