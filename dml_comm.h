@@ -20733,11 +20733,15 @@ static void dml__judge_leftovers(dml__comm_job *job)
         return;
     }
     if (!dml__find_stored(job, NULL, DML_ANY_SOURCE, DML_ANY_TAG, &rank, &frame)) return;
-    dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                  dml__is_pair(frame.signature.operation)
-                      ? "rank %d called %s with tag %d, which rank %d never received"
-                      : "rank %d called %s (%d) and rank %d closed its communicator without calling it",
-                  rank, dml__signature_text(&frame.signature, text), frame.tag, job->rank);
+    dml__signature_text(&frame.signature, text);
+    if (dml__is_pair(frame.signature.operation))
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                      "rank %d called %s with tag %d, which rank %d never received", rank, text, frame.tag,
+                      job->rank);
+    else
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                      "rank %d called %s and rank %d closed its communicator without calling it", rank, text,
+                      job->rank);
 }
 
 static void dml__close_in_order(dml__comm_job *job)
