@@ -123,7 +123,6 @@ static void what_is_on_its_way_has_the_whole_time(void)
     ranks[0].sockets = &slow;
     ranks_run_on(ranks, 2, "tcp");
     check_all_well(ranks, 2);
-    CHECK_MESSAGE(ranks[0].seconds > 1.6, "nothing was late");
 }
 
 static void left_body(test_rank *me)
