@@ -227,7 +227,7 @@ asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=addr
 tsan.cc := $(CC)
 tsan.flags := -O1 -g1 -fsanitize=thread
 # Where threads meet. (Work-items that race are oclgrind's to find.)
-tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups comm/tune \
+tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/patience comm/groups comm/tune \
     comm/fork dist/across_steps dist/all_reduce_sync dist/downpour dist/mirrored dist/parameter_server dist/sandblaster dist/zero_sync gpu/backend
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)

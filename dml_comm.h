@@ -360,9 +360,8 @@ typedef struct dml_comm_options {
     int rank, world_size;
     /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
        "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
-       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't
-       known yet the others ask for until the timeout, rank 0 itself only where its name server doesn't
-       answer. */
+       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't known yet the others
+       ask for until the timeout, rank 0 itself only where its name server doesn't answer. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
@@ -715,7 +714,8 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
-   (dml_comm_outlive). */
+   (dml_comm_outlive). While something moves here, who keeps one of several waiting is not looked for: so a
+   rank that froze shows only when nothing comes from the others either, or by dml_comm_wait. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);
@@ -3207,6 +3207,11 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
 
 /* The rank in the group of a rank in the world; -1: it isn't one. */
 DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
+
+/* The communicator with that number; and that which another rank means by it, who may be in another group of
+   the same number. NULL: there is none here. */
+DML__LOCAL dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id);
+DML__LOCAL dml_comm *dml__find_comm_of(const dml__comm_job *job, uint32_t id, int world_rank);
 
 /* A message has come, or been announced: the first receive that takes it, or NULL. */
 DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
@@ -14680,6 +14685,7 @@ static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__con
         if (!dml__take_waiting(job, rank, control)) break;
         return DML_OK;
     case DML__GOODBYE:
+        if (control->bytes != sizeof(uint64_t)) break;
         peer->goodbye = true;
         peer->frames = dml__load64(control->body);
         dml__expect_no_more(job, rank);
@@ -14800,9 +14806,7 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
 /* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
 static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
 {
-    const dml_comm *comm = job->comms;
-    while (comm && comm->id != id) comm = comm->next;
-    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const dml_comm *comm = dml__find_comm_of(job, id, from);
     const int size = comm ? comm->size : job->world;
     for (int r = 0; r < size; r++) {
         dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];
@@ -15188,9 +15192,8 @@ static bool dml__same_tag(int a, int b)
 /* Whether this rank has begun its part of what another waits for. */
 static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
 {
-    const dml_comm *comm = job->comms;
-    while (comm && comm->id != waiting->communicator) comm = comm->next;
-    if (!comm || dml__group_rank(comm, asking) < 0) return false;
+    const dml_comm *comm = dml__find_comm_of(job, waiting->communicator, asking);
+    if (!comm) return false;
     if (!dml__is_pair(waiting->call.operation)) return comm->sequence > waiting->sequence;
     const bool sends = waiting->call.operation == DML__CALL_RECEIVE;
     if (sends && waiting->sequence < job->links[asking].messages) return true;
@@ -15550,6 +15553,19 @@ DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank)
     return -1;
 }
 
+DML__LOCAL dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
+{
+    dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    return comm;
+}
+
+DML__LOCAL dml_comm *dml__find_comm_of(const dml__comm_job *job, uint32_t id, int world_rank)
+{
+    dml_comm *comm = dml__find_comm(job, id);
+    return comm && dml__group_rank(comm, world_rank) >= 0 ? comm : NULL;
+}
+
 DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int rank, const dml__frame *frame)
 {
     return frame->communicator == comm->id && (tag == DML_ANY_TAG || tag == frame->tag) &&
@@ -15898,13 +15914,6 @@ DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame)
             dml__is_pair(flow->request->call.signature.operation) == dml__is_pair(frame->signature.operation))
             return flow;
     return NULL;
-}
-
-static dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
-{
-    dml_comm *comm = job->comms;
-    while (comm && comm->id != id) comm = comm->next;
-    return comm;
 }
 
 static bool dml__same_call(const dml__signature *a, const dml__signature *b)

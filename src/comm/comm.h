@@ -62,9 +62,8 @@ typedef struct dml_comm_options {
     int rank, world_size;
     /* Where rank 0 listens, a name or an address (a link-local one with this host's name of the interface,
        "fe80::1%eth0"). NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be said when a launcher spread
-       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't
-       known yet the others ask for until the timeout, rank 0 itself only where its name server doesn't
-       answer. */
+       the ranks over hosts); MASTER_PORT, else 29500. A name that isn't known yet the others
+       ask for until the timeout, rank 0 itself only where its name server doesn't answer. */
     const char *master_addr;
     int master_port;
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
@@ -417,7 +416,8 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
-   (dml_comm_outlive). */
+   (dml_comm_outlive). While something moves here, who keeps one of several waiting is not looked for: so a
+   rank that froze shows only when nothing comes from the others either, or by dml_comm_wait. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);

@@ -99,6 +99,7 @@ static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__con
         if (!dml__take_waiting(job, rank, control)) break;
         return DML_OK;
     case DML__GOODBYE:
+        if (control->bytes != sizeof(uint64_t)) break;
         peer->goodbye = true;
         peer->frames = dml__load64(control->body);
         dml__expect_no_more(job, rank);

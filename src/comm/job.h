@@ -423,6 +423,11 @@ DML__LOCAL void dml__run_short(dml__comm_job *job, dml_request *request);
 /* The rank in the group of a rank in the world; -1: it isn't one. */
 DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
 
+/* The communicator with that number; and that which another rank means by it, who may be in another group of
+   the same number. NULL: there is none here. */
+DML__LOCAL dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id);
+DML__LOCAL dml_comm *dml__find_comm_of(const dml__comm_job *job, uint32_t id, int world_rank);
+
 /* A message has come, or been announced: the first receive that takes it, or NULL. */
 DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
 

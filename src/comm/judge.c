@@ -13,9 +13,7 @@
 /* Marks the members of a communicator that a rank waits in; of one that isn't known here, all ranks. */
 static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
 {
-    const dml_comm *comm = job->comms;
-    while (comm && comm->id != id) comm = comm->next;
-    if (comm && dml__group_rank(comm, from) < 0) comm = NULL; /* another group with that number */
+    const dml_comm *comm = dml__find_comm_of(job, id, from);
     const int size = comm ? comm->size : job->world;
     for (int r = 0; r < size; r++) {
         dml__peer *peer = &job->peers[comm ? comm->world_ranks[r] : r];

@@ -317,13 +317,6 @@ DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame)
     return NULL;
 }
 
-static dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
-{
-    dml_comm *comm = job->comms;
-    while (comm && comm->id != id) comm = comm->next;
-    return comm;
-}
-
 static bool dml__same_call(const dml__signature *a, const dml__signature *b)
 {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&

@@ -13,6 +13,19 @@ DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank)
     return -1;
 }
 
+DML__LOCAL dml_comm *dml__find_comm(const dml__comm_job *job, uint32_t id)
+{
+    dml_comm *comm = job->comms;
+    while (comm && comm->id != id) comm = comm->next;
+    return comm;
+}
+
+DML__LOCAL dml_comm *dml__find_comm_of(const dml__comm_job *job, uint32_t id, int world_rank)
+{
+    dml_comm *comm = dml__find_comm(job, id);
+    return comm && dml__group_rank(comm, world_rank) >= 0 ? comm : NULL;
+}
+
 DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int rank, const dml__frame *frame)
 {
     return frame->communicator == comm->id && (tag == DML_ANY_TAG || tag == frame->tag) &&

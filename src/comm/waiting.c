@@ -134,9 +134,8 @@ static bool dml__same_tag(int a, int b)
 /* Whether this rank has begun its part of what another waits for. */
 static bool dml__has_begun(const dml__comm_job *job, int asking, const dml__waiting *waiting)
 {
-    const dml_comm *comm = job->comms;
-    while (comm && comm->id != waiting->communicator) comm = comm->next;
-    if (!comm || dml__group_rank(comm, asking) < 0) return false;
+    const dml_comm *comm = dml__find_comm_of(job, waiting->communicator, asking);
+    if (!comm) return false;
     if (!dml__is_pair(waiting->call.operation)) return comm->sequence > waiting->sequence;
     const bool sends = waiting->call.operation == DML__CALL_RECEIVE;
     if (sends && waiting->sequence < job->links[asking].messages) return true;
