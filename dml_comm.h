@@ -367,8 +367,8 @@ typedef struct dml_comm_options {
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
        takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
-       frozen, also if it only computes and has moved since, as nobody knows. With a progress thread it
-       answers while something that it started is under way, and is then to blame if nothing has moved there
+       frozen, also if it only computes and has moved since, as nobody knows. With a progress thread (not
+       under MPI, unless something is under way) it answers, and is to blame only if nothing has moved there
        for so long either, it is in no call, and hasn't started what is waited for. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
@@ -425,7 +425,8 @@ typedef struct dml_comm_options {
        in calls only, whichever they are. */
     bool progress_thread;
     /* Keeps a timeline, written when the communicator is closed and by dml_comm_trace_write: this name with
-       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none; "": none. */
+       ".RANK" behind it. All ranks ask for one, or none, else none opens. NULL: DML_TRACE, else none; "":
+       none. */
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
@@ -479,10 +480,11 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once; but where a message doesn't fit a call, each
-   receiver names the sender. Where ranks wait for each other in different calls it is the one in the call
-   that fewer of them are in.
-   -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
+   ranks that are left, unless several failed at once. Of different calls it is the first rank that isn't in
+   the one that most are in, as far as they say so in time (of calls that as many are in, rank 0's counts, or
+   that of the first rank that is in one of them); but of a message that doesn't fit its receive, the sender.
+   -1: none of this communicator's, nobody in particular, since ranks wait for each other in the same calls or
+   the network is slow, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */
@@ -714,8 +716,8 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
-   (dml_comm_outlive). While something moves here, who keeps one of several waiting is not looked for: so a
-   rank that froze shows only when nothing comes from the others either, or by dml_comm_wait. */
+   (dml_comm_outlive). Each request has its own deadline, whatever comes for the others: one that stands still
+   ends the job, if the rank that it waits for is frozen or away. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);
@@ -2977,6 +2979,8 @@ typedef struct dml__peer {
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
+    bool said; /* what it called in the place that is disputed: */
+    dml__signature call;
 } dml__peer;
 
 /* ---- the job ---- */
@@ -3030,6 +3034,7 @@ typedef struct dml__comm_job {
     uint64_t choices;          /* how often what decides the algorithms and rounds of calls has changed */
     bool deterministic;        /* sums only in the order of the ranks */
     bool measures;             /* rank 0 measures the links */
+    bool traces;               /* a timeline was asked for */
     double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
     dml_isa isa;
     dml__peer *peers; /* (world) */
@@ -3060,15 +3065,18 @@ typedef struct dml__comm_job {
     double answer_until;      /* of the search for a culprit; 0: none is on */
     double asked_at;          /* when the others were asked last */
     bool question_travels;    /* to a rank that hasn't answered, when that was last looked at */
-    bool aborted;             /* the others know that this one has failed */
-    int culprit;              /* whom they were told to blame */
-    bool outlives;            /* others' deaths end only the sends and receives with them */
-    dml__meeting *meeting;    /* while the ranks meet */
-    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
-    bool look_around;         /* something came, nobody knows from whom */
-    double spin;              /* seconds of looking again before a wait sleeps */
-    bool yields;              /* meanwhile others may want the processor */
-    bool crowded;             /* another rank did, when a call last began to wait */
+    bool disputes;            /* asks what the others called in this place of a communicator: */
+    uint32_t disputed_in;
+    uint64_t disputed;
+    bool aborted;          /* the others know that this one has failed */
+    int culprit;           /* whom they were told to blame */
+    bool outlives;         /* others' deaths end only the sends and receives with them */
+    dml__meeting *meeting; /* while the ranks meet */
+    bool waits_for_any;    /* a call waits for whichever of several operations ends first */
+    bool look_around;      /* something came, nobody knows from whom */
+    double spin;           /* seconds of looking again before a wait sleeps */
+    bool yields;           /* meanwhile others may want the processor */
+    bool crowded;          /* another rank did, when a call last began to wait */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -3251,9 +3259,19 @@ DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank);
 /* The flow that a frame belongs to, or NULL. */
 DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
 
+/* ---- calls that don't fit together (mismatch.c) ---- */
+
 /* Compares what a frame says with what this rank does; DML_OK or the error that ends the job. */
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
                                        const dml__frame *frame);
+
+/* Asks the members what they called in the place of this collective of this rank's, which somebody has left:
+   DML_OK if nobody says anything else, or the error that ends the job. */
+DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request);
+
+/* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
+   that is over, or of one that has no use for it. */
+DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status);
 
 /* ---- early frames (store.c) ---- */
 
@@ -11891,6 +11909,42 @@ DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int co
 #include <string.h>
 #include <unistd.h>
 
+/* ---- comm/choice.h ---- */
+
+/* choice.h: which algorithm a call gets; the same at every rank. */
+#ifndef DML_COMM_CHOICE_H
+#define DML_COMM_CHOICE_H
+
+/* By name, as dml_comm_options.algorithm has it, for the calls that begin from here on, at every rank; "":
+ * none. */
+DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name);
+
+/* Index in dml__algorithms: the one that was asked for by name, else the cheapest (choice_table.h) that can
+   run the call. In a deterministic job only one that sums in the order of the ranks. */
+DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call);
+
+/* What a communicator has before anything is known: enough to find out. */
+DML__LOCAL void dml__first_choice(dml_comm *comm);
+
+/* Collectives of the whole communicator: the world's when it has just been opened; a group's, whose parent
+   has its own. `tune`: rank 0's seconds of trials, 0 for none. After an error the communicator has failed. */
+DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune);
+DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent);
+
+/* The same without a message, by a model of threads: ranks that one thread opens. False: no memory. */
+DML__LOCAL bool dml__choose_alone(dml_comm *comm);
+
+/* Elements of the largest part, where there are parts. */
+DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call);
+
+/* Whether `text` ("ring", or "all_reduce=ring,broadcast=chain") names algorithms that there are; if not, the
+   first that there isn't. */
+#define DML__ALGORITHM_NAME 32
+#define DML__ALGORITHM_NAMES 256 /* of the whole text */
+DML__LOCAL bool dml__check_algorithm_names(const char *text, char unknown[DML__ALGORITHM_NAME]);
+
+#endif
+
 /* ---- models ---- */
 
 DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth)
@@ -12175,12 +12229,21 @@ static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__pr
 /* ---- all together ---- */
 
 /* What each rank says of itself before: which machine it is on, the first rank that it shares memory with
-   (itself, if no other), how many processors it may use, and whether it asks for links to be measured. */
+   (itself, if no other), how many processors it may use, and whether it asks for links to be measured; and
+   which algorithms by name (a hash), sums in the order of the ranks, and a timeline it was asked for, in
+   which the ranks must agree. */
 typedef struct dml__survey {
-    int64_t machine, first, processors, measures;
+    int64_t machine, first, processors, measures, names, deterministic, traces;
 } dml__survey;
 
-#define DML__SURVEY_NUMBERS 4
+#define DML__SURVEY_NUMBERS 7
+
+static int64_t dml__text_number(const char *text)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
+    return (int64_t)(hash >> 1);
+}
 
 /* One for all processes on one kernel, in whatever namespaces they are. */
 static int64_t dml__machine_number(void)
@@ -12193,9 +12256,7 @@ static int64_t dml__machine_number(void)
         fclose(file);
     }
     if (!text[0] && gethostname(text, sizeof text - 1) != 0) return 0;
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
-    return (int64_t)(hash >> 1);
+    return dml__text_number(text);
 }
 
 static dml__survey dml__own_survey(const dml__comm_job *job)
@@ -12204,6 +12265,9 @@ static dml__survey dml__own_survey(const dml__comm_job *job)
     survey.machine = dml__machine_number();
     survey.processors = dml_cpu_count();
     survey.measures = job->measures;
+    survey.names = dml__text_number(job->algorithm);
+    survey.deterministic = job->deterministic;
+    survey.traces = job->traces;
     survey.first = 0;
     while (!dml__shares_memory(job, (int)survey.first)) survey.first++;
     return survey;
@@ -12315,13 +12379,53 @@ DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
     return pays ? DML__ROUND_PART_COPIED : 0;
 }
 
-DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
+/* Which option a rank was given that another wasn't; NULL: none. */
+static const char *dml__unlike_option(const dml__survey *a, const dml__survey *b)
+{
+    if (a->names != b->names) return "algorithms (.algorithm, DML_COMM_ALGO)";
+    if (a->deterministic != b->deterministic) return ".deterministic (DML_COMM_DETERMINISTIC)";
+    return a->traces != b->traces ? "wishes for a timeline (.trace, DML_TRACE)" : NULL;
+}
+
+/* All find the same, each by itself: the first rank that is unlike rank 0, unless rank 0 is alone with it. */
+static dml_status dml__compare_options(dml_comm *comm, const dml__survey *all)
+{
+    int unlike = 0, first = 0;
+    for (int r = 1; r < comm->size; r++) {
+        if (!dml__unlike_option(&all[0], &all[r])) continue;
+        if (!unlike++) first = r;
+    }
+    if (!unlike) return DML_OK;
+    const bool alone = 2 * unlike > comm->size;
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const dml_status status =
+        dml__job_fail(job, alone ? 0 : first, DML_ERROR_MISMATCH,
+                      "rank %d and rank %d were opened with different %s: give all ranks the same",
+                      alone ? 0 : first, alone ? first : 0, dml__unlike_option(&all[0], &all[first]));
+    dml__leave_job(job);
+    return status;
+}
+
+/* The algorithms' names are among what may differ, so this goes without them. */
+static dml_status dml__survey_ranks(dml_comm *comm, dml__survey *all)
 {
     dml__comm_job *job = comm->job;
     const dml__survey own = dml__own_survey(job);
+    char names[sizeof job->algorithm];
+    memcpy(names, job->algorithm, sizeof names);
+    dml__ask_for_algorithm(job, "");
+    const dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    dml__ask_for_algorithm(job, names);
+    return status ? status : dml__compare_options(comm, all);
+}
+
+DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
     dml__survey *all = (dml__survey *)dml__allocate_array(&job->memory, (size_t)comm->size, sizeof *all);
     if (!all) return dml__no_memory_to_measure(job);
-    dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    dml_status status = dml__survey_ranks(comm, all);
     if (!status) {
         const dml__layout layout = dml__lay_out(all, comm->size, job->host_of);
         comm->measured = layout.inside > 0 || layout.between > 0;
@@ -12846,42 +12950,6 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
 
 #ifndef DML_COMM_CHOICE_C
 #define DML_COMM_CHOICE_C
-
-/* ---- comm/choice.h ---- */
-
-/* choice.h: which algorithm a call gets; the same at every rank. */
-#ifndef DML_COMM_CHOICE_H
-#define DML_COMM_CHOICE_H
-
-/* By name, as dml_comm_options.algorithm has it, for the calls that begin from here on, at every rank; "":
- * none. */
-DML__LOCAL void dml__ask_for_algorithm(dml__comm_job *job, const char *name);
-
-/* Index in dml__algorithms: the one that was asked for by name, else the cheapest (choice_table.h) that can
-   run the call. In a deterministic job only one that sums in the order of the ranks. */
-DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call *call);
-
-/* What a communicator has before anything is known: enough to find out. */
-DML__LOCAL void dml__first_choice(dml_comm *comm);
-
-/* Collectives of the whole communicator: the world's when it has just been opened; a group's, whose parent
-   has its own. `tune`: rank 0's seconds of trials, 0 for none. After an error the communicator has failed. */
-DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune);
-DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *parent);
-
-/* The same without a message, by a model of threads: ranks that one thread opens. False: no memory. */
-DML__LOCAL bool dml__choose_alone(dml_comm *comm);
-
-/* Elements of the largest part, where there are parts. */
-DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call);
-
-/* Whether `text` ("ring", or "all_reduce=ring,broadcast=chain") names algorithms that there are; if not, the
-   first that there isn't. */
-#define DML__ALGORITHM_NAME 32
-#define DML__ALGORITHM_NAMES 256 /* of the whole text */
-DML__LOCAL bool dml__check_algorithm_names(const char *text, char unknown[DML__ALGORITHM_NAME]);
-
-#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -14568,7 +14636,9 @@ typedef enum dml__control_kind {
     DML__ASK,                        /* what do you wait for? With what the asking rank waits for */
     DML__ANSWER,                     /* rank is waited for, or -1 */
     DML__GOODBYE,                    /* closes its communicator in good order: it starts nothing any more */
-    DML__FAREWELL                    /* has heard everybody's goodbye, and nothing was left over */
+    DML__FAREWELL,                   /* has heard everybody's goodbye, and nothing was left over */
+    DML__ASK_CALL,                   /* what did you call in this place of a communicator? */
+    DML__SAY_CALL                    /* that */
 } dml__control_kind;
 
 DML__LOCAL dml__control dml__control_message(dml__control_kind kind);
@@ -14591,6 +14661,10 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job);
 
 /* Takes in what a rank asks or answers, and answers what it asks. False: it makes no sense. */
 DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__control *control);
+
+/* Takes in what a rank asks or says of a call (mismatch.c), and says what it asks. False: it makes no sense.
+ */
+DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control);
 
 /* All have answered who will (judge.c): DML_OK after the request's deadline has been put off, since nobody
    can be blamed yet, or the error that ends the job. */
@@ -14684,6 +14758,10 @@ static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__con
     case DML__ANSWER:
         if (!dml__take_waiting(job, rank, control)) break;
         return DML_OK;
+    case DML__ASK_CALL:
+    case DML__SAY_CALL:
+        if (!dml__take_call(job, rank, control)) break;
+        return DML_OK;
     case DML__GOODBYE:
         if (control->bytes != sizeof(uint64_t)) break;
         peer->goodbye = true;
@@ -14772,7 +14850,9 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__SIGNATURE_TEXT];
-    const dml_status status = dml__hear_last_words(job, rank);
+    dml_status status = dml__hear_last_words(job, rank);
+    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
+        status = dml__compare_calls(job, request);
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);
@@ -14907,10 +14987,19 @@ static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML_
     return text;
 }
 
-/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+/* Whether both are in collectives of one communicator. */
+static bool dml__share_group(const dml__waiting *a, const dml__waiting *b)
+{
+    return !dml__is_pair(a->call.operation) && !dml__is_pair(b->call.operation) &&
+           a->communicator == b->communicator;
+}
+
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. Of one communicator
+   all members count, since all who judge have come to each of them. */
 static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
+    if (dml__share_group(&job->peers[first].waits_in, &job->peers[other].waits_in)) reach = DML__REACHED;
     const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
     const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
     const bool waits_for_other =
@@ -14923,7 +15012,8 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
                          dml__waiting_text(&job->peers[against].waits_in, against_text));
 }
 
-/* All wait in a circle: because of different calls, or because the network is slow. */
+/* All wait in a circle: because of different calls, or because the network is slow; or in the same calls, of
+   which none is more to blame than the others. */
 static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
 {
     char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
@@ -14938,17 +15028,17 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
     dml__waiting_text(&job->peers[first].waits_in, text);
     if (around == 2)
-        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+        return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: rank %d in it and rank "
                              "%d in %s wait for each other; if the network is just slow, raise timeout_s",
                              text, job->timeout, first, other,
                              dml__waiting_text(&job->peers[other].waits_in, other_text));
     if (other == first)
-        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+        return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: nobody sends what rank "
                              "%d waits for; if the network is just slow, raise timeout_s",
                              text, job->timeout, first);
-    return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+    return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                          "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
                          "wait for each other; if the network is just slow, raise timeout_s",
                          text, job->timeout, first, other);
@@ -14966,11 +15056,13 @@ static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request 
 static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
 {
     const dml__peer *peer = &job->peers[rank];
+    dml__waiting waiting = dml__waiting_of(job, request);
     char mine[DML__WAITING_TEXT];
+    waiting.communicator = request->comm->id;
     if (peer->goodbye || peer->gone) return dml__data_gone(job, request, rank);
     return dml__job_fail(
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
-        job->world, dml__waiting_text(&job->peers[job->rank].waits_in, mine), job->timeout,
+        job->world, dml__waiting_text(&waiting, mine), job->timeout,
         peer->answered ? "busy with something else, in no call: only its progress thread answers"
                        : "frozen, busy with something else or unreachable");
 }
@@ -15026,10 +15118,13 @@ static int dml__find_missing(const dml__comm_job *job, dml_request *request)
 
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
+    /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
+       operations may have stood still all the same. */
+    const bool any = job->waits_for_any && dml__differ(job);
+    const int waits_for = dml__waits_for(request);
     const double now = dml_seconds();
-    double moved_at = job->moved_at;
-    dml__note_own_wait(job, request, waits_for);
+    double moved_at = any ? request->deadline - job->timeout : job->moved_at;
+    dml__note_own_wait(job, request, any ? -1 : waits_for);
     const int end = dml__follow_waits(job, waits_for, &moved_at);
     const bool silent = end >= 0 && dml__is_silent(job, end);
     const bool late = moved_at + job->timeout <= now;
@@ -15055,7 +15150,7 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
         request->deadline = waited->deadline < most ? waited->deadline : most;
         return DML_OK;
     }
-    return dml__blame_circle(job, waits_for);
+    return dml__blame_circle(job, any ? -1 : waits_for);
 }
 
 #endif
@@ -15153,9 +15248,9 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
     return waiting;
 }
 
-static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
+static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
+                                         dml_request *request, bool absent)
 {
-    dml_request *request = dml__awaited_request(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
@@ -15217,7 +15312,8 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
     if (asks) {
         const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
-        const dml__control answer = dml__waiting_message(job, DML__ANSWER, missing);
+        const dml__control answer =
+            dml__waiting_message(job, DML__ANSWER, dml__awaited_request(job), missing);
         dml__send_control(job->transport, rank, &answer, 0);
         if (absent) return true; /* it will answer, and say of what */
     }
@@ -15256,10 +15352,11 @@ static bool dml__question_travels(const dml__comm_job *job)
     return false;
 }
 
-static void dml__ask_all(dml__comm_job *job)
+/* About one operation: the answers say whether it has begun. */
+static void dml__ask_all(dml__comm_job *job, dml_request *request)
 {
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
-    const dml__control control = dml__waiting_message(job, DML__ASK, dml__is_away(job));
+    const dml__control control = dml__waiting_message(job, DML__ASK, request, dml__is_away(job));
     job->asked_at = dml_seconds();
     dml__tell_all(job, &control);
 }
@@ -15267,8 +15364,9 @@ static void dml__ask_all(dml__comm_job *job)
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
 {
     const double now = dml_seconds();
+    dml_request *waited = dml__waited(job);
     if (job->answer_until <= 0) {
-        dml__ask_all(job);
+        dml__ask_all(job, waited ? waited : request);
         job->answer_until = now + job->grace;
         job->question_travels = false;
         return DML_OK;
@@ -15282,7 +15380,6 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
         return DML_OK;
     }
     job->answer_until = 0;
-    dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
 }
 
@@ -15296,13 +15393,267 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
 {
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
-    dml__ask_all(job);
+    dml__ask_all(job, dml__awaited_request(job));
     dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];
         answered[r] = r == comm->rank || (peer->answered && !peer->absent);
     }
     dml__leave_job(job);
+}
+
+#endif
+
+/* ---- comm/mismatch.c ---- */
+
+#ifndef DML_COMM_MISMATCH_C
+#define DML_COMM_MISMATCH_C
+
+#include <string.h>
+
+/* Calls that don't fit together: what a frame says of its sender's call is compared with this rank's. Where
+   they differ, two ranks can't know which of them is in the wrong, so the members of the communicator are
+   asked what they called in that place, and the majority is right. */
+
+static bool dml__same_call(const dml__signature *a, const dml__signature *b)
+{
+    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
+}
+
+/* ---- asking ---- */
+
+/* The body of ASK_CALL and SAY_CALL: 0 signature:16 16 communicator:4 20 nothing:4 24 sequence:8 */
+#define DML__CALL_BYTES 32
+
+static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
+                           const dml__signature *signature, uint32_t communicator, uint64_t sequence)
+{
+    dml__control control = dml__control_message(kind);
+    control.bytes = DML__CALL_BYTES;
+    dml__encode_signature(signature, control.body);
+    dml__store32(control.body + 16, communicator);
+    dml__store64(control.body + 24, sequence);
+    dml__send_control(job->transport, rank, &control, 0);
+}
+
+/* Who hasn't called it yet says nothing, and is asked again. */
+DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control)
+{
+    dml__peer *peer = &job->peers[rank];
+    dml__signature signature;
+    if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
+    const uint32_t communicator = dml__load32(control->body + 16);
+    const uint64_t sequence = dml__load64(control->body + 24);
+    if (control->kind == DML__ASK_CALL) {
+        const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
+        if (comm && comm->sequence - sequence - 1 < DML__REMEMBERED)
+            dml__send_call(job, rank, DML__SAY_CALL, &comm->past[sequence % DML__REMEMBERED], communicator,
+                           sequence);
+    } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
+        peer->said = true;
+        peer->call = signature;
+    }
+    return true;
+}
+
+static bool dml__all_said(const dml_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        if (!peer->said && !peer->gone) return false;
+    }
+    return true;
+}
+
+static void dml__ask_silent(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    dml__signature nothing;
+    memset(&nothing, 0, sizeof nothing);
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        if (!job->peers[rank].said && !job->peers[rank].gone)
+            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
+    }
+}
+
+/* For half of what the search for a culprit may take, so that this comes before others search. The members
+   whose calls are known have said so then. DML_OK, or the error that ends the job. */
+static dml_status dml__ask_for_calls(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    const double until = dml_seconds() + job->grace / 2;
+    dml_status status = DML_OK;
+    for (int r = 0; r < job->world; r++) job->wishes[r] = 0;
+    while (!status && !dml__all_said(comm) && dml_seconds() < until) {
+        dml__ask_silent(comm);
+        const double again = dml_seconds() + job->grace / 16;
+        while (!status && !dml__all_said(comm) && dml_seconds() < again) {
+            const int ready = job->transport->calls->wait(job->transport, job->wishes, again - dml_seconds());
+            if (ready == DML__GONE) return DML_OK;
+            status = dml__read_control(job);
+        }
+    }
+    return status;
+}
+
+/* ---- judging ---- */
+
+static int dml__count_calls(const dml_comm *comm, const dml__signature *call)
+{
+    int count = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        count += peer->said && dml__same_call(&peer->call, call);
+    }
+    return count;
+}
+
+/* The first member in the call that most are in; of calls with as many, in that of the first member. */
+static int dml__find_right(const dml_comm *comm)
+{
+    int best = -1, most = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        const int count = peer->said ? dml__count_calls(comm, &peer->call) : 0;
+        if (count > most) most = count, best = comm->world_ranks[r];
+    }
+    return best;
+}
+
+/* -1: all said the same. */
+static int dml__find_wrong(const dml_comm *comm, int right)
+{
+    const dml__peer *peers = comm->job->peers;
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        if (peers[rank].said && !dml__same_call(&peers[rank].call, &peers[right].call)) return rank;
+    }
+    return -1;
+}
+
+/* Asks what the members called in the place of a call of this rank's; what is known of some is said already.
+   DML_OK, or the error that ends the job. */
+static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
+{
+    dml__comm_job *job = comm->job;
+    job->peers[job->rank].call = *mine;
+    job->peers[job->rank].said = true;
+    job->disputed_in = comm->id;
+    job->disputed = sequence;
+    job->disputes = true;
+    const dml_status status = dml__ask_for_calls(comm);
+    job->disputes = false;
+    return status;
+}
+
+static void dml__forget_calls(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
+}
+
+static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
+{
+    const dml__peer *peers = comm->job->peers;
+    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
+                         wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
+                         dml__signature_text(&peers[right].call, right_text));
+}
+
+/* Rank `rank` and this one made different calls of a communicator in the same place. */
+static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int rank,
+                                  const dml__signature *theirs, const dml__signature *mine)
+{
+    dml__comm_job *job = comm->job;
+    dml__forget_calls(job);
+    job->peers[rank].call = *theirs;
+    job->peers[rank].said = true;
+    const dml_status status = dml__compare_with(comm, sequence, mine);
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
+}
+
+DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    dml__forget_calls(job);
+    const dml_status status = dml__compare_with(comm, request->sequence, &request->call.signature);
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
+}
+
+/* ---- looking at a frame ---- */
+
+/* Whether two ranks agree about the part that goes from one to the other, where only they know it. */
+static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int peer = dml__group_rank(request->comm, rank);
+    const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
+    char text[DML__SIGNATURE_TEXT];
+    while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
+    if (step == end || frame->signature.count == step->count) return DML_OK;
+    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
+                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
+                         rank, (unsigned long long)frame->signature.count, job->rank,
+                         dml__signature_text(&request->call.signature, text),
+                         (unsigned long long)step->count);
+}
+
+DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    char text[DML__SIGNATURE_TEXT];
+    const dml__signature *mine = &request->call.signature;
+    if (dml__is_pair(mine->operation)) return DML_OK;
+    if (!dml__same_call(mine, &frame->signature))
+        return dml__blame_call(request->comm, request->sequence, rank, &frame->signature, mine);
+    if (request->on_device)
+        return dml__job_fail(
+            job, rank, DML_ERROR_MISMATCH,
+            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
+            dml__signature_text(mine, text), job->rank);
+    if (frame->algorithm == request->algorithm)
+        return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
+    return dml__job_fail(
+        job, rank, DML_ERROR_MISMATCH,
+        "rank %d and rank %d go about %s in different ways: make it %s at all ranks or at none", rank,
+        job->rank, dml__signature_text(mine, text),
+        mine->operation == DML__CALL_ALL_TO_ALL ? "in place" : "with a count for each rank");
+}
+
+DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status)
+{
+    const dml_comm *comm = dml__find_comm(job, frame->communicator);
+    char text[DML__SIGNATURE_TEXT];
+    *status = DML_OK;
+    /* Whoever has closed a communicator needs no grants of it. */
+    if (!comm && frame->kind == DML__FRAME_GRANT && frame->communicator < job->next_id) return false;
+    if (!comm || frame->sequence >= comm->sequence) return true;
+    for (const dml_request *r = job->active; r; r = r->next)
+        if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
+            /* A later round's: it has room, as all that is early. */
+            if (frame->kind != DML__FRAME_DATA && dml__is_later_round(r, frame) &&
+                dml__same_call(&r->call.signature, &frame->signature))
+                return true;
+            *status = dml__check_frame(job, rank, r, frame);
+            if (*status || frame->kind == DML__FRAME_GRANT) return false;
+        }
+    if (!*status && comm->sequence - frame->sequence <= DML__REMEMBERED) {
+        const dml__signature *past = &comm->past[frame->sequence % DML__REMEMBERED];
+        if (!dml__same_call(past, &frame->signature))
+            *status = dml__blame_call(comm, frame->sequence, rank, &frame->signature, past);
+    }
+    if (!*status && frame->kind != DML__FRAME_GRANT)
+        *status = dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                                "rank %d sent a part of %s (call %llu) that rank %d doesn't take in it", rank,
+                                dml__signature_text(&frame->signature, text),
+                                (unsigned long long)frame->sequence, job->rank);
+    return false;
 }
 
 #endif
@@ -15914,93 +16265,6 @@ DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame)
             dml__is_pair(flow->request->call.signature.operation) == dml__is_pair(frame->signature.operation))
             return flow;
     return NULL;
-}
-
-static bool dml__same_call(const dml__signature *a, const dml__signature *b)
-{
-    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
-}
-
-static dml_status dml__mismatch(dml__comm_job *job, int rank, const dml__signature *theirs,
-                                const dml__signature *mine)
-{
-    char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s", rank,
-                         dml__signature_text(theirs, their_text), job->rank,
-                         dml__signature_text(mine, my_text));
-}
-
-/* Whether two ranks agree about the part that goes from one to the other, where only they know it. */
-static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_request *request,
-                                       const dml__frame *frame)
-{
-    const bool sends = frame->kind == DML__FRAME_GRANT;
-    const int peer = dml__group_rank(request->comm, rank);
-    const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
-    char text[DML__SIGNATURE_TEXT];
-    while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
-    if (step == end || frame->signature.count == step->count) return DML_OK;
-    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
-                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
-                         rank, (unsigned long long)frame->signature.count, job->rank,
-                         dml__signature_text(&request->call.signature, text),
-                         (unsigned long long)step->count);
-}
-
-DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
-                                       const dml__frame *frame)
-{
-    char text[DML__SIGNATURE_TEXT];
-    const dml__signature *mine = &request->call.signature;
-    if (dml__is_pair(mine->operation)) return DML_OK;
-    if (!dml__same_call(mine, &frame->signature)) return dml__mismatch(job, rank, &frame->signature, mine);
-    if (request->on_device)
-        return dml__job_fail(
-            job, rank, DML_ERROR_MISMATCH,
-            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
-            dml__signature_text(mine, text), job->rank);
-    if (frame->algorithm == request->algorithm)
-        return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
-    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                         "rank %d and rank %d go about %s in different ways: give all ranks the same "
-                         "DML_COMM_ALGO, DML_COMM_DETERMINISTIC and segment_bytes%s",
-                         rank, job->rank, dml__signature_text(mine, text),
-                         mine->operation == DML__CALL_ALL_TO_ALL ? ", and make it in place at all or at none"
-                                                                 : "");
-}
-
-/* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
-   that is over, or of one that has no use for it. */
-static bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status)
-{
-    const dml_comm *comm = dml__find_comm(job, frame->communicator);
-    char text[DML__SIGNATURE_TEXT];
-    *status = DML_OK;
-    /* Whoever has closed a communicator needs no grants of it. */
-    if (!comm && frame->kind == DML__FRAME_GRANT && frame->communicator < job->next_id) return false;
-    if (!comm || frame->sequence >= comm->sequence) return true;
-    for (const dml_request *r = job->active; r; r = r->next)
-        if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
-            /* A later round's: it has room, as all that is early. */
-            if (frame->kind != DML__FRAME_DATA && dml__is_later_round(r, frame) &&
-                dml__same_call(&r->call.signature, &frame->signature))
-                return true;
-            *status = dml__check_frame(job, rank, r, frame);
-            if (*status || frame->kind == DML__FRAME_GRANT) return false;
-        }
-    if (!*status && comm->sequence - frame->sequence <= DML__REMEMBERED) {
-        const dml__signature *past = &comm->past[frame->sequence % DML__REMEMBERED];
-        if (!dml__same_call(past, &frame->signature))
-            *status = dml__mismatch(job, rank, &frame->signature, past);
-    }
-    if (!*status && frame->kind != DML__FRAME_GRANT)
-        *status = dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                                "rank %d sent a part of %s (call %llu) that rank %d doesn't take in it", rank,
-                                dml__signature_text(&frame->signature, text),
-                                (unsigned long long)frame->sequence, job->rank);
-    return false;
 }
 
 static dml_status dml__nonsense(dml__comm_job *job, int rank)
@@ -17099,11 +17363,18 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     dml__begin_steps(job, request);
 }
 
-static void dml__begin_collective(dml__comm_job *job, dml_request *request)
+/* Its place among the collectives of its communicator. */
+static void dml__number_call(dml_request *request)
 {
     dml_comm *comm = request->comm;
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
+}
+
+static void dml__begin_collective(dml__comm_job *job, dml_request *request)
+{
+    dml_comm *comm = request->comm;
+    dml__number_call(request);
     dml__enlist(&job->active, request);
     request->on_device = dml__nccl_takes(job, &request->call, comm);
     if (job->error.status) return; /* which memory it is about, the host's code can't take */
@@ -17150,7 +17421,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->first_local = -1;
     memset(&request->message, 0, sizeof request->message);
     if (job->engine) {
-        if (!dml__is_pair(call->signature.operation)) request->sequence = comm->sequence++;
+        if (!dml__is_pair(call->signature.operation)) dml__number_call(request);
         dml__enlist(&job->active, request);
         job->engine->start(job, request);
     } else if (dml__is_pair(call->signature.operation) && dml__nccl_takes(job, call, comm)) {
@@ -17765,14 +18036,24 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
 /* ---- the helper ---- */
 
 #ifndef DML_NO_THREADS
+/* Answers while nothing is under way, now and then rather than from the transport, whence each call would
+   have to wake it first. (Another engine's calls may be the program's own at that time.) */
+static void dml__listen(dml__comm_job *job)
+{
+    if (job->waiting || job->sleeping || job->error.status || job->engine) return;
+    if (dml_seconds() > job->heard_at + job->grace / 5) dml__read_control(job);
+}
+
 static void dml__help(void *argument)
 {
     dml__comm_job *job = (dml__comm_job *)argument;
     dml__mutex_lock(&job->mutex);
     while (!job->stop) {
         const bool nothing = !job->active && !job->unmatched;
-        if (nothing || job->waiting || job->sleeping || job->error.status) {
-            dml__cond_wait(&job->changed, &job->mutex, -1);
+        const bool stays_out = job->waiting || job->sleeping || job->error.status;
+        if (nothing || stays_out) {
+            dml__cond_wait(&job->changed, &job->mutex, stays_out || job->engine ? -1 : job->grace / 4);
+            if (!job->stop) dml__listen(job);
             continue;
         }
         dml__give_way(job);
@@ -19797,6 +20078,7 @@ static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_messag
         dml__wait_for(job, request);
         status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
         if (message) *message = request->message;
+        if (message && status) message->source = -1;
         if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
         dml__free_request(job, request);
     }
@@ -19833,6 +20115,7 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
                              job->rank);
     if (request->state == DML__REQUEST_DONE) status = request->status;
     if (message) *message = request->message;
+    if (message && status) message->source = -1;
     if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
     dml__free_request(job, request);
     return status;
@@ -19897,8 +20180,7 @@ DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, in
                           "rank %d waited for a request that another communicator gave out", job->rank);
         } else {
             index = any.found;
-            const dml_status status = dml__take_back(job, requests[index], message);
-            if (status && message) message->source = -1;
+            dml__take_back(job, requests[index], message);
             requests[index] = NULL;
         }
     }
@@ -20398,6 +20680,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->max_requests = settings->net.max_requests;
     if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
     job->deterministic = settings->deterministic;
+    job->traces = settings->trace.path != NULL;
     job->latency = settings->latency;
     job->bandwidth = settings->bandwidth;
     job->measures = !settings->algorithm && settings->latency == 0;

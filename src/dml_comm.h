@@ -97,6 +97,7 @@ DML__DRIVERS_END
 #include "comm/failure.c"
 #include "comm/judge.c"
 #include "comm/waiting.c"
+#include "comm/mismatch.c"
 #include "comm/store.c"
 #include "comm/pair.c"
 #include "comm/link.c"

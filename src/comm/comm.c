@@ -344,6 +344,7 @@ static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_messag
         dml__wait_for(job, request);
         status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
         if (message) *message = request->message;
+        if (message && status) message->source = -1;
         if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
         dml__free_request(job, request);
     }
@@ -380,6 +381,7 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
                              job->rank);
     if (request->state == DML__REQUEST_DONE) status = request->status;
     if (message) *message = request->message;
+    if (message && status) message->source = -1;
     if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
     dml__free_request(job, request);
     return status;
@@ -444,8 +446,7 @@ DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, in
                           "rank %d waited for a request that another communicator gave out", job->rank);
         } else {
             index = any.found;
-            const dml_status status = dml__take_back(job, requests[index], message);
-            if (status && message) message->source = -1;
+            dml__take_back(job, requests[index], message);
             requests[index] = NULL;
         }
     }

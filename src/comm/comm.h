@@ -69,8 +69,8 @@ typedef struct dml_comm_options {
     /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
        ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
        takes a quarter of it more, at most 1 s: whoever doesn't answer then, and is waited for, is held for
-       frozen, also if it only computes and has moved since, as nobody knows. With a progress thread it
-       answers while something that it started is under way, and is then to blame if nothing has moved there
+       frozen, also if it only computes and has moved since, as nobody knows. With a progress thread (not
+       under MPI, unless something is under way) it answers, and is to blame only if nothing has moved there
        for so long either, it is in no call, and hasn't started what is waited for. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
@@ -127,7 +127,8 @@ typedef struct dml_comm_options {
        in calls only, whichever they are. */
     bool progress_thread;
     /* Keeps a timeline, written when the communicator is closed and by dml_comm_trace_write: this name with
-       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none; "": none. */
+       ".RANK" behind it. All ranks ask for one, or none, else none opens. NULL: DML_TRACE, else none; "":
+       none. */
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
@@ -181,10 +182,11 @@ DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
-   ranks that are left, unless several failed at once; but where a message doesn't fit a call, each
-   receiver names the sender. Where ranks wait for each other in different calls it is the one in the call
-   that fewer of them are in.
-   -1: none of this communicator's, or there is no error. Asked before dml_comm_close. */
+   ranks that are left, unless several failed at once. Of different calls it is the first rank that isn't in
+   the one that most are in, as far as they say so in time (of calls that as many are in, rank 0's counts, or
+   that of the first rank that is in one of them); but of a message that doesn't fit its receive, the sender.
+   -1: none of this communicator's, nobody in particular, since ranks wait for each other in the same calls or
+   the network is slow, or there is no error. Asked before dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */
@@ -416,8 +418,8 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
-   (dml_comm_outlive). While something moves here, who keeps one of several waiting is not looked for: so a
-   rank that froze shows only when nothing comes from the others either, or by dml_comm_wait. */
+   (dml_comm_outlive). Each request has its own deadline, whatever comes for the others: one that stands still
+   ends the job, if the rank that it waits for is frozen or away. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);

@@ -98,6 +98,10 @@ static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__con
     case DML__ANSWER:
         if (!dml__take_waiting(job, rank, control)) break;
         return DML_OK;
+    case DML__ASK_CALL:
+    case DML__SAY_CALL:
+        if (!dml__take_call(job, rank, control)) break;
+        return DML_OK;
     case DML__GOODBYE:
         if (control->bytes != sizeof(uint64_t)) break;
         peer->goodbye = true;
@@ -186,7 +190,9 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__SIGNATURE_TEXT];
-    const dml_status status = dml__hear_last_words(job, rank);
+    dml_status status = dml__hear_last_words(job, rank);
+    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
+        status = dml__compare_calls(job, request);
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);

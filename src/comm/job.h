@@ -192,6 +192,8 @@ typedef struct dml__peer {
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
+    bool said; /* what it called in the place that is disputed: */
+    dml__signature call;
 } dml__peer;
 
 /* ---- the job ---- */
@@ -245,6 +247,7 @@ typedef struct dml__comm_job {
     uint64_t choices;          /* how often what decides the algorithms and rounds of calls has changed */
     bool deterministic;        /* sums only in the order of the ranks */
     bool measures;             /* rank 0 measures the links */
+    bool traces;               /* a timeline was asked for */
     double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
     dml_isa isa;
     dml__peer *peers; /* (world) */
@@ -275,15 +278,18 @@ typedef struct dml__comm_job {
     double answer_until;      /* of the search for a culprit; 0: none is on */
     double asked_at;          /* when the others were asked last */
     bool question_travels;    /* to a rank that hasn't answered, when that was last looked at */
-    bool aborted;             /* the others know that this one has failed */
-    int culprit;              /* whom they were told to blame */
-    bool outlives;            /* others' deaths end only the sends and receives with them */
-    dml__meeting *meeting;    /* while the ranks meet */
-    bool waits_for_any;       /* a call waits for whichever of several operations ends first */
-    bool look_around;         /* something came, nobody knows from whom */
-    double spin;              /* seconds of looking again before a wait sleeps */
-    bool yields;              /* meanwhile others may want the processor */
-    bool crowded;             /* another rank did, when a call last began to wait */
+    bool disputes;            /* asks what the others called in this place of a communicator: */
+    uint32_t disputed_in;
+    uint64_t disputed;
+    bool aborted;          /* the others know that this one has failed */
+    int culprit;           /* whom they were told to blame */
+    bool outlives;         /* others' deaths end only the sends and receives with them */
+    dml__meeting *meeting; /* while the ranks meet */
+    bool waits_for_any;    /* a call waits for whichever of several operations ends first */
+    bool look_around;      /* something came, nobody knows from whom */
+    double spin;           /* seconds of looking again before a wait sleeps */
+    bool yields;           /* meanwhile others may want the processor */
+    bool crowded;          /* another rank did, when a call last began to wait */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -466,9 +472,19 @@ DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank);
 /* The flow that a frame belongs to, or NULL. */
 DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
 
+/* ---- calls that don't fit together (mismatch.c) ---- */
+
 /* Compares what a frame says with what this rank does; DML_OK or the error that ends the job. */
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
                                        const dml__frame *frame);
+
+/* Asks the members what they called in the place of this collective of this rank's, which somebody has left:
+   DML_OK if nobody says anything else, or the error that ends the job. */
+DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request);
+
+/* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
+   that is over, or of one that has no use for it. */
+DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status);
 
 /* ---- early frames (store.c) ---- */
 

@@ -114,10 +114,19 @@ static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML_
     return text;
 }
 
-/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+/* Whether both are in collectives of one communicator. */
+static bool dml__share_group(const dml__waiting *a, const dml__waiting *b)
+{
+    return !dml__is_pair(a->call.operation) && !dml__is_pair(b->call.operation) &&
+           a->communicator == b->communicator;
+}
+
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. Of one communicator
+   all members count, since all who judge have come to each of them. */
 static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
+    if (dml__share_group(&job->peers[first].waits_in, &job->peers[other].waits_in)) reach = DML__REACHED;
     const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
     const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
     const bool waits_for_other =
@@ -130,7 +139,8 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
                          dml__waiting_text(&job->peers[against].waits_in, against_text));
 }
 
-/* All wait in a circle: because of different calls, or because the network is slow. */
+/* All wait in a circle: because of different calls, or because the network is slow; or in the same calls, of
+   which none is more to blame than the others. */
 static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
 {
     char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
@@ -145,17 +155,17 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
     dml__waiting_text(&job->peers[first].waits_in, text);
     if (around == 2)
-        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+        return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: rank %d in it and rank "
                              "%d in %s wait for each other; if the network is just slow, raise timeout_s",
                              text, job->timeout, first, other,
                              dml__waiting_text(&job->peers[other].waits_in, other_text));
     if (other == first)
-        return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+        return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: nobody sends what rank "
                              "%d waits for; if the network is just slow, raise timeout_s",
                              text, job->timeout, first);
-    return dml__job_fail(job, other, DML_ERROR_TIMEOUT,
+    return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                          "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
                          "wait for each other; if the network is just slow, raise timeout_s",
                          text, job->timeout, first, other);
@@ -173,11 +183,13 @@ static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request 
 static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
 {
     const dml__peer *peer = &job->peers[rank];
+    dml__waiting waiting = dml__waiting_of(job, request);
     char mine[DML__WAITING_TEXT];
+    waiting.communicator = request->comm->id;
     if (peer->goodbye || peer->gone) return dml__data_gone(job, request, rank);
     return dml__job_fail(
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
-        job->world, dml__waiting_text(&job->peers[job->rank].waits_in, mine), job->timeout,
+        job->world, dml__waiting_text(&waiting, mine), job->timeout,
         peer->answered ? "busy with something else, in no call: only its progress thread answers"
                        : "frozen, busy with something else or unreachable");
 }
@@ -233,10 +245,13 @@ static int dml__find_missing(const dml__comm_job *job, dml_request *request)
 
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    const int waits_for = job->waits_for_any && dml__differ(job) ? -1 : dml__waits_for(request);
+    /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
+       operations may have stood still all the same. */
+    const bool any = job->waits_for_any && dml__differ(job);
+    const int waits_for = dml__waits_for(request);
     const double now = dml_seconds();
-    double moved_at = job->moved_at;
-    dml__note_own_wait(job, request, waits_for);
+    double moved_at = any ? request->deadline - job->timeout : job->moved_at;
+    dml__note_own_wait(job, request, any ? -1 : waits_for);
     const int end = dml__follow_waits(job, waits_for, &moved_at);
     const bool silent = end >= 0 && dml__is_silent(job, end);
     const bool late = moved_at + job->timeout <= now;
@@ -262,7 +277,7 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
         request->deadline = waited->deadline < most ? waited->deadline : most;
         return DML_OK;
     }
-    return dml__blame_circle(job, waits_for);
+    return dml__blame_circle(job, any ? -1 : waits_for);
 }
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "comm/algorithms.h"
+#include "comm/choice.h"
 #include "comm/job.h"
 
 /* ---- models ---- */
@@ -297,12 +298,21 @@ static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__pr
 /* ---- all together ---- */
 
 /* What each rank says of itself before: which machine it is on, the first rank that it shares memory with
-   (itself, if no other), how many processors it may use, and whether it asks for links to be measured. */
+   (itself, if no other), how many processors it may use, and whether it asks for links to be measured; and
+   which algorithms by name (a hash), sums in the order of the ranks, and a timeline it was asked for, in
+   which the ranks must agree. */
 typedef struct dml__survey {
-    int64_t machine, first, processors, measures;
+    int64_t machine, first, processors, measures, names, deterministic, traces;
 } dml__survey;
 
-#define DML__SURVEY_NUMBERS 4
+#define DML__SURVEY_NUMBERS 7
+
+static int64_t dml__text_number(const char *text)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
+    return (int64_t)(hash >> 1);
+}
 
 /* One for all processes on one kernel, in whatever namespaces they are. */
 static int64_t dml__machine_number(void)
@@ -315,9 +325,7 @@ static int64_t dml__machine_number(void)
         fclose(file);
     }
     if (!text[0] && gethostname(text, sizeof text - 1) != 0) return 0;
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
-    return (int64_t)(hash >> 1);
+    return dml__text_number(text);
 }
 
 static dml__survey dml__own_survey(const dml__comm_job *job)
@@ -326,6 +334,9 @@ static dml__survey dml__own_survey(const dml__comm_job *job)
     survey.machine = dml__machine_number();
     survey.processors = dml_cpu_count();
     survey.measures = job->measures;
+    survey.names = dml__text_number(job->algorithm);
+    survey.deterministic = job->deterministic;
+    survey.traces = job->traces;
     survey.first = 0;
     while (!dml__shares_memory(job, (int)survey.first)) survey.first++;
     return survey;
@@ -437,13 +448,53 @@ DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
     return pays ? DML__ROUND_PART_COPIED : 0;
 }
 
-DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
+/* Which option a rank was given that another wasn't; NULL: none. */
+static const char *dml__unlike_option(const dml__survey *a, const dml__survey *b)
+{
+    if (a->names != b->names) return "algorithms (.algorithm, DML_COMM_ALGO)";
+    if (a->deterministic != b->deterministic) return ".deterministic (DML_COMM_DETERMINISTIC)";
+    return a->traces != b->traces ? "wishes for a timeline (.trace, DML_TRACE)" : NULL;
+}
+
+/* All find the same, each by itself: the first rank that is unlike rank 0, unless rank 0 is alone with it. */
+static dml_status dml__compare_options(dml_comm *comm, const dml__survey *all)
+{
+    int unlike = 0, first = 0;
+    for (int r = 1; r < comm->size; r++) {
+        if (!dml__unlike_option(&all[0], &all[r])) continue;
+        if (!unlike++) first = r;
+    }
+    if (!unlike) return DML_OK;
+    const bool alone = 2 * unlike > comm->size;
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const dml_status status =
+        dml__job_fail(job, alone ? 0 : first, DML_ERROR_MISMATCH,
+                      "rank %d and rank %d were opened with different %s: give all ranks the same",
+                      alone ? 0 : first, alone ? first : 0, dml__unlike_option(&all[0], &all[first]));
+    dml__leave_job(job);
+    return status;
+}
+
+/* The algorithms' names are among what may differ, so this goes without them. */
+static dml_status dml__survey_ranks(dml_comm *comm, dml__survey *all)
 {
     dml__comm_job *job = comm->job;
     const dml__survey own = dml__own_survey(job);
+    char names[sizeof job->algorithm];
+    memcpy(names, job->algorithm, sizeof names);
+    dml__ask_for_algorithm(job, "");
+    const dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    dml__ask_for_algorithm(job, names);
+    return status ? status : dml__compare_options(comm, all);
+}
+
+DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
     dml__survey *all = (dml__survey *)dml__allocate_array(&job->memory, (size_t)comm->size, sizeof *all);
     if (!all) return dml__no_memory_to_measure(job);
-    dml_status status = dml_comm_all_gather(comm, &own, DML__SURVEY_NUMBERS, DML_I64, all);
+    dml_status status = dml__survey_ranks(comm, all);
     if (!status) {
         const dml__layout layout = dml__lay_out(all, comm->size, job->host_of);
         comm->measured = layout.inside > 0 || layout.between > 0;

@@ -237,6 +237,7 @@ static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *setting
     job->max_requests = settings->net.max_requests;
     if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
     job->deterministic = settings->deterministic;
+    job->traces = settings->trace.path != NULL;
     job->latency = settings->latency;
     job->bandwidth = settings->bandwidth;
     job->measures = !settings->algorithm && settings->latency == 0;

@@ -508,11 +508,18 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     dml__begin_steps(job, request);
 }
 
-static void dml__begin_collective(dml__comm_job *job, dml_request *request)
+/* Its place among the collectives of its communicator. */
+static void dml__number_call(dml_request *request)
 {
     dml_comm *comm = request->comm;
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
+}
+
+static void dml__begin_collective(dml__comm_job *job, dml_request *request)
+{
+    dml_comm *comm = request->comm;
+    dml__number_call(request);
     dml__enlist(&job->active, request);
     request->on_device = dml__nccl_takes(job, &request->call, comm);
     if (job->error.status) return; /* which memory it is about, the host's code can't take */
@@ -559,7 +566,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->first_local = -1;
     memset(&request->message, 0, sizeof request->message);
     if (job->engine) {
-        if (!dml__is_pair(call->signature.operation)) request->sequence = comm->sequence++;
+        if (!dml__is_pair(call->signature.operation)) dml__number_call(request);
         dml__enlist(&job->active, request);
         job->engine->start(job, request);
     } else if (dml__is_pair(call->signature.operation) && dml__nccl_takes(job, call, comm)) {

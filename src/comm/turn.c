@@ -281,14 +281,24 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
 /* ---- the helper ---- */
 
 #ifndef DML_NO_THREADS
+/* Answers while nothing is under way, now and then rather than from the transport, whence each call would
+   have to wake it first. (Another engine's calls may be the program's own at that time.) */
+static void dml__listen(dml__comm_job *job)
+{
+    if (job->waiting || job->sleeping || job->error.status || job->engine) return;
+    if (dml_seconds() > job->heard_at + job->grace / 5) dml__read_control(job);
+}
+
 static void dml__help(void *argument)
 {
     dml__comm_job *job = (dml__comm_job *)argument;
     dml__mutex_lock(&job->mutex);
     while (!job->stop) {
         const bool nothing = !job->active && !job->unmatched;
-        if (nothing || job->waiting || job->sleeping || job->error.status) {
-            dml__cond_wait(&job->changed, &job->mutex, -1);
+        const bool stays_out = job->waiting || job->sleeping || job->error.status;
+        if (nothing || stays_out) {
+            dml__cond_wait(&job->changed, &job->mutex, stays_out || job->engine ? -1 : job->grace / 4);
+            if (!job->stop) dml__listen(job);
             continue;
         }
         dml__give_way(job);

@@ -95,9 +95,9 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
     return waiting;
 }
 
-static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind, bool absent)
+static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
+                                         dml_request *request, bool absent)
 {
-    dml_request *request = dml__awaited_request(job);
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
     control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
@@ -159,7 +159,8 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
     if (asks) {
         const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
-        const dml__control answer = dml__waiting_message(job, DML__ANSWER, missing);
+        const dml__control answer =
+            dml__waiting_message(job, DML__ANSWER, dml__awaited_request(job), missing);
         dml__send_control(job->transport, rank, &answer, 0);
         if (absent) return true; /* it will answer, and say of what */
     }
@@ -198,10 +199,11 @@ static bool dml__question_travels(const dml__comm_job *job)
     return false;
 }
 
-static void dml__ask_all(dml__comm_job *job)
+/* About one operation: the answers say whether it has begun. */
+static void dml__ask_all(dml__comm_job *job, dml_request *request)
 {
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
-    const dml__control control = dml__waiting_message(job, DML__ASK, dml__is_away(job));
+    const dml__control control = dml__waiting_message(job, DML__ASK, request, dml__is_away(job));
     job->asked_at = dml_seconds();
     dml__tell_all(job, &control);
 }
@@ -209,8 +211,9 @@ static void dml__ask_all(dml__comm_job *job)
 DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
 {
     const double now = dml_seconds();
+    dml_request *waited = dml__waited(job);
     if (job->answer_until <= 0) {
-        dml__ask_all(job);
+        dml__ask_all(job, waited ? waited : request);
         job->answer_until = now + job->grace;
         job->question_travels = false;
         return DML_OK;
@@ -224,7 +227,6 @@ DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *req
         return DML_OK;
     }
     job->answer_until = 0;
-    dml_request *waited = dml__waited(job);
     return dml__judge_waits(job, waited && now >= waited->deadline ? waited : request);
 }
 
@@ -238,7 +240,7 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
 {
     dml__comm_job *job = comm->job;
     dml__enter_job(job);
-    dml__ask_all(job);
+    dml__ask_all(job, dml__awaited_request(job));
     dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];

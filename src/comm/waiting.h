@@ -9,7 +9,9 @@ typedef enum dml__control_kind {
     DML__ASK,                        /* what do you wait for? With what the asking rank waits for */
     DML__ANSWER,                     /* rank is waited for, or -1 */
     DML__GOODBYE,                    /* closes its communicator in good order: it starts nothing any more */
-    DML__FAREWELL                    /* has heard everybody's goodbye, and nothing was left over */
+    DML__FAREWELL,                   /* has heard everybody's goodbye, and nothing was left over */
+    DML__ASK_CALL,                   /* what did you call in this place of a communicator? */
+    DML__SAY_CALL                    /* that */
 } dml__control_kind;
 
 DML__LOCAL dml__control dml__control_message(dml__control_kind kind);
@@ -32,6 +34,10 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job);
 
 /* Takes in what a rank asks or answers, and answers what it asks. False: it makes no sense. */
 DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__control *control);
+
+/* Takes in what a rank asks or says of a call (mismatch.c), and says what it asks. False: it makes no sense.
+ */
+DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control);
 
 /* All have answered who will (judge.c): DML_OK after the request's deadline has been put off, since nobody
    can be blamed yet, or the error that ends the job. */

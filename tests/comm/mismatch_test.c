@@ -28,8 +28,19 @@ static void mismatch_body(job_rank *me)
     }
     const dml_status status = dml_comm_barrier(me->comm);
     if (me->notes[1]) me->bad += status != (dml_status)me->notes[1];
+    me->notes[2] = status ? dml_comm_culprit(me->comm) : -1;
     free(in);
     free(out);
+}
+
+/* The odd one is to blame; of two, rank 1. Who hears of it at its close is told no culprit. */
+static void check_culprits(const job *job, const mismatch *m)
+{
+    const int odd = m->world == 2 ? 1 : m->odd;
+    for (int rank = 0; rank < m->world; rank++)
+        CHECK_MESSAGE(job->ranks[rank].notes[2] == odd || !job->ranks[rank].status,
+                      "%s, rank %d of %d: rank %d blames %lld: %s", m->name, m->odd, m->world, rank,
+                      job->ranks[rank].notes[2], job_error(&job->ranks[rank]));
 }
 
 /* Both first calls are printed. */
@@ -60,6 +71,7 @@ static void check_mismatches(const mismatch *all, int count)
         for (int i = 0; i < some; i++) {
             job_wait(&jobs[i], 15);
             check_texts(&jobs[i], &all[begin + i]);
+            check_culprits(&jobs[i], &all[begin + i]);
             job_release(&jobs[i]);
         }
     }
@@ -198,6 +210,34 @@ static void orders(void)
     check_mismatches(all, (int)(sizeof all / sizeof *all));
 }
 
+/* Rank 0 has done its part and closes; it is rank 2 that waits for something else of it. */
+static void closed_body(job_rank *me)
+{
+    float x[10] = { 0 };
+    if (me->rank < 2) {
+        dml_comm_reduce(me->comm, x, 10, DML_F32, DML_SUM, 1);
+    } else {
+        job_sleep(0.3);
+        dml_comm_broadcast(me->comm, x, 10, DML_F32, 0);
+    }
+    me->notes[0] = dml_comm_culprit(me->comm);
+}
+
+static void who_closes_is_asked_too(void)
+{
+    job job;
+    job_prepare(&job, 3, 4, closed_body, NULL);
+    job_start(&job);
+    job_wait(&job, 15);
+    for (int rank = 1; rank < 3; rank++) {
+        check_rank_fails(&job.ranks[rank], "closed", DML_ERROR_MISMATCH,
+                         "rank 2 called broadcast(f32, 10, root 0)",
+                         "while rank 0 called reduce(f32, 10, sum, root 1)");
+        CHECK_INT(job.ranks[rank].notes[0], 2);
+    }
+    job_release(&job);
+}
+
 /* ---- sends and receives ---- */
 
 typedef struct pair {
@@ -278,6 +318,44 @@ static void sends_and_receives(void)
     }
 }
 
+/* ---- options that must be the same ---- */
+
+static void idle_body(job_rank *me)
+{
+    dml_comm_barrier(me->comm);
+}
+
+static void options(void)
+{
+    static const char *const unlike[] = { "algorithms (.algorithm, DML_COMM_ALGO)",
+                                          ".deterministic (DML_COMM_DETERMINISTIC)",
+                                          "wishes for a timeline (.trace, DML_TRACE)" };
+    for (int i = 0; i < 9; i++) {
+        const int world = i < 6 ? 3 : 2, odd = i % 3;
+        job job;
+        char text[128];
+        job_prepare(&job, world, 5, idle_body, NULL);
+        for (int rank = 0; rank < world; rank++) {
+            dml_comm_options *o = &job.ranks[rank].options;
+            const bool given = (rank == odd % world) == (i >= 3);
+            if (i % 3 == 0 && given) o->algorithm = "all_gather=ring";
+            if (i % 3 == 1) o->deterministic = given;
+            if (i % 3 == 2 && given) o->trace = "/nowhere/trace";
+        }
+        job_start(&job);
+        job_wait(&job, 10);
+        const int wrong = world == 2 ? 1 : odd, right = wrong ? 0 : 1;
+        snprintf(text, sizeof text,
+                 "rank %d and rank %d were opened with different %s: give all ranks the same", wrong, right,
+                 unlike[i % 3]);
+        for (int rank = 0; rank < world; rank++) {
+            CHECK_INT(job.ranks[rank].status, DML_ERROR_MISMATCH);
+            CHECK_STRING(job.ranks[rank].error, text);
+        }
+        job_release(&job);
+    }
+}
+
 /* ---- after an error ---- */
 
 static void use_after_error_body(job_rank *me)
@@ -324,7 +402,9 @@ int main(void)
     RUN(roots);
     RUN(two_roots_and_nothing_more);
     RUN(orders);
+    RUN(who_closes_is_asked_too);
     RUN(sends_and_receives);
+    RUN(options);
     RUN(use_after_an_error);
     return test_report("comm/mismatch");
 }

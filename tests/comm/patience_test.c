@@ -339,6 +339,83 @@ static void the_nearer_one_judges(void)
     check_blame(ranks, 3, 2, "rank 2 of 3 took no part in all_reduce(f32, 10, sum) in communicator 1 within");
 }
 
+/* ---- who waits for any of several ---- */
+
+typedef struct any_case {
+    bool collective, helps; /* rank 2 leaves out a collective or a message; its progress thread answers */
+} any_case;
+
+/* Rank 1 goes on sending, rank 2 does nothing any more. */
+static void any_body(test_rank *me)
+{
+    const any_case *c = (const any_case *)me->user;
+    float x[10] = { 0 }, y[10] = { 0 }, z[10] = { 0 };
+    dml_comm *group = dml_comm_split(me->comm, me->rank == 1, me->rank);
+    if (me->rank == 2 && c->helps) dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    const double begin = dml_seconds();
+    if (me->rank == 2) {
+        ranks_sleep(3);
+    } else if (me->rank == 1) {
+        while (!dml_comm_send(me->comm, x, 10, DML_F32, 0, 0)) ranks_sleep(0.02);
+    } else {
+        dml_request *both[2] = { NULL };
+        both[1] = c->collective ? dml_comm_all_reduce_start(group, y, 10, DML_F32, DML_SUM)
+                                : dml_comm_receive_start(me->comm, z, 10, DML_F32, 2, 0);
+        do {
+            both[0] = dml_comm_receive_start(me->comm, x, 10, DML_F32, 1, 0);
+        } while (dml_comm_wait_any(me->comm, both, 2) == 0);
+        me->bad = dml_seconds() - begin > 2.5;
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(group);
+}
+
+static void what_others_send_keeps_nobody_hidden(void)
+{
+    static const any_case cases[] = { { false, false }, { true, false }, { false, true }, { true, true } };
+    test_rank ranks[3];
+    for (int i = 0; i < 4; i++) {
+        any_case c = cases[i];
+        ranks_prepare(ranks, 3, 0.6, any_body, &c);
+        ranks_run_on(ranks, 3, i % 2 ? "tcp" : "shm");
+        CHECK_MESSAGE(!ranks[0].bad, "case %d took long", i);
+        check_blame(ranks, 2, 2,
+                    c.collective ? "took no part in all_reduce(f32, 10, sum) in communicator 1"
+                                 : "took no part in receive(f32, 10, from 2)");
+    }
+}
+
+/* ---- who has nothing under way ---- */
+
+/* Rank 1 has moved later than who waits for it, and its time counts from then. */
+static void idle_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, x, 10, DML_F32, 1, 0, NULL);
+    if (me->rank == 2) ranks_sleep(0.7);
+    if (me->rank == 2) dml_comm_send(me->comm, x, 10, DML_F32, 1, 0);
+    if (me->rank == 1) {
+        dml_comm_receive(me->comm, x, 10, DML_F32, 2, 0, NULL);
+        ranks_sleep(0.8);
+        dml_comm_send(me->comm, x, 10, DML_F32, 0, 0);
+    }
+    dml_comm_barrier(me->comm);
+}
+
+static void who_computes_has_its_own_time(void)
+{
+    static const char *const transports[] = { "tcp", "local" };
+    test_rank ranks[3];
+    for (int i = 0; i < 2; i++) {
+        ranks_prepare(ranks, 3, 1, idle_body, NULL);
+        ranks_run_on(ranks, 3, transports[i]);
+        check_all_well(ranks, 3);
+    }
+}
+
 /* ---- who waits for each other ---- */
 
 /* Two communicators of the same ranks, in one order here and in the other there; who waits for them judges
@@ -442,6 +519,33 @@ static void who_is_waited_for_is_named(void)
                                         "barrier(): they wait for each other");
 }
 
+/* All in the same call: none is more to blame than the others, and none should be left out. */
+static void ring_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    const bool from_any = *(const bool *)me->user;
+    dml_comm_barrier(me->comm);
+    dml_comm_receive(me->comm, x, 10, DML_F32, from_any ? DML_ANY_SOURCE : (me->rank + 1) % me->world, 3,
+                     NULL);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void nobody_is_to_blame_for_a_ring(void)
+{
+    test_rank ranks[3];
+    for (int i = 0; i < 4; i++) {
+        bool from_any = i % 2;
+        const int world = i < 2 ? 2 : 3;
+        ranks_prepare(ranks, world, 0.5, ring_body, &from_any);
+        ranks_run_on(ranks, world, "shm");
+        for (int rank = 0; rank < world; rank++) {
+            CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+            CHECK_INT(ranks[rank].culprit, -1);
+            CHECK_CONTAINS(ranks[rank].error, "did not end within 0.5 s, though no rank is missing");
+        }
+    }
+}
+
 int main(void)
 {
     RUN(looking_has_as_long_as_waiting);
@@ -456,9 +560,12 @@ int main(void)
     RUN(who_has_started_its_part_is_not);
     RUN(who_looks_at_its_requests_is_not);
     RUN(the_nearer_one_judges);
+    RUN(what_others_send_keeps_nobody_hidden);
+    RUN(who_computes_has_its_own_time);
     RUN(all_name_one_circle);
     RUN(all_name_one_of_different_calls);
     RUN(all_name_a_receive_from_any);
     RUN(who_is_waited_for_is_named);
+    RUN(nobody_is_to_blame_for_a_ring);
     return test_report("comm/patience");
 }

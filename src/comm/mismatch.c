@@ -1,0 +1,255 @@
+#ifndef DML_COMM_MISMATCH_C
+#define DML_COMM_MISMATCH_C
+
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "comm/waiting.h"
+
+/* Calls that don't fit together: what a frame says of its sender's call is compared with this rank's. Where
+   they differ, two ranks can't know which of them is in the wrong, so the members of the communicator are
+   asked what they called in that place, and the majority is right. */
+
+static bool dml__same_call(const dml__signature *a, const dml__signature *b)
+{
+    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
+}
+
+/* ---- asking ---- */
+
+/* The body of ASK_CALL and SAY_CALL: 0 signature:16 16 communicator:4 20 nothing:4 24 sequence:8 */
+#define DML__CALL_BYTES 32
+
+static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
+                           const dml__signature *signature, uint32_t communicator, uint64_t sequence)
+{
+    dml__control control = dml__control_message(kind);
+    control.bytes = DML__CALL_BYTES;
+    dml__encode_signature(signature, control.body);
+    dml__store32(control.body + 16, communicator);
+    dml__store64(control.body + 24, sequence);
+    dml__send_control(job->transport, rank, &control, 0);
+}
+
+/* Who hasn't called it yet says nothing, and is asked again. */
+DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control)
+{
+    dml__peer *peer = &job->peers[rank];
+    dml__signature signature;
+    if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
+    const uint32_t communicator = dml__load32(control->body + 16);
+    const uint64_t sequence = dml__load64(control->body + 24);
+    if (control->kind == DML__ASK_CALL) {
+        const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
+        if (comm && comm->sequence - sequence - 1 < DML__REMEMBERED)
+            dml__send_call(job, rank, DML__SAY_CALL, &comm->past[sequence % DML__REMEMBERED], communicator,
+                           sequence);
+    } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
+        peer->said = true;
+        peer->call = signature;
+    }
+    return true;
+}
+
+static bool dml__all_said(const dml_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        if (!peer->said && !peer->gone) return false;
+    }
+    return true;
+}
+
+static void dml__ask_silent(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    dml__signature nothing;
+    memset(&nothing, 0, sizeof nothing);
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        if (!job->peers[rank].said && !job->peers[rank].gone)
+            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
+    }
+}
+
+/* For half of what the search for a culprit may take, so that this comes before others search. The members
+   whose calls are known have said so then. DML_OK, or the error that ends the job. */
+static dml_status dml__ask_for_calls(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    const double until = dml_seconds() + job->grace / 2;
+    dml_status status = DML_OK;
+    for (int r = 0; r < job->world; r++) job->wishes[r] = 0;
+    while (!status && !dml__all_said(comm) && dml_seconds() < until) {
+        dml__ask_silent(comm);
+        const double again = dml_seconds() + job->grace / 16;
+        while (!status && !dml__all_said(comm) && dml_seconds() < again) {
+            const int ready = job->transport->calls->wait(job->transport, job->wishes, again - dml_seconds());
+            if (ready == DML__GONE) return DML_OK;
+            status = dml__read_control(job);
+        }
+    }
+    return status;
+}
+
+/* ---- judging ---- */
+
+static int dml__count_calls(const dml_comm *comm, const dml__signature *call)
+{
+    int count = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        count += peer->said && dml__same_call(&peer->call, call);
+    }
+    return count;
+}
+
+/* The first member in the call that most are in; of calls with as many, in that of the first member. */
+static int dml__find_right(const dml_comm *comm)
+{
+    int best = -1, most = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        const int count = peer->said ? dml__count_calls(comm, &peer->call) : 0;
+        if (count > most) most = count, best = comm->world_ranks[r];
+    }
+    return best;
+}
+
+/* -1: all said the same. */
+static int dml__find_wrong(const dml_comm *comm, int right)
+{
+    const dml__peer *peers = comm->job->peers;
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        if (peers[rank].said && !dml__same_call(&peers[rank].call, &peers[right].call)) return rank;
+    }
+    return -1;
+}
+
+/* Asks what the members called in the place of a call of this rank's; what is known of some is said already.
+   DML_OK, or the error that ends the job. */
+static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
+{
+    dml__comm_job *job = comm->job;
+    job->peers[job->rank].call = *mine;
+    job->peers[job->rank].said = true;
+    job->disputed_in = comm->id;
+    job->disputed = sequence;
+    job->disputes = true;
+    const dml_status status = dml__ask_for_calls(comm);
+    job->disputes = false;
+    return status;
+}
+
+static void dml__forget_calls(dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
+}
+
+static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
+{
+    const dml__peer *peers = comm->job->peers;
+    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
+                         wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
+                         dml__signature_text(&peers[right].call, right_text));
+}
+
+/* Rank `rank` and this one made different calls of a communicator in the same place. */
+static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int rank,
+                                  const dml__signature *theirs, const dml__signature *mine)
+{
+    dml__comm_job *job = comm->job;
+    dml__forget_calls(job);
+    job->peers[rank].call = *theirs;
+    job->peers[rank].said = true;
+    const dml_status status = dml__compare_with(comm, sequence, mine);
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
+}
+
+DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    dml__forget_calls(job);
+    const dml_status status = dml__compare_with(comm, request->sequence, &request->call.signature);
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
+}
+
+/* ---- looking at a frame ---- */
+
+/* Whether two ranks agree about the part that goes from one to the other, where only they know it. */
+static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int peer = dml__group_rank(request->comm, rank);
+    const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
+    char text[DML__SIGNATURE_TEXT];
+    while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
+    if (step == end || frame->signature.count == step->count) return DML_OK;
+    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
+                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
+                         rank, (unsigned long long)frame->signature.count, job->rank,
+                         dml__signature_text(&request->call.signature, text),
+                         (unsigned long long)step->count);
+}
+
+DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame)
+{
+    char text[DML__SIGNATURE_TEXT];
+    const dml__signature *mine = &request->call.signature;
+    if (dml__is_pair(mine->operation)) return DML_OK;
+    if (!dml__same_call(mine, &frame->signature))
+        return dml__blame_call(request->comm, request->sequence, rank, &frame->signature, mine);
+    if (request->on_device)
+        return dml__job_fail(
+            job, rank, DML_ERROR_MISMATCH,
+            "rank %d called %s with an array in the host's memory while rank %d's is in a GPU's", rank,
+            dml__signature_text(mine, text), job->rank);
+    if (frame->algorithm == request->algorithm)
+        return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
+    return dml__job_fail(
+        job, rank, DML_ERROR_MISMATCH,
+        "rank %d and rank %d go about %s in different ways: make it %s at all ranks or at none", rank,
+        job->rank, dml__signature_text(mine, text),
+        mine->operation == DML__CALL_ALL_TO_ALL ? "in place" : "with a count for each rank");
+}
+
+DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status)
+{
+    const dml_comm *comm = dml__find_comm(job, frame->communicator);
+    char text[DML__SIGNATURE_TEXT];
+    *status = DML_OK;
+    /* Whoever has closed a communicator needs no grants of it. */
+    if (!comm && frame->kind == DML__FRAME_GRANT && frame->communicator < job->next_id) return false;
+    if (!comm || frame->sequence >= comm->sequence) return true;
+    for (const dml_request *r = job->active; r; r = r->next)
+        if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
+            /* A later round's: it has room, as all that is early. */
+            if (frame->kind != DML__FRAME_DATA && dml__is_later_round(r, frame) &&
+                dml__same_call(&r->call.signature, &frame->signature))
+                return true;
+            *status = dml__check_frame(job, rank, r, frame);
+            if (*status || frame->kind == DML__FRAME_GRANT) return false;
+        }
+    if (!*status && comm->sequence - frame->sequence <= DML__REMEMBERED) {
+        const dml__signature *past = &comm->past[frame->sequence % DML__REMEMBERED];
+        if (!dml__same_call(past, &frame->signature))
+            *status = dml__blame_call(comm, frame->sequence, rank, &frame->signature, past);
+    }
+    if (!*status && frame->kind != DML__FRAME_GRANT)
+        *status = dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                                "rank %d sent a part of %s (call %llu) that rank %d doesn't take in it", rank,
+                                dml__signature_text(&frame->signature, text),
+                                (unsigned long long)frame->sequence, job->rank);
+    return false;
+}
+
+#endif
