@@ -118,10 +118,10 @@ typedef struct dml_comm_options {
        "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
        memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
        default stream has, and their result is there when they have been waited for; all ranks start those of
-       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a sentence for what
-       NCCL has not: sends and receives, all_to_all in place, functions of yours, means of integers,
-       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
-       NCCL says. timeout_s must cover the longest of them. */
+       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a
+       sentence for what NCCL has not: sends and receives, all_to_all in place, functions of yours, means of
+       integers, all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a
+       maximum is, NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */

@@ -210,32 +210,44 @@ static void orders(void)
     check_mismatches(all, (int)(sizeof all / sizeof *all));
 }
 
-/* Rank 0 has done its part and closes; it is rank 2 that waits for something else of it. */
+/* The first has done its part and closes; it is the odd one that waits for something else of it. */
+typedef struct leaver {
+    int first, root, odd;
+} leaver;
+
 static void closed_body(job_rank *me)
 {
+    const leaver *l = (const leaver *)me->user;
     float x[10] = { 0 };
-    if (me->rank < 2) {
-        dml_comm_reduce(me->comm, x, 10, DML_F32, DML_SUM, 1);
+    if (me->rank != l->odd) {
+        dml_comm_reduce(me->comm, x, 10, DML_F32, DML_SUM, l->root);
     } else {
         job_sleep(0.3);
-        dml_comm_broadcast(me->comm, x, 10, DML_F32, 0);
+        dml_comm_broadcast(me->comm, x, 10, DML_F32, l->first);
     }
     me->notes[0] = dml_comm_culprit(me->comm);
 }
 
 static void who_closes_is_asked_too(void)
 {
-    job job;
-    job_prepare(&job, 3, 4, closed_body, NULL);
-    job_start(&job);
-    job_wait(&job, 15);
-    for (int rank = 1; rank < 3; rank++) {
-        check_rank_fails(&job.ranks[rank], "closed", DML_ERROR_MISMATCH,
-                         "rank 2 called broadcast(f32, 10, root 0)",
-                         "while rank 0 called reduce(f32, 10, sum, root 1)");
-        CHECK_INT(job.ranks[rank].notes[0], 2);
+    static const leaver leavers[] = { { 0, 1, 2 }, { 1, 2, 0 } };
+    for (int i = 0; i < 2; i++) {
+        const leaver *l = &leavers[i];
+        job job;
+        char wrong[96], right[96];
+        snprintf(wrong, sizeof wrong, "rank %d called broadcast(f32, 10, root %d) while rank ", l->odd,
+                 l->first);
+        snprintf(right, sizeof right, "called reduce(f32, 10, sum, root %d)", l->root);
+        job_prepare(&job, 3, 4, closed_body, l);
+        job_start(&job);
+        job_wait(&job, 15);
+        for (int rank = 0; rank < 3; rank++) {
+            if (rank == l->first) continue;
+            check_rank_fails(&job.ranks[rank], "closed", DML_ERROR_MISMATCH, wrong, right);
+            CHECK_INT(job.ranks[rank].notes[0], l->odd);
+        }
+        job_release(&job);
     }
-    job_release(&job);
 }
 
 /* ---- sends and receives ---- */
