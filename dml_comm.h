@@ -1961,7 +1961,7 @@ typedef struct dml__span {
 #define DML__WISH_SEND 1    /* room to send */
 #define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
 
-/* What wait returns: any of these, or 0 when the time ran out. */
+/* What wait returns: any of these; 0: none of them. */
 #define DML__READY_DATA 1
 #define DML__READY_CONTROL 2
 #define DML__READY_WOKEN 4 /* somebody called wake */
@@ -1972,7 +1972,8 @@ typedef struct dml__transport_calls {
     const char *name;
     /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
        not taken has to be offered again, at the same place in memory (a transport may let the other rank read
-       it there), until it has gone or `withdraw` was called. */
+       it there), until it has gone or `withdraw` was called. On control a span is a message, of
+       DML__CONTROL_BYTES: it goes as a whole or not at all. */
     ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
                       int count);
     ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
@@ -1988,7 +1989,8 @@ typedef struct dml__transport_calls {
        connections are of no use any more. NULL: nobody ever does. */
     void (*withdraw)(dml__transport *transport);
     /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
-       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
+       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). It may return for
+       nothing. */
     int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
     /* Makes the wait that is under way in another thread, or else the next one, return. */
     void (*wake)(dml__transport *transport);
@@ -5817,21 +5819,17 @@ DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml
                                   double until)
 {
     uint8_t bytes[DML__CONTROL_BYTES];
-    size_t done = 0;
+    dml__span span;
     dml__encode_control(control, bytes);
-    while (done < sizeof bytes) {
-        dml__span span;
-        span.data = bytes + done;
-        span.bytes = sizeof bytes - done;
+    span.data = bytes;
+    span.bytes = sizeof bytes;
+    for (;;) {
         const ptrdiff_t sent = transport->calls->send(transport, rank, DML__CHANNEL_CONTROL, &span, 1);
-        if (sent == DML__GONE) return false;
-        done += (size_t)sent;
-        if (sent) continue;
+        if (sent) return sent != DML__GONE;
         /* No room for 512 bytes: the other end hasn't read for long. Looked at again every millisecond. */
         if (dml_seconds() >= until) return false;
         transport->calls->wait(transport, NULL, 1e-3);
     }
-    return true;
 }
 
 #endif
@@ -8472,6 +8470,12 @@ DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identi
 #ifndef DML_NET_TCP_H
 #define DML_NET_TCP_H
 
+/* The end of a message that its connection took only a part of. */
+typedef struct dml__tcp_rest {
+    size_t bytes; /* at the end of data */
+    uint8_t data[DML__CONTROL_BYTES];
+} dml__tcp_rest;
+
 typedef struct dml__tcp {
     dml__transport transport;
     const dml__socket_calls *calls;
@@ -8481,8 +8485,9 @@ typedef struct dml__tcp {
     int *fd[DML__CHANNEL_COUNT]; /* (world) each; -1: none */
     /* (2 world + 1): the control connections, what is woken, then the data connections of a wait's wishes. */
     struct pollfd *polls;
-    int wake[2]; /* what is sent into the second comes out of the first; -1: none */
-    bool met;    /* every connection has been made */
+    dml__tcp_rest *rests; /* (world), of what was sent on control: before anything else goes there */
+    int wake[2];          /* what is sent into the second comes out of the first; -1: none */
+    bool met;             /* every connection has been made */
 } dml__tcp;
 
 /* Takes a connection that has proved itself. */
@@ -8504,12 +8509,44 @@ DML__LOCAL void dml__tcp_fail(dml__tcp *tcp, int culprit, dml_status status, con
 
 /* The TCP transport: two connections between each two ranks. rendezvous.c makes them. */
 
+/* Sends what is left of a message that has been begun; whether another may go now. */
+static ptrdiff_t dml__tcp_finish(dml__tcp *tcp, int rank)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    dml__span span;
+    if (!rest->bytes) return true;
+    span.data = rest->data + sizeof rest->data - rest->bytes;
+    span.bytes = rest->bytes;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, tcp->fd[DML__CHANNEL_CONTROL][rank], &span, 1);
+    rest->bytes = sent == DML__GONE ? 0 : rest->bytes - (size_t)sent;
+    if (!rest->bytes) tcp->polls[rank].events = POLLIN;
+    return sent == DML__GONE ? DML__GONE : !rest->bytes;
+}
+
+/* A message that has been begun counts as gone: what follows has to begin where the other end expects it. */
+static ptrdiff_t dml__tcp_send_control(dml__tcp *tcp, int rank, int fd, const dml__span *message)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    const ptrdiff_t finished = dml__tcp_finish(tcp, rank);
+    if (finished <= 0) return finished;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, fd, message, 1);
+    if (sent <= 0 || (size_t)sent == message->bytes) return sent;
+    DML_ASSERT(message->bytes <= sizeof rest->data);
+    rest->bytes = message->bytes - (size_t)sent;
+    memcpy(rest->data + sizeof rest->data - rest->bytes, (const uint8_t *)message->data + sent, rest->bytes);
+    tcp->polls[rank].events = POLLIN | POLLOUT;
+    return (ptrdiff_t)message->bytes;
+}
+
 static ptrdiff_t dml__tcp_send(dml__transport *transport, int rank, dml__channel channel,
                                const dml__span *spans, int count)
 {
-    const dml__tcp *tcp = (const dml__tcp *)(void *)transport;
+    dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
-    return fd < 0 ? DML__GONE : dml__socket_send(tcp->calls, fd, spans, count);
+    if (fd < 0) return DML__GONE;
+    if (channel == DML__CHANNEL_DATA) return dml__socket_send(tcp->calls, fd, spans, count);
+    DML_ASSERT(count == 1);
+    return dml__tcp_send_control(tcp, rank, fd, spans);
 }
 
 static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__channel channel,
@@ -8518,6 +8555,7 @@ static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__chan
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
     if (fd < 0) return channel == DML__CHANNEL_CONTROL && !tcp->met ? 0 : DML__GONE;
+    if (channel == DML__CHANNEL_CONTROL) dml__tcp_finish(tcp, rank);
     const ptrdiff_t got = dml__socket_receive(tcp->calls, fd, spans, count);
     /* An ended connection is always ready to be read: it must not be waited on again. */
     if (got == DML__GONE && channel == DML__CHANNEL_CONTROL) tcp->polls[rank].fd = -1;
@@ -8567,8 +8605,10 @@ static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, doubl
     int ready = dml__tcp_take_wakes(tcp) ? DML__READY_WOKEN : 0;
     for (int i = 0; i < wished; i++)
         if (tcp->polls[world + 1 + i].revents) ready |= DML__READY_DATA;
-    for (int rank = 0; rank < world; rank++)
-        if (tcp->polls[rank].revents) ready |= DML__READY_CONTROL;
+    for (int rank = 0; rank < world; rank++) {
+        if (tcp->polls[rank].revents & POLLOUT) dml__tcp_finish(tcp, rank);
+        if (tcp->polls[rank].revents & ~POLLOUT) ready |= DML__READY_CONTROL;
+    }
     return ready;
 }
 
@@ -8627,6 +8667,7 @@ static void dml__tcp_release(dml__tcp *tcp)
     for (int end = 0; end < 2; end++)
         if (tcp->wake[end] >= 0) tcp->calls->close(tcp->wake[end]);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) dml__release(memory, tcp->fd[channel]);
+    dml__release(memory, tcp->rests);
     dml__release(memory, tcp->polls);
     dml__release(memory, tcp);
 }
@@ -8634,6 +8675,7 @@ static void dml__tcp_release(dml__tcp *tcp)
 static void dml__tcp_close(dml__transport *transport)
 {
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
+    for (int rank = 0; tcp->rests && rank < tcp->world; rank++) dml__tcp_finish(tcp, rank);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
         for (int rank = 0; tcp->fd[channel] && rank < tcp->world; rank++)
             if (tcp->fd[channel][rank] >= 0) dml__tcp_close_one(tcp, tcp->fd[channel][rank]);
@@ -8683,11 +8725,12 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
     tcp->wake[0] = tcp->wake[1] = -1;
     tcp->polls = (struct pollfd *)dml__allocate_array(memory, 2 * world + 1, sizeof *tcp->polls);
     for (size_t i = 0; tcp->polls && i < 2 * world + 1; i++) tcp->polls[i].fd = -1;
+    tcp->rests = (dml__tcp_rest *)dml__allocate_array(memory, world, sizeof *tcp->rests);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
         tcp->fd[channel] = (int *)dml__allocate_array(memory, world, sizeof **tcp->fd);
         for (size_t rank = 0; tcp->fd[channel] && rank < world; rank++) tcp->fd[channel][rank] = -1;
     }
-    if (tcp->polls && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
+    if (tcp->polls && tcp->rests && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
     dml__tcp_close(&tcp->transport);
     return NULL;
 }
