@@ -2301,6 +2301,8 @@ typedef struct dml__net_user {
     /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
        the job. */
     void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
+    /* Tells a rank that has come since. */
+    void (*tell)(void *user, dml__transport *transport, int rank);
     /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
        has ended the job, and `fail` needn't be called. */
     bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
@@ -3285,6 +3287,9 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
  */
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
+
+/* Tells a rank that has come since then. */
+DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
@@ -8810,6 +8815,9 @@ DML__DRIVERS_BEGIN
      2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
      3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
 
+   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
+   nobody else who knows.
+
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
 
@@ -8837,6 +8845,8 @@ struct dml__meeting {
     struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
     struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
+    bool failed;          /* whoever still comes is told so */
+    int refused;          /* ranks of this job that were sent away */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
@@ -9105,6 +9115,8 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
+            if (meeting->failed)
+                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -9120,7 +9132,10 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
+        meeting->refused++;
+        if (meeting->failed) return true;
         dml__tcp_fail(meeting->tcp, accepted ? shake->hello_in.from : meeting->me.rank, DML_ERROR_MISMATCH,
                       "%s", text);
         return false;
@@ -9128,7 +9143,6 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     (*meeting->user->strangers)++;
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
-    shake->stage = DML__SHAKE_UNUSED;
     return true;
 }
 
@@ -9214,7 +9228,9 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
             dml__knows_its_way(meeting, shake))
             until = shake->retry_at;
     }
-    memcpy(polls + 1 + meeting->shake_count, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    polls += 1 + meeting->shake_count;
+    memcpy(polls, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    for (int rank = 0; meeting->failed && rank < meeting->me.world; rank++) polls[rank].fd = -1;
     return until > now ? until - now : 0;
 }
 
@@ -9252,11 +9268,13 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
+/* To rank 0, with those that were sent away. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
+    int missing = meeting->me.world - 1 - meeting->refused;
     for (int rank = 1; rank < meeting->me.world; rank++)
-        if (meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] < 0) return false;
-    return true;
+        missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
+    return missing <= 0;
 }
 
 /* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
@@ -9329,6 +9347,17 @@ static bool dml__meet_all(dml__meeting *meeting)
             return false;
     }
     return true;
+}
+
+/* Rank 0, after a failure. Who comes after the deadline is too late anyway. */
+static void dml__tell_those_who_come(dml__meeting *meeting)
+{
+    const double now = dml_seconds();
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
+    meeting->failed = true;
+    meeting->deadline = now + meeting->settings->grace;
+    while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
+        if (!dml__meet_once(meeting)) return;
 }
 
 static bool dml__prepare_meeting(dml__meeting *meeting)
@@ -9406,6 +9435,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.port = dml__own_port;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
+    if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
     dml__end_meeting(&meeting);
     tcp->met = met;
     return met;
@@ -14673,6 +14703,15 @@ DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control)
         if (rank != job->rank && !job->peers[rank].gone) dml__send_control(job->transport, rank, control, 0);
 }
 
+static dml__control dml__abort_message(int culprit, dml_status status, const char *text)
+{
+    dml__control control = dml__control_message(DML__ABORT);
+    control.rank = culprit;
+    control.status = status;
+    dml__set_control_text(&control, text);
+    return control;
+}
+
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...)
 {
@@ -14687,14 +14726,17 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     job->aborted = true;
     job->culprit = culprit;
     dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
-    dml__control control = dml__control_message(DML__ABORT);
-    control.rank = culprit;
-    control.status = status;
-    dml__set_control_text(&control, text);
+    const dml__control control = dml__abort_message(culprit, status, text);
     dml__tell_all(job, &control);
     if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
     dml__nccl_abort(job);
     return status;
+}
+
+DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+{
+    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
+    dml__send_control(job->transport, rank, &control, 0);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
@@ -20374,6 +20416,13 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
+static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+{
+    dml__comm_job *job = (dml__comm_job *)user;
+    job->transport = transport;
+    dml__tell_of_failure(job, rank);
+}
+
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
 {
     dml__comm_job *job = (dml__comm_job *)user;
@@ -20517,6 +20566,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
+    user.tell = dml__meeting_tell;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);
