@@ -2120,8 +2120,9 @@ DML__LOCAL int dml__control_addresses(const dml__control *control,
 /* ---- the handshake ---- */
 
 /* The handshake of each connection: the accepting side sends a challenge, the connecting side a hello, the
-   accepting side a welcome. With a key, hello and welcome end in HMACs over everything so far, so that either
-   side proves that it has the key, that it speaks now, to whom, and in which role. */
+   accepting side a welcome, or a refusal in its form. With a key, hello and welcome end in HMACs over
+   everything so far, so that either side proves that it has the key, that it speaks now, to whom, and in
+   which role; and so does a refusal of one that has proved itself. */
 #define DML__NONCE_BYTES 32
 #define DML__SESSION_BYTES 16
 #define DML__MAC_BYTES 32
@@ -2149,7 +2150,8 @@ typedef struct dml__hello {
 DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES]);
 DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello *hello);
 
-/* X(NAME, its hello was authentic: the job is at fault, not a stranger) */
+/* X(NAME, its hello was authentic: the job is at fault, not a stranger). Up to WRONG_KEY nobody has proved
+   anything. */
 #define DML__VERDICT_LIST(X)                                                                                 \
     X(WELCOME, true)                                                                                         \
     X(WRONG_VERSION, false)                                                                                  \
@@ -8201,6 +8203,13 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
+/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
+   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
+static bool dml__is_proved(dml__verdict verdict)
+{
+    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+}
+
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
                                     const dml__address *from, double deadline)
 {
@@ -8311,7 +8320,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (welcome->verdict == DML__VERDICT_WELCOME && me->key) {
+    if (me->key && dml__is_proved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -8372,7 +8381,7 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && welcome.verdict == DML__VERDICT_WELCOME) {
+    if (me->key && dml__is_proved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }

@@ -362,18 +362,39 @@ static int take_hello(int listener, dml__hello *hello)
     return fd;
 }
 
-static void send_welcome(int fd, int world, const uint8_t session[DML__SESSION_BYTES])
+static void send_answer(int fd, dml__verdict verdict, int world, const uint8_t session[DML__SESSION_BYTES])
 {
     uint8_t bytes[DML__WELCOME_BYTES];
     dml__welcome welcome;
     memset(&welcome, 0, sizeof welcome);
     welcome.version = DML__WIRE_VERSION;
+    welcome.verdict = verdict;
     welcome.world = world;
     welcome.segment_bytes = SEGMENT_BYTES;
     welcome.max_requests = MAX_REQUESTS;
     memcpy(welcome.session, session, sizeof welcome.session);
     dml__encode_welcome(&welcome, bytes);
     (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+}
+
+/* Whoever has taken rank 0's port without having the key doesn't end the job by a refusal. */
+static void an_impostor_refuses(void)
+{
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    test_rank ranks[2];
+    pthread_t thread;
+    dml__hello hello;
+    ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].options.key = "a key";
+    const int listener = listen_at(ranks[0].options.master_port);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
+    const int fd = take_hello(listener, &hello);
+    send_answer(fd, DML__VERDICT_WRONG_REQUESTS, 2, session);
+    close(fd);
+    close(listener);
+    ranks_run(ranks, 1);
+    pthread_join(thread, NULL);
+    check_ranks(ranks, 2);
 }
 
 /* Addresses of ranks that there are not are refused, however large their numbers. */
@@ -392,7 +413,7 @@ static void addresses_of_no_rank(void)
         dml__endpoint endpoint;
         uint8_t bytes[DML__CONTROL_BYTES];
         const int fd = take_hello(listener, &hello);
-        send_welcome(fd, 3, session);
+        send_answer(fd, DML__VERDICT_WELCOME, 3, session);
         memset(&control, 0, sizeof control);
         control.kind = DML__ADDRESSES;
         control.rank = firsts[i];
@@ -438,7 +459,7 @@ static void wrong_number_of_addresses(void)
         uint8_t bytes[DML__CONTROL_BYTES];
         const int fd = take_hello(listener, &hello);
         CHECK_INT(hello.port, 0); /* nobody will come to the last rank */
-        send_welcome(fd, 4, session);
+        send_answer(fd, DML__VERDICT_WELCOME, 4, session);
         memset(&control, 0, sizeof control);
         control.kind = DML__ADDRESSES;
         control.rank = cases[i].first;
@@ -549,7 +570,7 @@ static void before_the_session(void)
         receive_all(early, challenge, sizeof challenge);
         poll(&answer, 1, 50);
     }
-    send_welcome(control, 3, session);
+    send_answer(control, DML__VERDICT_WELCOME, 3, session);
     if (!at_once) receive_all(early, challenge, sizeof challenge);
     receive_all(early, welcome_bytes, sizeof welcome_bytes);
     dml__welcome welcome;
@@ -799,6 +820,7 @@ int main(void)
     RUN(by_interface);
     RUN(strangers_change_nothing);
     RUN(other_version);
+    RUN(an_impostor_refuses);
     RUN(addresses_of_no_rank);
     RUN(wrong_number_of_addresses);
     RUN(many_ranks);
