@@ -416,10 +416,10 @@ typedef struct dml_comm_options {
        "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
        memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
        default stream has, and their result is there when they have been waited for; all ranks start those of
-       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a sentence for what
-       NCCL has not: sends and receives, all_to_all in place, functions of yours, means of integers,
-       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
-       NCCL says. timeout_s must cover the longest of them. */
+       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a
+       sentence for what NCCL has not: sends and receives, all_to_all in place, functions of yours, means of
+       integers, all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a
+       maximum is, NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */
@@ -1963,7 +1963,7 @@ typedef struct dml__span {
 #define DML__WISH_SEND 1    /* room to send */
 #define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
 
-/* What wait returns: any of these, or 0 when the time ran out. */
+/* What wait returns: any of these; 0: none of them. */
 #define DML__READY_DATA 1
 #define DML__READY_CONTROL 2
 #define DML__READY_WOKEN 4 /* somebody called wake */
@@ -1974,7 +1974,8 @@ typedef struct dml__transport_calls {
     const char *name;
     /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
        not taken has to be offered again, at the same place in memory (a transport may let the other rank read
-       it there), until it has gone or `withdraw` was called. */
+       it there), until it has gone or `withdraw` was called. On control a span is a message, of
+       DML__CONTROL_BYTES: it goes as a whole or not at all. */
     ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
                       int count);
     ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
@@ -1990,7 +1991,8 @@ typedef struct dml__transport_calls {
        connections are of no use any more. NULL: nobody ever does. */
     void (*withdraw)(dml__transport *transport);
     /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
-       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
+       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). It may return for
+       nothing. */
     int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
     /* Makes the wait that is under way in another thread, or else the next one, return. */
     void (*wake)(dml__transport *transport);
@@ -2120,8 +2122,9 @@ DML__LOCAL int dml__control_addresses(const dml__control *control,
 /* ---- the handshake ---- */
 
 /* The handshake of each connection: the accepting side sends a challenge, the connecting side a hello, the
-   accepting side a welcome. With a key, hello and welcome end in HMACs over everything so far, so that either
-   side proves that it has the key, that it speaks now, to whom, and in which role. */
+   accepting side a welcome, or a refusal in its form. With a key, hello and welcome end in HMACs over
+   everything so far, so that either side proves that it has the key, that it speaks now, to whom, and in
+   which role; and so does a refusal of one that has proved itself. */
 #define DML__NONCE_BYTES 32
 #define DML__SESSION_BYTES 16
 #define DML__MAC_BYTES 32
@@ -2149,7 +2152,8 @@ typedef struct dml__hello {
 DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES]);
 DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello *hello);
 
-/* X(NAME, its hello was authentic: the job is at fault, not a stranger) */
+/* X(NAME, its hello was authentic: the job is at fault, not a stranger). Up to WRONG_KEY nobody has proved
+   anything. */
 #define DML__VERDICT_LIST(X)                                                                                 \
     X(WELCOME, true)                                                                                         \
     X(WRONG_VERSION, false)                                                                                  \
@@ -2301,6 +2305,8 @@ typedef struct dml__net_user {
     /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
        the job. */
     void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
+    /* Tells a rank that has come since. */
+    void (*tell)(void *user, dml__transport *transport, int rank);
     /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
        has ended the job, and `fail` needn't be called. */
     bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
@@ -3301,6 +3307,9 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
  */
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
+
+/* Tells a rank that has come since then. */
+DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
@@ -5360,8 +5369,22 @@ DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__C
 #define DML__NO_SIGNAL 0 /* SO_NOSIGPIPE, below */
 #endif
 
+/* A socket has to be born close-on-exec: a program that another thread starts before it is told so would keep
+   the connection open for as long as it runs. */
+#if defined(SOCK_CLOEXEC) && defined(SOCK_NONBLOCK)
+#define DML__SOCKET_TYPE (SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+#else
+#define DML__SOCKET_TYPE SOCK_STREAM
+#endif
+#if defined(__linux__) && (defined(__USE_GNU) || !defined(__GLIBC__)) /* (where accept4 is declared) */
+#define DML__ACCEPT(fd, address, bytes) accept4(fd, address, bytes, SOCK_CLOEXEC | SOCK_NONBLOCK)
+#else
+#define DML__ACCEPT(fd, address, bytes) accept(fd, address, bytes)
+#endif
+
 /* ---- the operating system's calls ---- */
 
+/* What isn't born so. */
 static int dml__prepare_socket(int fd)
 {
     if (fd < 0) return fd;
@@ -5374,7 +5397,7 @@ static int dml__prepare_socket(int fd)
 
 static int dml__system_open(int family)
 {
-    return dml__prepare_socket(socket(family, SOCK_STREAM, 0));
+    return dml__prepare_socket(socket(family, DML__SOCKET_TYPE, 0));
 }
 
 static int dml__system_set_option(int fd, int level, int option, int value)
@@ -5389,7 +5412,7 @@ static int dml__system_bind(int fd, const struct sockaddr *address, socklen_t by
 
 static int dml__system_accept(int fd, struct sockaddr *address, socklen_t *bytes)
 {
-    return dml__prepare_socket(accept(fd, address, bytes));
+    return dml__prepare_socket(DML__ACCEPT(fd, address, bytes));
 }
 
 static int dml__system_connect(int fd, const struct sockaddr *address, socklen_t bytes)
@@ -5429,7 +5452,7 @@ static int dml__system_shutdown(int fd)
 
 static int dml__system_pair(int fds[2])
 {
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) < 0) return -1;
+    if (socketpair(AF_UNIX, DML__SOCKET_TYPE, 0, fds) < 0) return -1;
     const bool first = dml__prepare_socket(fds[0]) >= 0, second = dml__prepare_socket(fds[1]) >= 0;
     if (first && second) return 0;
     if (first) close(fds[0]);
@@ -5835,21 +5858,17 @@ DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml
                                   double until)
 {
     uint8_t bytes[DML__CONTROL_BYTES];
-    size_t done = 0;
+    dml__span span;
     dml__encode_control(control, bytes);
-    while (done < sizeof bytes) {
-        dml__span span;
-        span.data = bytes + done;
-        span.bytes = sizeof bytes - done;
+    span.data = bytes;
+    span.bytes = sizeof bytes;
+    for (;;) {
         const ptrdiff_t sent = transport->calls->send(transport, rank, DML__CHANNEL_CONTROL, &span, 1);
-        if (sent == DML__GONE) return false;
-        done += (size_t)sent;
-        if (sent) continue;
+        if (sent) return sent != DML__GONE;
         /* No room for 512 bytes: the other end hasn't read for long. Looked at again every millisecond. */
         if (dml_seconds() >= until) return false;
         transport->calls->wait(transport, NULL, 1e-3);
     }
-    return true;
 }
 
 #endif
@@ -8202,6 +8221,13 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
+/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
+   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
+static bool dml__is_proved(dml__verdict verdict)
+{
+    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+}
+
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
                                     const dml__address *from, double deadline)
 {
@@ -8312,7 +8338,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (welcome->verdict == DML__VERDICT_WELCOME && me->key) {
+    if (me->key && dml__is_proved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -8373,7 +8399,7 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && welcome.verdict == DML__VERDICT_WELCOME) {
+    if (me->key && dml__is_proved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }
@@ -8490,6 +8516,12 @@ DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identi
 #ifndef DML_NET_TCP_H
 #define DML_NET_TCP_H
 
+/* The end of a message that its connection took only a part of. */
+typedef struct dml__tcp_rest {
+    size_t bytes; /* at the end of data */
+    uint8_t data[DML__CONTROL_BYTES];
+} dml__tcp_rest;
+
 typedef struct dml__tcp {
     dml__transport transport;
     const dml__socket_calls *calls;
@@ -8499,8 +8531,9 @@ typedef struct dml__tcp {
     int *fd[DML__CHANNEL_COUNT]; /* (world) each; -1: none */
     /* (2 world + 1): the control connections, what is woken, then the data connections of a wait's wishes. */
     struct pollfd *polls;
-    int wake[2]; /* what is sent into the second comes out of the first; -1: none */
-    bool met;    /* every connection has been made */
+    dml__tcp_rest *rests; /* (world), of what was sent on control: before anything else goes there */
+    int wake[2];          /* what is sent into the second comes out of the first; -1: none */
+    bool met;             /* every connection has been made */
 } dml__tcp;
 
 /* Takes a connection that has proved itself. */
@@ -8522,12 +8555,44 @@ DML__LOCAL void dml__tcp_fail(dml__tcp *tcp, int culprit, dml_status status, con
 
 /* The TCP transport: two connections between each two ranks. rendezvous.c makes them. */
 
+/* Sends what is left of a message that has been begun; whether another may go now. */
+static ptrdiff_t dml__tcp_finish(dml__tcp *tcp, int rank)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    dml__span span;
+    if (!rest->bytes) return true;
+    span.data = rest->data + sizeof rest->data - rest->bytes;
+    span.bytes = rest->bytes;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, tcp->fd[DML__CHANNEL_CONTROL][rank], &span, 1);
+    rest->bytes = sent == DML__GONE ? 0 : rest->bytes - (size_t)sent;
+    if (!rest->bytes) tcp->polls[rank].events = POLLIN;
+    return sent == DML__GONE ? DML__GONE : !rest->bytes;
+}
+
+/* A message that has been begun counts as gone: what follows has to begin where the other end expects it. */
+static ptrdiff_t dml__tcp_send_control(dml__tcp *tcp, int rank, int fd, const dml__span *message)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    const ptrdiff_t finished = dml__tcp_finish(tcp, rank);
+    if (finished <= 0) return finished;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, fd, message, 1);
+    if (sent <= 0 || (size_t)sent == message->bytes) return sent;
+    DML_ASSERT(message->bytes <= sizeof rest->data);
+    rest->bytes = message->bytes - (size_t)sent;
+    memcpy(rest->data + sizeof rest->data - rest->bytes, (const uint8_t *)message->data + sent, rest->bytes);
+    tcp->polls[rank].events = POLLIN | POLLOUT;
+    return (ptrdiff_t)message->bytes;
+}
+
 static ptrdiff_t dml__tcp_send(dml__transport *transport, int rank, dml__channel channel,
                                const dml__span *spans, int count)
 {
-    const dml__tcp *tcp = (const dml__tcp *)(void *)transport;
+    dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
-    return fd < 0 ? DML__GONE : dml__socket_send(tcp->calls, fd, spans, count);
+    if (fd < 0) return DML__GONE;
+    if (channel == DML__CHANNEL_DATA) return dml__socket_send(tcp->calls, fd, spans, count);
+    DML_ASSERT(count == 1);
+    return dml__tcp_send_control(tcp, rank, fd, spans);
 }
 
 static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__channel channel,
@@ -8536,6 +8601,7 @@ static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__chan
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
     if (fd < 0) return channel == DML__CHANNEL_CONTROL && !tcp->met ? 0 : DML__GONE;
+    if (channel == DML__CHANNEL_CONTROL) dml__tcp_finish(tcp, rank);
     const ptrdiff_t got = dml__socket_receive(tcp->calls, fd, spans, count);
     /* An ended connection is always ready to be read: it must not be waited on again. */
     if (got == DML__GONE && channel == DML__CHANNEL_CONTROL) tcp->polls[rank].fd = -1;
@@ -8585,8 +8651,10 @@ static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, doubl
     int ready = dml__tcp_take_wakes(tcp) ? DML__READY_WOKEN : 0;
     for (int i = 0; i < wished; i++)
         if (tcp->polls[world + 1 + i].revents) ready |= DML__READY_DATA;
-    for (int rank = 0; rank < world; rank++)
-        if (tcp->polls[rank].revents) ready |= DML__READY_CONTROL;
+    for (int rank = 0; rank < world; rank++) {
+        if (tcp->polls[rank].revents & POLLOUT) dml__tcp_finish(tcp, rank);
+        if (tcp->polls[rank].revents & ~POLLOUT) ready |= DML__READY_CONTROL;
+    }
     return ready;
 }
 
@@ -8645,6 +8713,7 @@ static void dml__tcp_release(dml__tcp *tcp)
     for (int end = 0; end < 2; end++)
         if (tcp->wake[end] >= 0) tcp->calls->close(tcp->wake[end]);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) dml__release(memory, tcp->fd[channel]);
+    dml__release(memory, tcp->rests);
     dml__release(memory, tcp->polls);
     dml__release(memory, tcp);
 }
@@ -8652,6 +8721,7 @@ static void dml__tcp_release(dml__tcp *tcp)
 static void dml__tcp_close(dml__transport *transport)
 {
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
+    for (int rank = 0; tcp->rests && rank < tcp->world; rank++) dml__tcp_finish(tcp, rank);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
         for (int rank = 0; tcp->fd[channel] && rank < tcp->world; rank++)
             if (tcp->fd[channel][rank] >= 0) dml__tcp_close_one(tcp, tcp->fd[channel][rank]);
@@ -8701,11 +8771,12 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
     tcp->wake[0] = tcp->wake[1] = -1;
     tcp->polls = (struct pollfd *)dml__allocate_array(memory, 2 * world + 1, sizeof *tcp->polls);
     for (size_t i = 0; tcp->polls && i < 2 * world + 1; i++) tcp->polls[i].fd = -1;
+    tcp->rests = (dml__tcp_rest *)dml__allocate_array(memory, world, sizeof *tcp->rests);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
         tcp->fd[channel] = (int *)dml__allocate_array(memory, world, sizeof **tcp->fd);
         for (size_t rank = 0; tcp->fd[channel] && rank < world; rank++) tcp->fd[channel][rank] = -1;
     }
-    if (tcp->polls && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
+    if (tcp->polls && tcp->rests && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
     dml__tcp_close(&tcp->transport);
     return NULL;
 }
@@ -8771,6 +8842,9 @@ DML__DRIVERS_BEGIN
      2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
      3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
 
+   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
+   nobody else who knows.
+
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
 
@@ -8798,6 +8872,8 @@ struct dml__meeting {
     struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
     struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
+    bool failed;          /* whoever still comes is told so */
+    int refused;          /* ranks of this job that were sent away */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
@@ -9066,6 +9142,8 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
+            if (meeting->failed)
+                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -9081,7 +9159,10 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
+        meeting->refused++;
+        if (meeting->failed) return true;
         dml__tcp_fail(meeting->tcp, accepted ? shake->hello_in.from : meeting->me.rank, DML_ERROR_MISMATCH,
                       "%s", text);
         return false;
@@ -9089,7 +9170,6 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     (*meeting->user->strangers)++;
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
-    shake->stage = DML__SHAKE_UNUSED;
     return true;
 }
 
@@ -9175,7 +9255,9 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
             dml__knows_its_way(meeting, shake))
             until = shake->retry_at;
     }
-    memcpy(polls + 1 + meeting->shake_count, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    polls += 1 + meeting->shake_count;
+    memcpy(polls, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    for (int rank = 0; meeting->failed && rank < meeting->me.world; rank++) polls[rank].fd = -1;
     return until > now ? until - now : 0;
 }
 
@@ -9213,11 +9295,13 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
+/* To rank 0, with those that were sent away. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
+    int missing = meeting->me.world - 1 - meeting->refused;
     for (int rank = 1; rank < meeting->me.world; rank++)
-        if (meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] < 0) return false;
-    return true;
+        missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
+    return missing <= 0;
 }
 
 /* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
@@ -9290,6 +9374,17 @@ static bool dml__meet_all(dml__meeting *meeting)
             return false;
     }
     return true;
+}
+
+/* Rank 0, after a failure. Who comes after the deadline is too late anyway. */
+static void dml__tell_those_who_come(dml__meeting *meeting)
+{
+    const double now = dml_seconds();
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
+    meeting->failed = true;
+    meeting->deadline = now + meeting->settings->grace;
+    while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
+        if (!dml__meet_once(meeting)) return;
 }
 
 static bool dml__prepare_meeting(dml__meeting *meeting)
@@ -9367,6 +9462,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.port = dml__own_port;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
+    if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
     dml__end_meeting(&meeting);
     tcp->met = met;
     return met;
@@ -14690,6 +14786,15 @@ DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control)
         if (rank != job->rank && !job->peers[rank].gone) dml__send_control(job->transport, rank, control, 0);
 }
 
+static dml__control dml__abort_message(int culprit, dml_status status, const char *text)
+{
+    dml__control control = dml__control_message(DML__ABORT);
+    control.rank = culprit;
+    control.status = status;
+    dml__set_control_text(&control, text);
+    return control;
+}
+
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...)
 {
@@ -14704,14 +14809,17 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     job->aborted = true;
     job->culprit = culprit;
     dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
-    dml__control control = dml__control_message(DML__ABORT);
-    control.rank = culprit;
-    control.status = status;
-    dml__set_control_text(&control, text);
+    const dml__control control = dml__abort_message(culprit, status, text);
     dml__tell_all(job, &control);
     if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
     dml__nccl_abort(job);
     return status;
+}
+
+DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+{
+    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
+    dml__send_control(job->transport, rank, &control, 0);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
@@ -20599,6 +20707,13 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
+static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+{
+    dml__comm_job *job = (dml__comm_job *)user;
+    job->transport = transport;
+    dml__tell_of_failure(job, rank);
+}
+
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
 {
     dml__comm_job *job = (dml__comm_job *)user;
@@ -20743,6 +20858,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
+    user.tell = dml__meeting_tell;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);

@@ -30,6 +30,15 @@ DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control)
         if (rank != job->rank && !job->peers[rank].gone) dml__send_control(job->transport, rank, control, 0);
 }
 
+static dml__control dml__abort_message(int culprit, dml_status status, const char *text)
+{
+    dml__control control = dml__control_message(DML__ABORT);
+    control.rank = culprit;
+    control.status = status;
+    dml__set_control_text(&control, text);
+    return control;
+}
+
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...)
 {
@@ -44,14 +53,17 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     job->aborted = true;
     job->culprit = culprit;
     dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
-    dml__control control = dml__control_message(DML__ABORT);
-    control.rank = culprit;
-    control.status = status;
-    dml__set_control_text(&control, text);
+    const dml__control control = dml__abort_message(culprit, status, text);
     dml__tell_all(job, &control);
     if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
     dml__nccl_abort(job);
     return status;
+}
+
+DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+{
+    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
+    dml__send_control(job->transport, rank, &control, 0);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)

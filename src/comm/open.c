@@ -156,6 +156,13 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
+static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+{
+    dml__comm_job *job = (dml__comm_job *)user;
+    job->transport = transport;
+    dml__tell_of_failure(job, rank);
+}
+
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
 {
     dml__comm_job *job = (dml__comm_job *)user;
@@ -300,6 +307,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
+    user.tell = dml__meeting_tell;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);

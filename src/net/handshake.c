@@ -19,6 +19,13 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
+/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
+   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
+static bool dml__is_proved(dml__verdict verdict)
+{
+    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+}
+
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
                                     const dml__address *from, double deadline)
 {
@@ -129,7 +136,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (welcome->verdict == DML__VERDICT_WELCOME && me->key) {
+    if (me->key && dml__is_proved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -190,7 +197,7 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && welcome.verdict == DML__VERDICT_WELCOME) {
+    if (me->key && dml__is_proved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }

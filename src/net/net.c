@@ -9,21 +9,17 @@ DML__LOCAL bool dml__send_control(dml__transport *transport, int rank, const dml
                                   double until)
 {
     uint8_t bytes[DML__CONTROL_BYTES];
-    size_t done = 0;
+    dml__span span;
     dml__encode_control(control, bytes);
-    while (done < sizeof bytes) {
-        dml__span span;
-        span.data = bytes + done;
-        span.bytes = sizeof bytes - done;
+    span.data = bytes;
+    span.bytes = sizeof bytes;
+    for (;;) {
         const ptrdiff_t sent = transport->calls->send(transport, rank, DML__CHANNEL_CONTROL, &span, 1);
-        if (sent == DML__GONE) return false;
-        done += (size_t)sent;
-        if (sent) continue;
+        if (sent) return sent != DML__GONE;
         /* No room for 512 bytes: the other end hasn't read for long. Looked at again every millisecond. */
         if (dml_seconds() >= until) return false;
         transport->calls->wait(transport, NULL, 1e-3);
     }
-    return true;
 }
 
 #endif

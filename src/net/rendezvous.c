@@ -18,6 +18,9 @@
      2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
      3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
 
+   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
+   nobody else who knows.
+
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
 
@@ -45,6 +48,8 @@ struct dml__meeting {
     struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
     struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
+    bool failed;          /* whoever still comes is told so */
+    int refused;          /* ranks of this job that were sent away */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
@@ -313,6 +318,8 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
+            if (meeting->failed)
+                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -328,7 +335,10 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
+        meeting->refused++;
+        if (meeting->failed) return true;
         dml__tcp_fail(meeting->tcp, accepted ? shake->hello_in.from : meeting->me.rank, DML_ERROR_MISMATCH,
                       "%s", text);
         return false;
@@ -336,7 +346,6 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     (*meeting->user->strangers)++;
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
-    shake->stage = DML__SHAKE_UNUSED;
     return true;
 }
 
@@ -422,7 +431,9 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
             dml__knows_its_way(meeting, shake))
             until = shake->retry_at;
     }
-    memcpy(polls + 1 + meeting->shake_count, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    polls += 1 + meeting->shake_count;
+    memcpy(polls, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    for (int rank = 0; meeting->failed && rank < meeting->me.world; rank++) polls[rank].fd = -1;
     return until > now ? until - now : 0;
 }
 
@@ -460,11 +471,13 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
+/* To rank 0, with those that were sent away. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
+    int missing = meeting->me.world - 1 - meeting->refused;
     for (int rank = 1; rank < meeting->me.world; rank++)
-        if (meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] < 0) return false;
-    return true;
+        missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
+    return missing <= 0;
 }
 
 /* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
@@ -537,6 +550,17 @@ static bool dml__meet_all(dml__meeting *meeting)
             return false;
     }
     return true;
+}
+
+/* Rank 0, after a failure. Who comes after the deadline is too late anyway. */
+static void dml__tell_those_who_come(dml__meeting *meeting)
+{
+    const double now = dml_seconds();
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
+    meeting->failed = true;
+    meeting->deadline = now + meeting->settings->grace;
+    while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
+        if (!dml__meet_once(meeting)) return;
 }
 
 static bool dml__prepare_meeting(dml__meeting *meeting)
@@ -614,6 +638,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.port = dml__own_port;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
+    if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
     dml__end_meeting(&meeting);
     tcp->met = met;
     return met;

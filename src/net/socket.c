@@ -23,8 +23,22 @@
 #define DML__NO_SIGNAL 0 /* SO_NOSIGPIPE, below */
 #endif
 
+/* A socket has to be born close-on-exec: a program that another thread starts before it is told so would keep
+   the connection open for as long as it runs. */
+#if defined(SOCK_CLOEXEC) && defined(SOCK_NONBLOCK)
+#define DML__SOCKET_TYPE (SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+#else
+#define DML__SOCKET_TYPE SOCK_STREAM
+#endif
+#if defined(__linux__) && (defined(__USE_GNU) || !defined(__GLIBC__)) /* (where accept4 is declared) */
+#define DML__ACCEPT(fd, address, bytes) accept4(fd, address, bytes, SOCK_CLOEXEC | SOCK_NONBLOCK)
+#else
+#define DML__ACCEPT(fd, address, bytes) accept(fd, address, bytes)
+#endif
+
 /* ---- the operating system's calls ---- */
 
+/* What isn't born so. */
 static int dml__prepare_socket(int fd)
 {
     if (fd < 0) return fd;
@@ -37,7 +51,7 @@ static int dml__prepare_socket(int fd)
 
 static int dml__system_open(int family)
 {
-    return dml__prepare_socket(socket(family, SOCK_STREAM, 0));
+    return dml__prepare_socket(socket(family, DML__SOCKET_TYPE, 0));
 }
 
 static int dml__system_set_option(int fd, int level, int option, int value)
@@ -52,7 +66,7 @@ static int dml__system_bind(int fd, const struct sockaddr *address, socklen_t by
 
 static int dml__system_accept(int fd, struct sockaddr *address, socklen_t *bytes)
 {
-    return dml__prepare_socket(accept(fd, address, bytes));
+    return dml__prepare_socket(DML__ACCEPT(fd, address, bytes));
 }
 
 static int dml__system_connect(int fd, const struct sockaddr *address, socklen_t bytes)
@@ -92,7 +106,7 @@ static int dml__system_shutdown(int fd)
 
 static int dml__system_pair(int fds[2])
 {
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) < 0) return -1;
+    if (socketpair(AF_UNIX, DML__SOCKET_TYPE, 0, fds) < 0) return -1;
     const bool first = dml__prepare_socket(fds[0]) >= 0, second = dml__prepare_socket(fds[1]) >= 0;
     if (first && second) return 0;
     if (first) close(fds[0]);

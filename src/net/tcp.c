@@ -10,12 +10,44 @@
 
 /* The TCP transport: two connections between each two ranks. rendezvous.c makes them. */
 
+/* Sends what is left of a message that has been begun; whether another may go now. */
+static ptrdiff_t dml__tcp_finish(dml__tcp *tcp, int rank)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    dml__span span;
+    if (!rest->bytes) return true;
+    span.data = rest->data + sizeof rest->data - rest->bytes;
+    span.bytes = rest->bytes;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, tcp->fd[DML__CHANNEL_CONTROL][rank], &span, 1);
+    rest->bytes = sent == DML__GONE ? 0 : rest->bytes - (size_t)sent;
+    if (!rest->bytes) tcp->polls[rank].events = POLLIN;
+    return sent == DML__GONE ? DML__GONE : !rest->bytes;
+}
+
+/* A message that has been begun counts as gone: what follows has to begin where the other end expects it. */
+static ptrdiff_t dml__tcp_send_control(dml__tcp *tcp, int rank, int fd, const dml__span *message)
+{
+    dml__tcp_rest *rest = &tcp->rests[rank];
+    const ptrdiff_t finished = dml__tcp_finish(tcp, rank);
+    if (finished <= 0) return finished;
+    const ptrdiff_t sent = dml__socket_send(tcp->calls, fd, message, 1);
+    if (sent <= 0 || (size_t)sent == message->bytes) return sent;
+    DML_ASSERT(message->bytes <= sizeof rest->data);
+    rest->bytes = message->bytes - (size_t)sent;
+    memcpy(rest->data + sizeof rest->data - rest->bytes, (const uint8_t *)message->data + sent, rest->bytes);
+    tcp->polls[rank].events = POLLIN | POLLOUT;
+    return (ptrdiff_t)message->bytes;
+}
+
 static ptrdiff_t dml__tcp_send(dml__transport *transport, int rank, dml__channel channel,
                                const dml__span *spans, int count)
 {
-    const dml__tcp *tcp = (const dml__tcp *)(void *)transport;
+    dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
-    return fd < 0 ? DML__GONE : dml__socket_send(tcp->calls, fd, spans, count);
+    if (fd < 0) return DML__GONE;
+    if (channel == DML__CHANNEL_DATA) return dml__socket_send(tcp->calls, fd, spans, count);
+    DML_ASSERT(count == 1);
+    return dml__tcp_send_control(tcp, rank, fd, spans);
 }
 
 static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__channel channel,
@@ -24,6 +56,7 @@ static ptrdiff_t dml__tcp_receive(dml__transport *transport, int rank, dml__chan
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
     const int fd = tcp->fd[channel][rank];
     if (fd < 0) return channel == DML__CHANNEL_CONTROL && !tcp->met ? 0 : DML__GONE;
+    if (channel == DML__CHANNEL_CONTROL) dml__tcp_finish(tcp, rank);
     const ptrdiff_t got = dml__socket_receive(tcp->calls, fd, spans, count);
     /* An ended connection is always ready to be read: it must not be waited on again. */
     if (got == DML__GONE && channel == DML__CHANNEL_CONTROL) tcp->polls[rank].fd = -1;
@@ -73,8 +106,10 @@ static int dml__tcp_wait(dml__transport *transport, const uint8_t *wishes, doubl
     int ready = dml__tcp_take_wakes(tcp) ? DML__READY_WOKEN : 0;
     for (int i = 0; i < wished; i++)
         if (tcp->polls[world + 1 + i].revents) ready |= DML__READY_DATA;
-    for (int rank = 0; rank < world; rank++)
-        if (tcp->polls[rank].revents) ready |= DML__READY_CONTROL;
+    for (int rank = 0; rank < world; rank++) {
+        if (tcp->polls[rank].revents & POLLOUT) dml__tcp_finish(tcp, rank);
+        if (tcp->polls[rank].revents & ~POLLOUT) ready |= DML__READY_CONTROL;
+    }
     return ready;
 }
 
@@ -133,6 +168,7 @@ static void dml__tcp_release(dml__tcp *tcp)
     for (int end = 0; end < 2; end++)
         if (tcp->wake[end] >= 0) tcp->calls->close(tcp->wake[end]);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) dml__release(memory, tcp->fd[channel]);
+    dml__release(memory, tcp->rests);
     dml__release(memory, tcp->polls);
     dml__release(memory, tcp);
 }
@@ -140,6 +176,7 @@ static void dml__tcp_release(dml__tcp *tcp)
 static void dml__tcp_close(dml__transport *transport)
 {
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
+    for (int rank = 0; tcp->rests && rank < tcp->world; rank++) dml__tcp_finish(tcp, rank);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
         for (int rank = 0; tcp->fd[channel] && rank < tcp->world; rank++)
             if (tcp->fd[channel][rank] >= 0) dml__tcp_close_one(tcp, tcp->fd[channel][rank]);
@@ -189,11 +226,12 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
     tcp->wake[0] = tcp->wake[1] = -1;
     tcp->polls = (struct pollfd *)dml__allocate_array(memory, 2 * world + 1, sizeof *tcp->polls);
     for (size_t i = 0; tcp->polls && i < 2 * world + 1; i++) tcp->polls[i].fd = -1;
+    tcp->rests = (dml__tcp_rest *)dml__allocate_array(memory, world, sizeof *tcp->rests);
     for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
         tcp->fd[channel] = (int *)dml__allocate_array(memory, world, sizeof **tcp->fd);
         for (size_t rank = 0; tcp->fd[channel] && rank < world; rank++) tcp->fd[channel][rank] = -1;
     }
-    if (tcp->polls && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
+    if (tcp->polls && tcp->rests && tcp->fd[DML__CHANNEL_CONTROL] && tcp->fd[DML__CHANNEL_DATA]) return tcp;
     dml__tcp_close(&tcp->transport);
     return NULL;
 }

@@ -5,6 +5,12 @@
 #include "base/platform.h"
 #include "net/net.h"
 
+/* The end of a message that its connection took only a part of. */
+typedef struct dml__tcp_rest {
+    size_t bytes; /* at the end of data */
+    uint8_t data[DML__CONTROL_BYTES];
+} dml__tcp_rest;
+
 typedef struct dml__tcp {
     dml__transport transport;
     const dml__socket_calls *calls;
@@ -14,8 +20,9 @@ typedef struct dml__tcp {
     int *fd[DML__CHANNEL_COUNT]; /* (world) each; -1: none */
     /* (2 world + 1): the control connections, what is woken, then the data connections of a wait's wishes. */
     struct pollfd *polls;
-    int wake[2]; /* what is sent into the second comes out of the first; -1: none */
-    bool met;    /* every connection has been made */
+    dml__tcp_rest *rests; /* (world), of what was sent on control: before anything else goes there */
+    int wake[2];          /* what is sent into the second comes out of the first; -1: none */
+    bool met;             /* every connection has been made */
 } dml__tcp;
 
 /* Takes a connection that has proved itself. */

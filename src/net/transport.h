@@ -25,7 +25,7 @@ typedef struct dml__span {
 #define DML__WISH_SEND 1    /* room to send */
 #define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
 
-/* What wait returns: any of these, or 0 when the time ran out. */
+/* What wait returns: any of these; 0: none of them. */
 #define DML__READY_DATA 1
 #define DML__READY_CONTROL 2
 #define DML__READY_WOKEN 4 /* somebody called wake */
@@ -36,7 +36,8 @@ typedef struct dml__transport_calls {
     const char *name;
     /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
        not taken has to be offered again, at the same place in memory (a transport may let the other rank read
-       it there), until it has gone or `withdraw` was called. */
+       it there), until it has gone or `withdraw` was called. On control a span is a message, of
+       DML__CONTROL_BYTES: it goes as a whole or not at all. */
     ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
                       int count);
     ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
@@ -52,7 +53,8 @@ typedef struct dml__transport_calls {
        connections are of no use any more. NULL: nobody ever does. */
     void (*withdraw)(dml__transport *transport);
     /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
-       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
+       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). It may return for
+       nothing. */
     int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
     /* Makes the wait that is under way in another thread, or else the next one, return. */
     void (*wake)(dml__transport *transport);

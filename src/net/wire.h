@@ -96,8 +96,9 @@ DML__LOCAL int dml__control_addresses(const dml__control *control,
 /* ---- the handshake ---- */
 
 /* The handshake of each connection: the accepting side sends a challenge, the connecting side a hello, the
-   accepting side a welcome. With a key, hello and welcome end in HMACs over everything so far, so that either
-   side proves that it has the key, that it speaks now, to whom, and in which role. */
+   accepting side a welcome, or a refusal in its form. With a key, hello and welcome end in HMACs over
+   everything so far, so that either side proves that it has the key, that it speaks now, to whom, and in
+   which role; and so does a refusal of one that has proved itself. */
 #define DML__NONCE_BYTES 32
 #define DML__SESSION_BYTES 16
 #define DML__MAC_BYTES 32
@@ -125,7 +126,8 @@ typedef struct dml__hello {
 DML__LOCAL void dml__encode_hello(const dml__hello *hello, uint8_t out[DML__HELLO_BYTES]);
 DML__LOCAL bool dml__decode_hello(const uint8_t in[DML__HELLO_BYTES], dml__hello *hello);
 
-/* X(NAME, its hello was authentic: the job is at fault, not a stranger) */
+/* X(NAME, its hello was authentic: the job is at fault, not a stranger). Up to WRONG_KEY nobody has proved
+   anything. */
 #define DML__VERDICT_LIST(X)                                                                                 \
     X(WELCOME, true)                                                                                         \
     X(WRONG_VERSION, false)                                                                                  \

@@ -206,13 +206,15 @@ static dml__verdict come_with(dml__identity *me, dml__hello hello, const char *k
     CHECK_INT(welcome.rank, me->rank);
     CHECK_INT(welcome.world, me->world);
     CHECK(welcome.segment_bytes == me->segment_bytes && welcome.max_requests == me->max_requests);
-    static const uint8_t none[DML__MAC_BYTES] = { 0 };
+    uint8_t mac[DML__MAC_BYTES] = { 0 };
     const bool let_in = shake.stage == DML__SHAKE_DONE;
     CHECK(let_in == (welcome.verdict == DML__VERDICT_WELCOME) &&
           (let_in || shake.stage == DML__SHAKE_REFUSED));
-    /* Whoever is turned away learns neither the session nor a proof. */
+    /* Whoever is turned away doesn't learn the session, and only who has the key gets a proof. */
     CHECK((memcmp(welcome.session, me->session, DML__SESSION_BYTES) == 0) == let_in);
-    CHECK((memcmp(welcome.mac, none, DML__MAC_BYTES) != 0) == (let_in && me->key));
+    if (me->key && (let_in || welcome.verdict >= DML__VERDICT_WRONG_SESSION))
+        dml__welcome_mac(me->key, shake.challenge, shake.hello, outbox + DML__CHALLENGE_BYTES, mac);
+    CHECK(memcmp(welcome.mac, mac, sizeof mac) == 0);
     if (let_in) CHECK(shake.rank == hello.from && shake.channel == hello.channel);
     CHECK_INT(dml__handshake_events(&shake), 0);
     dml__refusal_text(&shake, me, true, text, 256);
@@ -404,8 +406,15 @@ static void every_answer(void)
             if (keyed) CHECK_INT(go_to(&me, welcome, "a kez", -1).stage, DML__SHAKE_BROKEN);
             for (int verdict = 1; verdict < DML__VERDICT_COUNT; verdict++) {
                 welcome.verdict = (dml__verdict)verdict;
-                const dml__handshake shake = go_to(&me, welcome, NULL, -1); /* a refusal proves nothing */
+                /* What is said after a look at the key is believed only of one who has it. */
+                const bool proven = keyed && verdict >= DML__VERDICT_WRONG_SESSION;
+                const dml__handshake shake = go_to(&me, welcome, proven ? me.key : NULL, -1);
                 CHECK_INT(shake.stage, DML__SHAKE_REFUSED);
+                if (proven) {
+                    CHECK_INT(go_to(&me, welcome, NULL, -1).stage, DML__SHAKE_BROKEN);
+                    CHECK_INT(go_to(&me, welcome, "a kez", -1).stage, DML__SHAKE_BROKEN);
+                    CHECK_INT(go_to(&me, welcome, me.key, 20).stage, DML__SHAKE_BROKEN);
+                }
                 CHECK_INT(shake.verdict, verdict);
                 dml__refusal_text(&shake, &me, false, text, sizeof text);
                 CHECK_CONTAINS(text, parts[verdict]);

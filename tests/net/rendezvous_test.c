@@ -6,6 +6,10 @@
 #include <netdb.h>
 #include <sys/resource.h>
 
+/* The defaults. */
+#define SEGMENT_BYTES (256 << 10)
+#define MAX_REQUESTS 256
+
 /* ---- who is missing, who is wrong ---- */
 
 static void missing_rank(void)
@@ -122,6 +126,65 @@ static void same_rank_twice(void)
         CHECK_INT(ranks[i].status, DML_ERROR_MISMATCH);
         CHECK_CONTAINS(ranks[i].error, "rank 1 came twice to rank 0");
     }
+}
+
+static void receive_all(int fd, uint8_t *out, size_t bytes)
+{
+    for (size_t got = 0; got < bytes;) {
+        const ssize_t n = recv(fd, out + got, bytes - got, 0);
+        if (n <= 0) return;
+        got += (size_t)n;
+    }
+}
+
+/* Comes to rank 0 as rank 1 of three, is welcome, and leaves. */
+static void come_and_die(int port)
+{
+    uint8_t challenge[DML__CHALLENGE_BYTES], bytes[DML__HELLO_BYTES], answer[DML__WELCOME_BYTES] = { 0 };
+    dml__hello hello;
+    dml__welcome welcome;
+    int fd = -1;
+    while (fd < 0) fd = ranks_connect(port);
+    receive_all(fd, challenge, sizeof challenge);
+    memset(&hello, 0, sizeof hello);
+    hello.version = DML__WIRE_VERSION;
+    hello.from = 1;
+    hello.world = 3;
+    hello.segment_bytes = SEGMENT_BYTES;
+    hello.max_requests = MAX_REQUESTS;
+    dml__encode_hello(&hello, bytes);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+    receive_all(fd, answer, sizeof answer);
+    CHECK(dml__decode_welcome(answer, &welcome) && welcome.verdict == DML__VERDICT_WELCOME);
+    close(fd);
+}
+
+/* Whoever comes when the job has ended already is told why, too; for one who doesn't come nobody waits long.
+ */
+static void the_last_one_is_told(void)
+{
+    static const char *const parts[] = { "rank 1 has max_requests 7, but rank 0 has 256",
+                                         "rank 1 of 3 died: its connection ended without a goodbye" };
+    for (int dies = 0; dies < 2; dies++)
+        for (int comes = 0; comes < 2; comes++) {
+            test_rank ranks[3];
+            pthread_t threads[3];
+            ranks_prepare(ranks, 3, 20, NULL, NULL);
+            ranks[1].options.max_requests = 7;
+            pthread_create(&threads[0], NULL, ranks_thread, &ranks[0]);
+            if (dies)
+                come_and_die(ranks[0].options.master_port);
+            else
+                ranks_run(ranks + 1, 1);
+            if (comes) ranks_run(ranks + 2, 1);
+            pthread_join(threads[0], NULL);
+            for (int i = 0; i < 3; i++) {
+                if ((i == 1 && dies) || (i == 2 && !comes)) continue;
+                CHECK_INT(ranks[i].status, dies ? DML_ERROR_PEER : DML_ERROR_MISMATCH);
+                CHECK_CONTAINS(ranks[i].error, parts[dies]);
+                CHECK(ranks[i].seconds < 10);
+            }
+        }
 }
 
 /* ---- trust ---- */
@@ -245,15 +308,6 @@ static void strangers_change_nothing(void)
     }
 }
 
-static void receive_all(int fd, uint8_t *out, size_t bytes)
-{
-    for (size_t got = 0; got < bytes;) {
-        const ssize_t n = recv(fd, out + got, bytes - got, 0);
-        if (n <= 0) return;
-        got += (size_t)n;
-    }
-}
-
 /* A rank of another version is told so, and rank 0 tells of it. */
 static void other_version(void)
 {
@@ -284,9 +338,6 @@ static void other_version(void)
 
 /* ---- a rank 0 made by hand ---- */
 
-#define SEGMENT_BYTES (256 << 10)
-#define MAX_REQUESTS 256
-
 static int listen_at(int port)
 {
     dml__address address;
@@ -311,18 +362,39 @@ static int take_hello(int listener, dml__hello *hello)
     return fd;
 }
 
-static void send_welcome(int fd, int world, const uint8_t session[DML__SESSION_BYTES])
+static void send_answer(int fd, dml__verdict verdict, int world, const uint8_t session[DML__SESSION_BYTES])
 {
     uint8_t bytes[DML__WELCOME_BYTES];
     dml__welcome welcome;
     memset(&welcome, 0, sizeof welcome);
     welcome.version = DML__WIRE_VERSION;
+    welcome.verdict = verdict;
     welcome.world = world;
     welcome.segment_bytes = SEGMENT_BYTES;
     welcome.max_requests = MAX_REQUESTS;
     memcpy(welcome.session, session, sizeof welcome.session);
     dml__encode_welcome(&welcome, bytes);
     (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+}
+
+/* Whoever has taken rank 0's port without having the key doesn't end the job by a refusal. */
+static void an_impostor_refuses(void)
+{
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    test_rank ranks[2];
+    pthread_t thread;
+    dml__hello hello;
+    ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].options.key = "a key";
+    const int listener = listen_at(ranks[0].options.master_port);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
+    const int fd = take_hello(listener, &hello);
+    send_answer(fd, DML__VERDICT_WRONG_REQUESTS, 2, session);
+    close(fd);
+    close(listener);
+    ranks_run(ranks, 1);
+    pthread_join(thread, NULL);
+    check_ranks(ranks, 2);
 }
 
 /* Addresses of ranks that there are not are refused, however large their numbers. */
@@ -341,7 +413,7 @@ static void addresses_of_no_rank(void)
         dml__endpoint endpoint;
         uint8_t bytes[DML__CONTROL_BYTES];
         const int fd = take_hello(listener, &hello);
-        send_welcome(fd, 3, session);
+        send_answer(fd, DML__VERDICT_WELCOME, 3, session);
         memset(&control, 0, sizeof control);
         control.kind = DML__ADDRESSES;
         control.rank = firsts[i];
@@ -387,7 +459,7 @@ static void wrong_number_of_addresses(void)
         uint8_t bytes[DML__CONTROL_BYTES];
         const int fd = take_hello(listener, &hello);
         CHECK_INT(hello.port, 0); /* nobody will come to the last rank */
-        send_welcome(fd, 4, session);
+        send_answer(fd, DML__VERDICT_WELCOME, 4, session);
         memset(&control, 0, sizeof control);
         control.kind = DML__ADDRESSES;
         control.rank = cases[i].first;
@@ -498,7 +570,7 @@ static void before_the_session(void)
         receive_all(early, challenge, sizeof challenge);
         poll(&answer, 1, 50);
     }
-    send_welcome(control, 3, session);
+    send_answer(control, DML__VERDICT_WELCOME, 3, session);
     if (!at_once) receive_all(early, challenge, sizeof challenge);
     receive_all(early, welcome_bytes, sizeof welcome_bytes);
     dml__welcome welcome;
@@ -742,11 +814,13 @@ int main(void)
     RUN(wrong_segment_bytes);
     RUN(wrong_max_requests);
     RUN(same_rank_twice);
+    RUN(the_last_one_is_told);
     RUN(wrong_keys);
     RUN(no_key_no_network);
     RUN(by_interface);
     RUN(strangers_change_nothing);
     RUN(other_version);
+    RUN(an_impostor_refuses);
     RUN(addresses_of_no_rank);
     RUN(wrong_number_of_addresses);
     RUN(many_ranks);
