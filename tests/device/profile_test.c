@@ -132,7 +132,7 @@ static void the_last_row_is_all_the_rest(void)
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     CHECK_INT(dml_profile_begin(context, 1), DML_OK);
     for (int i = 0; i < NAMES; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "layer %d", i);
         an_event(context, name, "forward", "k", 1);
     }
