@@ -3116,10 +3116,11 @@ typedef struct dml_sync {
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
-   would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
-   dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
-   it, between steps. Under any other strategy: waits for what the last step has left on its way
-   (dml_all_reduce_sync_options.across_steps), if anything. */
+   would need them is refused with DML_ERROR_STATE, also on a rank whose part happens to be everything:
+   predicting, reading and saving w, checkpoints, dml_trainer_swap_average, dml_lr_finder_begin. This makes
+   all but g whole, on every rank, until the next step; all ranks call it, between steps. Under any other
+   strategy: waits for what the last step has left on its way (dml_all_reduce_sync_options.across_steps), if
+   anything. */
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
 
 /* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
@@ -3135,6 +3136,7 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
 
 /* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
+   Where ranks own parts all of them call it together, one that owns everything with an empty range.
    On the CPU, with memory by malloc on Linux, they take none until they are written again; elsewhere they
    take what they took. */
 DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end);
@@ -40100,6 +40102,10 @@ DML__LOCAL void dml__own_all(dml_trainer *trainer);
 /* DML_ERROR_STATE where elements [begin, end) of the vector are on other ranks alone. */
 DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end);
 
+/* The same for the trained part of a vector as a whole, for calls that all ranks must be able to make: also
+   where this rank has all of it and others none. */
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector);
+
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 
@@ -40706,6 +40712,18 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
         begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
 }
 
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const bool all = dml__owns_a_part(trainer) && trainer->own_begin == 0 && trainer->own_end == count;
+    if (count == 0 || !all || trainer->sync.ranks < 2 || !dml__is_spread(trainer, vector))
+        return dml__check_here(trainer, vector, 0, count);
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "all of vector %d asked for, which this rank alone has, since it owns every parameter: "
+                     "call dml_trainer_gather on all ranks first",
+                     vector);
+}
+
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
 {
     bool spread = trainer->program->graph->spread;
@@ -40750,10 +40768,12 @@ DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t b
             "elements %zu to %zu of vector %d were to be forgotten; there are %d vectors, with %zu "
             "trained elements",
             begin, end, vector, trainer->vectors, count);
+    /* All ranks forget together: one that owns everything forgets nothing, and knows by it of the others. */
+    const bool spread = begin < end || (count > 0 && dml__owns_a_part(trainer) && trainer->sync.ranks > 1);
     if (vector == DML_PARAMETERS)
-        trainer->program->graph->spread = trainer->program->graph->spread || begin < end;
+        trainer->program->graph->spread = trainer->program->graph->spread || spread;
     else if (vector != DML_GRADIENTS)
-        trainer->spread[vector] = trainer->spread[vector] || begin < end;
+        trainer->spread[vector] = trainer->spread[vector] || spread;
     return dml__forget_elements(trainer, vector, begin, end);
 }
 
@@ -41429,9 +41449,8 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
 
 static dml_status dml__swap_average_here(dml_trainer *trainer)
 {
-    const size_t count = trainer->program->graph->trained_count;
-    dml_status status = dml__check_here(trainer, DML_PARAMETERS, 0, count);
-    if (status == DML_OK) status = dml__check_here(trainer, trainer->vectors - 1, 0, count);
+    dml_status status = dml__check_whole_here(trainer, DML_PARAMETERS);
+    if (status == DML_OK) status = dml__check_whole_here(trainer, trainer->vectors - 1);
     return status == DML_OK ? dml__swap_average_in(trainer) : status;
 }
 
@@ -41924,7 +41943,8 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
     int count = dml_graph_parameters(trainer->program->graph);
     for (int v = 0; v < trainer->vectors; v++) {
         if (v == DML_GRADIENTS) continue;
-        const float *vector = dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v));
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *vector = whole ? dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v)) : NULL;
         if (!vector) return context->error.status;
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
@@ -42537,7 +42557,8 @@ static dml_status dml__keep_trainer(dml_lr_finder *finder)
         if (!finder->vector[v])
             return dml__fail(&context->error, DML_ERROR_MEMORY,
                              "no memory left for a search for learning rates: a copy of %zu numbers", n);
-        const float *from = dml_trainer_get(trainer, v, 0, n);
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *from = whole ? dml_trainer_get(trainer, v, 0, n) : NULL;
         if (!from) return context->error.status;
         memcpy(finder->vector[v], from, n * sizeof(float));
     }
