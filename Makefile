@@ -300,11 +300,15 @@ RUN_VARIANTS := $(foreach v,$(filter $(V),$(VARIANTS)),$(if $($(v).no),,$(v)))
 chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
 TEST_NAMES := $(TEST_FILES:tests/%_test.c=%)
 SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
+V_NAMES = $(foreach v,$(filter $(V),$(VARIANTS)),$(filter $($(v).folders) $(addsuffix /%,$($(v).folders)),$(TEST_NAMES))) \
+    $(if $(filter scripts,$(V)),$(SCRIPT_NAMES)) $(if $(filter oclgrind,$(V)),$(filter gpu/%,$(TEST_NAMES)))
 ifneq ($(filter test,$(MAKECMDGOALS)),) # of a name that there isn't, nothing would be run, and nothing fail
   BAD_V := $(strip $(foreach v,$(V),$(if $(filter $(v),$(VARIANTS) scripts oclgrind),,$(v))))
   BAD_T := $(strip $(foreach t,$(T),$(if $(filter $(t) $(t)/%,$(TEST_NAMES) $(SCRIPT_NAMES)),,$(t))))
   $(if $(BAD_V),$(error no such variant: $(BAD_V). V takes names of $(VARIANTS) scripts oclgrind))
   $(if $(BAD_T),$(error no such test: $(BAD_T). T takes folders of tests/, such as graph, and programs in them, such as base/philox))
+  NOT_OF_V := $(strip $(foreach t,$(T),$(if $(filter $(t) $(t)/%,$(V_NAMES)),,$(t))))
+  $(if $(NOT_OF_V),$(error V=$(V) runs none of: $(NOT_OF_V). CONTRIBUTING.md says which variant runs what))
 endif
 names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
 
@@ -360,14 +364,15 @@ test-programs: $(if $(filter scripts,$(V)),$(windows.needs))
 endif
 
 # Everything compiles first, on all cores unless -j says otherwise. When something doesn't, that is a failed test, and
-# what would have been built anew is removed, so that no older program passes in its place.
+# what would have been built anew is removed, so that no older program passes in its place. (MAKE_COMMAND: make -n runs
+# what says MAKE.)
 TESTED := test-programs $(if $(filter scripts,$(V)),all $(GENERATED))
 test:
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/test-plan,$(PLAN))
 	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
 	    $(TESTED) || { $(MAKE) --no-print-directory -n -k $(TESTED) | sed -n 's/^echo "  [A-Z]* *\([^ "]*\).*/\1/p' | \
 	    xargs rm -f; printf 'build\techo "something does not compile: see above"; exit 1\n' >>$(BUILD)/test-plan; }
-	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' \
+	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE_COMMAND)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' \
 	    CUDA_LIBS='$(CUDA_LIBS)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' \
 	    WINE_RUN='$(if $(WINE),$(WINE_RUN))' sh tests/run.sh $(BUILD)/test-plan
 

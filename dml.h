@@ -1769,18 +1769,19 @@ typedef struct dml_program_options {
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
-       f32. On the CPU the factors of matrix products (dense layers, convolutions but those of single
-       channels) are rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or
-       AVX512-BF16 where there is one, on other processors the same products are made in f32. On CUDA cards
-       from compute capability 8.0 on, tensor cores multiply the factors of dense layers, of matrix products
-       of some size and of attention, rounded likewise; convolutions there, and OpenCL's devices, multiply in
-       f32. What a training program keeps from forward for backward is stored in these 16 bits, which halves
-       the memory of activations: forward reads a value as it was computed, backward as it was kept; a
-       normalization reads it in forward, too, as it is kept. An input, what an op saves of its own, what
-       attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value between
-       whose use in forward and in backward nothing else runs stay f32. In f16, which has neither f32's
-       largest numbers nor its smallest, what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and
-       what normalizations read counts as 65504 at most, in training passes. */
+       f32. On the CPU the factors of matrix products (dense layers, convolutions but depthwise ones,
+       of a group for each of several channels) are rounded to these 16 bits, in forward and backward: bf16 is
+       multiplied by AMX or AVX512-BF16 where there is one, on other processors the same products are made in
+       f32. On CUDA cards from compute capability 8.0 on, tensor cores multiply the factors of dense layers,
+       of matrix products of some size and of attention, rounded likewise; convolutions there, and OpenCL's
+       devices, multiply in f32. What a training program keeps from forward for backward is stored in these 16
+       bits, which halves the memory of activations: forward reads a value as it was computed, backward as it
+       was kept; a normalization reads it in forward, too, as it is kept. An input, what an op saves of its
+       own, what attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value
+       between whose use in forward and in backward nothing else runs stay f32. In f16, which has neither
+       f32's largest numbers nor its smallest, factors and kept values from 65520 on are infinite; what
+       dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations read counts as
+       65504 at most, in training passes. */
     dml_dtype dtype;
 } dml_program_options;
 
@@ -3115,10 +3116,11 @@ typedef struct dml_sync {
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
-   would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
-   dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
-   it, between steps. Under any other strategy: waits for what the last step has left on its way
-   (dml_all_reduce_sync_options.across_steps), if anything. */
+   would need them is refused with DML_ERROR_STATE, also on a rank whose part happens to be everything:
+   predicting, reading and saving w, checkpoints, dml_trainer_swap_average, dml_lr_finder_begin. This makes
+   all but g whole, on every rank, until the next step; all ranks call it, between steps. Under any other
+   strategy: waits for what the last step has left on its way (dml_all_reduce_sync_options.across_steps), if
+   anything. */
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
 
 /* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
@@ -3134,6 +3136,7 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
 
 /* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
+   Where ranks own parts all of them call it together, one that owns everything with an empty range.
    On the CPU, with memory by malloc on Linux, they take none until they are written again; elsewhere they
    take what they took. */
 DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end);
@@ -24832,6 +24835,25 @@ DML__BODY void dml__entropy_store_rest(float *out, const dml__vf *value, size_t 
     DML__STORE(out, DML__SELECT(in_row, *value, DML__LOAD(out)));
 }
 
+/* Of a row whose weight is infinite, the label's part too: multiplied by it last, since the difference of two
+   infinite products is none. */
+static void dml__entropy_backward_infinite(const dml_cross_entropy *p, size_t r, float weight, float beta,
+                                           float *out)
+{
+    const float *x = p->logits + r * p->classes;
+    const float top = dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r];
+    const float factor =
+        dml__entropy_kept_of(p, DML__ENTROPY_WHOLE)[r] * dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r];
+    for (size_t c = 0; c < p->classes; c++) {
+        float q = p->smoothing / (float)p->classes;
+        if (p->target) q += (1.0f - p->smoothing) * p->target[r * p->classes + c];
+        if (p->labels && (size_t)p->labels[r] == c) q += 1.0f - p->smoothing;
+        if (p->class_weights) q *= p->class_weights[c];
+        const float value = (expf(x[c] - top) * factor - q) * weight;
+        out[c] = beta == 0 ? value : value + beta * out[c];
+    }
+}
+
 /* Without what is subtracted at the label. `dlogits` may be the logits: the target and the weights of
    classes, where there are any, are subtracted in a second pass, over what the first left in a cache. */
 DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end,
@@ -24849,6 +24871,10 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
         dml__vf value, before = { 0 };
         if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) {
             for (size_t c = 0; c < n; c++) out[c] = beta == 0 ? 0 : beta * out[c];
+            continue;
+        }
+        if (isinf(weight)) {
+            dml__entropy_backward_infinite(p, r, weight, beta, out);
             continue;
         }
         size_t at = 0;
@@ -24896,7 +24922,7 @@ static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t
 {
     for (size_t r = begin; r < end; r++) {
         const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
-        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) continue;
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0 || isinf(weight)) continue;
         dlogits[r * p->classes + (size_t)p->labels[r]] -=
             weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
     }
@@ -29251,7 +29277,11 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = dtype == DML_F16;
     launch.integer[2] = slot->normalized != 0;
-    return dml__submit(run->device, &launch);
+    run->device->node = slot->node->name;
+    run->device->pass = run->backward ? "backward" : "forward";
+    const dml_status status = dml__submit(run->device, &launch);
+    run->device->node = NULL;
+    return status;
 }
 
 /* What the op normalizes becomes what backward will see of it. */
@@ -40072,6 +40102,10 @@ DML__LOCAL void dml__own_all(dml_trainer *trainer);
 /* DML_ERROR_STATE where elements [begin, end) of the vector are on other ranks alone. */
 DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end);
 
+/* The same for the trained part of a vector as a whole, for calls that all ranks must be able to make: also
+   where this rank has all of it and others none. */
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector);
+
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 
@@ -40678,6 +40712,18 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
         begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
 }
 
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const bool all = dml__owns_a_part(trainer) && trainer->own_begin == 0 && trainer->own_end == count;
+    if (count == 0 || !all || trainer->sync.ranks < 2 || !dml__is_spread(trainer, vector))
+        return dml__check_here(trainer, vector, 0, count);
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "all of vector %d asked for, which this rank alone has, since it owns every parameter: "
+                     "call dml_trainer_gather on all ranks first",
+                     vector);
+}
+
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
 {
     bool spread = trainer->program->graph->spread;
@@ -40722,10 +40768,12 @@ DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t b
             "elements %zu to %zu of vector %d were to be forgotten; there are %d vectors, with %zu "
             "trained elements",
             begin, end, vector, trainer->vectors, count);
+    /* All ranks forget together: one that owns everything forgets nothing, and knows by it of the others. */
+    const bool spread = begin < end || (count > 0 && dml__owns_a_part(trainer) && trainer->sync.ranks > 1);
     if (vector == DML_PARAMETERS)
-        trainer->program->graph->spread = trainer->program->graph->spread || begin < end;
+        trainer->program->graph->spread = trainer->program->graph->spread || spread;
     else if (vector != DML_GRADIENTS)
-        trainer->spread[vector] = trainer->spread[vector] || begin < end;
+        trainer->spread[vector] = trainer->spread[vector] || spread;
     return dml__forget_elements(trainer, vector, begin, end);
 }
 
@@ -41401,9 +41449,8 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
 
 static dml_status dml__swap_average_here(dml_trainer *trainer)
 {
-    const size_t count = trainer->program->graph->trained_count;
-    dml_status status = dml__check_here(trainer, DML_PARAMETERS, 0, count);
-    if (status == DML_OK) status = dml__check_here(trainer, trainer->vectors - 1, 0, count);
+    dml_status status = dml__check_whole_here(trainer, DML_PARAMETERS);
+    if (status == DML_OK) status = dml__check_whole_here(trainer, trainer->vectors - 1);
     return status == DML_OK ? dml__swap_average_in(trainer) : status;
 }
 
@@ -41896,7 +41943,8 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
     int count = dml_graph_parameters(trainer->program->graph);
     for (int v = 0; v < trainer->vectors; v++) {
         if (v == DML_GRADIENTS) continue;
-        const float *vector = dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v));
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *vector = whole ? dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v)) : NULL;
         if (!vector) return context->error.status;
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
@@ -42509,7 +42557,8 @@ static dml_status dml__keep_trainer(dml_lr_finder *finder)
         if (!finder->vector[v])
             return dml__fail(&context->error, DML_ERROR_MEMORY,
                              "no memory left for a search for learning rates: a copy of %zu numbers", n);
-        const float *from = dml_trainer_get(trainer, v, 0, n);
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *from = whole ? dml_trainer_get(trainer, v, 0, n) : NULL;
         if (!from) return context->error.status;
         memcpy(finder->vector[v], from, n * sizeof(float));
     }

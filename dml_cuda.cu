@@ -3873,11 +3873,12 @@ typedef struct dml__moments {
     float mean, squares;
 } dml__moments;
 
-/* Those of all numbers of two; the second has some.
+/* Those of all numbers of two; the second has some. (From none, its mean's square might be infinite.)
    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
    1979. */
 HELPER dml__moments dml__moments_of_both(dml__moments a, const dml__moments b)
 {
+    if (a.count == 0) return b;
     const float share = (float)b.count / ((float)a.count + (float)b.count), distance = b.mean - a.mean;
     a.mean += distance * share;
     a.squares += b.squares + distance * distance * (float)a.count * share;

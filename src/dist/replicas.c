@@ -116,6 +116,7 @@ enum {
     DML__ALIKE_COUNT,
     DML__ALIKE_SHAPES,
     DML__ALIKE_TRAINED,
+    DML__ALIKE_OVER_RANKS,
     DML__ALIKE_CLIP,
     DML__ALIKE_SCALED,
     DML__ALIKE_SCHEDULE,
@@ -130,6 +131,7 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the number of parameters",
     "the parameters' names or shapes",
     "which parameters are frozen, sparse or used, or their scales",
+    "which batch norms are over all ranks",
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
     "the learning rate's schedule",
@@ -160,6 +162,21 @@ static uint32_t dml__mark_trained(const dml_program *program)
         const double how[5] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
                                 (double)p->decay_scale, p->sparse ? 1.0 : 0.0 };
         if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
+    }
+    return mark;
+}
+
+/* By their parameters, whose places all ranks have alike. */
+static uint32_t dml__mark_over_ranks(const dml_program *program)
+{
+    uint32_t mark = 0;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        for (int i = 0; node->over_ranks && i < node->inputs; i++) {
+            const double place = (double)node->input[i]->offset;
+            if (strcmp(dml_node_op(node->input[i]), "parameter") == 0)
+                mark = dml__mark_numbers(mark, &place, 1);
+        }
     }
     return mark;
 }
@@ -213,6 +230,7 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
     mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
+    mine[DML__ALIKE_OVER_RANKS] = dml__mark_over_ranks(program);
     mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
     mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
     mine[DML__ALIKE_SCHEDULE] = dml__mark_schedule(&trainer->schedule);

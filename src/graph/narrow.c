@@ -77,7 +77,11 @@ static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot,
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = dtype == DML_F16;
     launch.integer[2] = slot->normalized != 0;
-    return dml__submit(run->device, &launch);
+    run->device->node = slot->node->name;
+    run->device->pass = run->backward ? "backward" : "forward";
+    const dml_status status = dml__submit(run->device, &launch);
+    run->device->node = NULL;
+    return status;
 }
 
 /* What the op normalizes becomes what backward will see of it. */

@@ -225,7 +225,8 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
     int count = dml_graph_parameters(trainer->program->graph);
     for (int v = 0; v < trainer->vectors; v++) {
         if (v == DML_GRADIENTS) continue;
-        const float *vector = dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v));
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *vector = whole ? dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v)) : NULL;
         if (!vector) return context->error.status;
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);

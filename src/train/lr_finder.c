@@ -85,7 +85,8 @@ static dml_status dml__keep_trainer(dml_lr_finder *finder)
         if (!finder->vector[v])
             return dml__fail(&context->error, DML_ERROR_MEMORY,
                              "no memory left for a search for learning rates: a copy of %zu numbers", n);
-        const float *from = dml_trainer_get(trainer, v, 0, n);
+        const bool whole = dml__check_whole_here(trainer, v) == DML_OK;
+        const float *from = whole ? dml_trainer_get(trainer, v, 0, n) : NULL;
         if (!from) return context->error.status;
         memcpy(finder->vector[v], from, n * sizeof(float));
     }

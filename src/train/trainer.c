@@ -440,9 +440,8 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
 
 static dml_status dml__swap_average_here(dml_trainer *trainer)
 {
-    const size_t count = trainer->program->graph->trained_count;
-    dml_status status = dml__check_here(trainer, DML_PARAMETERS, 0, count);
-    if (status == DML_OK) status = dml__check_here(trainer, trainer->vectors - 1, 0, count);
+    dml_status status = dml__check_whole_here(trainer, DML_PARAMETERS);
+    if (status == DML_OK) status = dml__check_whole_here(trainer, trainer->vectors - 1);
     return status == DML_OK ? dml__swap_average_in(trainer) : status;
 }
 

@@ -200,10 +200,11 @@ typedef struct dml_sync {
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
-   would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
-   dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
-   it, between steps. Under any other strategy: waits for what the last step has left on its way
-   (dml_all_reduce_sync_options.across_steps), if anything. */
+   would need them is refused with DML_ERROR_STATE, also on a rank whose part happens to be everything:
+   predicting, reading and saving w, checkpoints, dml_trainer_swap_average, dml_lr_finder_begin. This makes
+   all but g whole, on every rank, until the next step; all ranks call it, between steps. Under any other
+   strategy: waits for what the last step has left on its way (dml_all_reduce_sync_options.across_steps), if
+   anything. */
 DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
 
 /* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
@@ -219,6 +220,7 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
 DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
 
 /* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
+   Where ranks own parts all of them call it together, one that owns everything with an empty range.
    On the CPU, with memory by malloc on Linux, they take none until they are written again; elsewhere they
    take what they took. */
 DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end);

@@ -139,6 +139,10 @@ DML__LOCAL void dml__own_all(dml_trainer *trainer);
 /* DML_ERROR_STATE where elements [begin, end) of the vector are on other ranks alone. */
 DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end);
 
+/* The same for the trained part of a vector as a whole, for calls that all ranks must be able to make: also
+   where this rank has all of it and others none. */
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector);
+
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 

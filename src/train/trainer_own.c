@@ -75,6 +75,18 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
         begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
 }
 
+DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const bool all = dml__owns_a_part(trainer) && trainer->own_begin == 0 && trainer->own_end == count;
+    if (count == 0 || !all || trainer->sync.ranks < 2 || !dml__is_spread(trainer, vector))
+        return dml__check_here(trainer, vector, 0, count);
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "all of vector %d asked for, which this rank alone has, since it owns every parameter: "
+                     "call dml_trainer_gather on all ranks first",
+                     vector);
+}
+
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
 {
     bool spread = trainer->program->graph->spread;
@@ -119,10 +131,12 @@ DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t b
             "elements %zu to %zu of vector %d were to be forgotten; there are %d vectors, with %zu "
             "trained elements",
             begin, end, vector, trainer->vectors, count);
+    /* All ranks forget together: one that owns everything forgets nothing, and knows by it of the others. */
+    const bool spread = begin < end || (count > 0 && dml__owns_a_part(trainer) && trainer->sync.ranks > 1);
     if (vector == DML_PARAMETERS)
-        trainer->program->graph->spread = trainer->program->graph->spread || begin < end;
+        trainer->program->graph->spread = trainer->program->graph->spread || spread;
     else if (vector != DML_GRADIENTS)
-        trainer->spread[vector] = trainer->spread[vector] || begin < end;
+        trainer->spread[vector] = trainer->spread[vector] || spread;
     return dml__forget_elements(trainer, vector, begin, end);
 }
 

@@ -27,6 +27,14 @@ same_hello() {
 }
 check "the README's program is samples/hello.c" same_hello
 
+# The guide's only whole program is compiled as it stands.
+kernels_alone() {
+    sed -n '/^## Only the kernels/,/^## /p' docs/guide.md | sed -n '/^```c$/,/^```$/p' | sed '/^```/d' >"$WORK/kernels.c"
+    $QUICK -std=c99 $WARN -I. "$WORK/kernels.c" -o "$WORK/kernels" -lm -lpthread -ldl && "$WORK/kernels" >"$WORK/rows" &&
+        printf '%s\n' '0.090 0.245 0.665' '0.665 0.245 0.090' | cmp - "$WORK/rows"
+}
+check "the guide's program of kernels alone" kernels_alone
+
 links_lead_somewhere() {
     for page in README.md CONTRIBUTING.md docs/*.md docs/*/*.md; do
         for link in $(sed -n 's/.*](\([^)#]*\)[)#].*/\1/p' "$page" | grep -v '^http'); do

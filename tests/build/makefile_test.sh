@@ -43,6 +43,8 @@ fi
 # A name that there isn't is told, before anything is compiled.
 check_fails "make test names an unknown variant" 'no such variant: nosuch. V takes .* scripts' quiet_make test V="normal nosuch"
 check_fails "make test names an unknown test" 'no such test: base/nosuch nosuch. T takes' quiet_make test T="graph base/nosuch nosuch"
+check_fails "make test names tests that no variant asked for runs" 'V=musl runs none of: kernels build/docs. ' quiet_make test \
+    V=musl T="base kernels build/docs"
 check_fails "make bench names an unknown benchmark" 'no such benchmark: nosuch. BENCH takes .* prices' quiet_make bench \
     BENCH="links nosuch"
 check "make bench takes those that it has" says 'bench/run.sh' quiet_make -n bench BENCH="gemm prices transport"
@@ -83,6 +85,11 @@ test_tree() {
     (cd "$tree" && "$MAKE" BUILD=build OPENCL=no CUDA=no V=normal T=base test)
 }
 whole_tree
+dry_run() {
+    (cd "$tree" && "$MAKE" BUILD=build OPENCL=no CUDA=no V=normal T=base -n test)
+}
+check "a dry run says what it would compile" says '-o build/normal/tests/base/first_test' dry_run
+check "a dry run runs no test" sh -c "! grep -e ' passed, ' '$WORK/text' && test ! -e '$tree/build/normal'"
 check "a tree that compiles passes" says '^2 passed, 0 failed' test_tree
 echo '#error broken' >>"$tree/src/base/answer.c"
 check_fails "a source that no longer compiles" '^0 passed, 3 failed' test_tree

@@ -132,7 +132,7 @@ static void the_last_row_is_all_the_rest(void)
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     CHECK_INT(dml_profile_begin(context, 1), DML_OK);
     for (int i = 0; i < NAMES; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "layer %d", i);
         an_event(context, name, "forward", "k", 1);
     }
@@ -221,6 +221,34 @@ static void a_forked_device_is_left_alone(void)
     dml_close(context);
 }
 EACH_BACKEND(a_forked_device_is_left_alone)
+
+/* Values that are kept in 16 bits are their layers', not the step's. */
+static void conversions_are_their_layers(void)
+{
+    dml_context *context = open_here(NULL);
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 6), *t = dml_input(graph, "t", DML_F32, 2);
+    dml_node *h = dml_tanh(dml_dense(dml_tanh(dml_dense(x, 5)), 4));
+    dml_trainer_options options = { .batch = ROWS, .optimizer = dml_sgd(0.1f, 0.0f), .dtype = DML_BF16 };
+    dml_trainer *trainer = dml_trainer_create(dml_mean_squared_error(dml_dense(h, 2), t), &options);
+    dml_profile_row rows[64];
+    CHECK_INT(dml_profile_begin(context, 0), DML_OK);
+    train(trainer);
+    const int count = dml_profile_rows(context, rows, 64);
+    int narrowed = 0, widened = 0;
+    CHECK(count > 0 && count < 64);
+    for (int i = 0; i < count; i++) {
+        const bool narrows = strcmp(rows[i].what, "half_narrow") == 0;
+        if (!narrows && strcmp(rows[i].what, "half_widen") != 0) continue;
+        *(narrows ? &narrowed : &widened) += 1;
+        CHECK_MESSAGE(strncmp(rows[i].node, "tanh_", 5) == 0, "%s of '%s'", rows[i].what, rows[i].node);
+        CHECK_STRING(rows[i].pass, narrows ? "forward" : "backward");
+    }
+    CHECK_INT(narrowed, widened);
+    CHECK(context->device.host_memory ? narrowed == 0 : narrowed > 0);
+    dml_close(context);
+}
+EACH_BACKEND(conversions_are_their_layers)
 
 /* Each layer's name is among the rows, as often as it ran, whatever the device calls its parts. */
 static void layers_are_told_apart(void)
@@ -327,6 +355,7 @@ static void without_memory_or_context(void)
 int main(void)
 {
     RUN_EACH(layers_are_told_apart);
+    RUN_EACH(conversions_are_their_layers);
     RUN_EACH(the_timeline);
     RUN_EACH(a_forked_device_is_left_alone);
     RUN(profiles_last);

@@ -43,7 +43,8 @@ typedef struct rank_job {
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
     int other_model; /* of the last rank, all else the same: 1 a parameter's name, 2 which of two is frozen, 3
-                        a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets, 8 which is sparse */
+                        a scale, 4 clipping, 5 the schedule, 6 a wider layer, 7 buckets, 8 which is sparse,
+                        9 which of two batch norms is over all ranks */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     stray stray;     /* what the last rank alone does before step 2 */
@@ -83,10 +84,12 @@ static dml_node *build_loss(dml_context *context, const rank_job *job)
     dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
     dml_node *h = dml_tanh(dml_dense(x, job->more_layers ? 4 : 16));
+    const bool apart = job->other_model == 9 && job->rank == job->world - 1;
     const dml_batch_norm_options all_ranks = { .all_ranks = true, .momentum = 0.3f };
+    const dml_batch_norm_options second = { .all_ranks = !apart, .momentum = 0.3f };
     if (job->norms) { /* by channels of lines, and, behind a relu, by units */
         h = dml_batch_norm(dml_reshape(h, dml_shape_of(4, 4)), &all_ranks);
-        h = dml_relu(dml_batch_norm(dml_dense(dml_flatten(dml_relu(h)), 300), &all_ranks));
+        h = dml_relu(dml_batch_norm(dml_dense(dml_flatten(dml_relu(h)), 300), &second));
         h = dml_dense(h, 3);
     }
     dml_node *first = h;
@@ -743,12 +746,14 @@ static void other_models_are_refused(void)
         "the number of parameters, the parameters' names or shapes;",
         "the strategy's options;",
         "which parameters are frozen, sparse or used, or their scales;",
+        "which batch norms are over all ranks;",
     };
-    for (int other = 1; other <= 8; other++) {
+    for (int other = 1; other <= 9; other++) {
         char want[128];
         const int ranks = 2 + other % 2;
         rank_job like = usual(ranks);
         like.other_model = other;
+        like.norms = other == 9;
         run_world(world, &like);
         for (int r = 0; r < ranks; r++) {
             CHECK_INT(world[r].status, DML_ERROR_MISMATCH);

@@ -15,6 +15,7 @@
 #include "ops/op_reduce.h"
 #include "ops/op_shape.h"
 #include "train/checkpoint.h"
+#include "train/lr_finder.h"
 
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 50, BATCH = 12, MOST = 2048, MOST_FILE = 65536 };
 
@@ -365,6 +366,56 @@ static void one_rank_owns_all(void)
         }
 }
 
+/* What each rank is told of calls that need whole vectors, before all have gathered them and then. */
+static void whole_body(test_rank *me)
+{
+    const int stage = *(int *)me->user;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_trainer_options options = { .batch = 1,
+                                    .optimizer = { .kind = DML_LAMB, .lr = 1e-3f },
+                                    .average = 0.5f };
+    dml_trainer *t = dml_trainer_create(build(context, TINY), &options);
+    dml_graph *graph = dml_node_graph(dml_program_input(dml_trainer_program(t), 0));
+    dml_trainer_sync(t, dml_zero_sync(me->comm, &(dml_zero_options){ .stage = stage }));
+    const float x[IN] = { 1, 2, 3, 4, 5, 6 };
+    const int32_t labels[2] = { 1, 2 };
+    char path[64];
+    snprintf(path, sizeof path, "zero_%d_whole_%d.safetensors", (int)getpid(), me->rank);
+    me->bad += dml_trainer_step(t, 1, DML_INPUTS(x, labels), NULL) != DML_OK;
+    for (int gathered = 0; gathered < 2; gathered++) {
+        const dml_status want = gathered ? DML_OK : DML_ERROR_STATE;
+        if (gathered) me->bad += dml_trainer_gather(t) != DML_OK;
+        me->bad += dml_trainer_save(t, path) != want;
+        dml_clear_error(context);
+        for (int i = 0; i < 2; i++) {
+            me->bad += dml_trainer_swap_average(t) != want;
+            dml_clear_error(context);
+        }
+        me->bad += !dml_graph_get(graph, 0, 1) != (!gathered && stage == 3);
+        dml_clear_error(context);
+        dml_lr_finder *finder = dml_lr_finder_begin(t, &(dml_lr_finder_options){ .steps = 3 });
+        me->bad += !finder != !gathered;
+        dml_clear_error(context);
+        dml_lr_finder_end(finder);
+    }
+    me->bad += dml_trainer_step(t, 1, DML_INPUTS(x, labels), NULL) != DML_OK;
+    remove(path);
+    dml_close(context);
+}
+
+/* Also a rank that owns every parameter there is. */
+static void all_ranks_are_refused_alike(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 20, whole_body, &stage);
+        ranks_run_on(ranks, 2, "local");
+        for (int r = 0; r < 2; r++)
+            CHECK_MESSAGE(!ranks[r].bad && !ranks[r].status, "stage %d: rank %d: %d wrong: %s", stage, r,
+                          ranks[r].bad, ranks[r].error);
+    }
+}
+
 static void optimizers_of_whole_parameters(void)
 {
     for (int ranks = 2; ranks <= MAX_RANKS; ranks += 3)
@@ -488,6 +539,7 @@ int main(void)
     RUN(two_ranks_are_those_of_an_all_reduce);
     RUN(more_ranks_than_parameters);
     RUN(one_rank_owns_all);
+    RUN(all_ranks_are_refused_alike);
     RUN(optimizers_of_whole_parameters);
     RUN(a_step_that_overflows_is_skipped_by_all);
     RUN(in_f16_ranks_skip_the_steps_that_one_rank_skips);

@@ -143,6 +143,24 @@ static void they_stay_finite(void)
 }
 EACH_BACKEND(they_stay_finite)
 
+/* Of large numbers that differ by little: their squares are beyond f32, and their variance isn't. */
+static void large_means(void)
+{
+    const float large = 1e25f, larger = nextafterf(large, INFINITY);
+    const float x[4] = { large, larger, large, larger }, sign[4] = { -1, 1, -1, 1 };
+    dml_context *context = open_here(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *y = dml_batch_norm(dml_input(graph, "x", DML_F32, 1), NULL);
+    dml_node *loss = dml_batch_mean(dml_mul(y, dml_input(graph, "sign", DML_F32, 1)), NULL);
+    dml_trainer *trainer =
+        dml_trainer_create(loss, &(dml_trainer_options){ .batch = 4, .optimizer = dml_sgd(0.1f, 0) });
+    float got = NAN;
+    CHECK_INT(dml_trainer_backward(trainer, 4, DML_INPUTS(x, sign), 0, &got), DML_OK);
+    CHECK_NEAR(got, 1, 1e-5);
+    dml_close(context);
+}
+EACH_BACKEND(large_means)
+
 static void frozen_ones_stay(void)
 {
     const dml_batch_norm_options options = { .frozen = true };
@@ -375,6 +393,7 @@ int main(void)
 {
     RUN_EACH(they_move_in_training_alone);
     RUN_EACH(they_stay_finite);
+    RUN_EACH(large_means);
     RUN_EACH(frozen_ones_stay);
     RUN_EACH(they_travel_with_the_model);
     RUN(predicting_beside_training);
