@@ -24835,25 +24835,6 @@ DML__BODY void dml__entropy_store_rest(float *out, const dml__vf *value, size_t 
     DML__STORE(out, DML__SELECT(in_row, *value, DML__LOAD(out)));
 }
 
-/* Of a row whose weight is infinite, the label's part too: multiplied by it last, since the difference of two
-   infinite products is none. */
-static void dml__entropy_backward_infinite(const dml_cross_entropy *p, size_t r, float weight, float beta,
-                                           float *out)
-{
-    const float *x = p->logits + r * p->classes;
-    const float top = dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r];
-    const float factor =
-        dml__entropy_kept_of(p, DML__ENTROPY_WHOLE)[r] * dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r];
-    for (size_t c = 0; c < p->classes; c++) {
-        float q = p->smoothing / (float)p->classes;
-        if (p->target) q += (1.0f - p->smoothing) * p->target[r * p->classes + c];
-        if (p->labels && (size_t)p->labels[r] == c) q += 1.0f - p->smoothing;
-        if (p->class_weights) q *= p->class_weights[c];
-        const float value = (expf(x[c] - top) * factor - q) * weight;
-        out[c] = beta == 0 ? value : value + beta * out[c];
-    }
-}
-
 /* Without what is subtracted at the label. `dlogits` may be the logits: the target and the weights of
    classes, where there are any, are subtracted in a second pass, over what the first left in a cache. */
 DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end,
@@ -24871,10 +24852,6 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
         dml__vf value, before = { 0 };
         if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) {
             for (size_t c = 0; c < n; c++) out[c] = beta == 0 ? 0 : beta * out[c];
-            continue;
-        }
-        if (isinf(weight)) {
-            dml__entropy_backward_infinite(p, r, weight, beta, out);
             continue;
         }
         size_t at = 0;
@@ -24922,7 +24899,7 @@ static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t
 {
     for (size_t r = begin; r < end; r++) {
         const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
-        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0 || isinf(weight)) continue;
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) continue;
         dlogits[r * p->classes + (size_t)p->labels[r]] -=
             weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
     }

@@ -150,38 +150,6 @@ static void rows_of_no_weight_are_not_looked_at(void)
 }
 EACH_BACKEND(rows_of_no_weight_are_not_looked_at)
 
-/* What weighs infinitely has an infinite gradient, of the sign that it would have. */
-static void an_infinite_weight(void)
-{
-    for (int target = 0; target < 2; target++)
-        for (int smoothed = 0; smoothed < 2; smoothed++) {
-            dml_context *context = open_here(&(dml_options){ .threads = 1 });
-            dml_graph *graph = dml_graph_create(context);
-            dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), CLASSES);
-            dml_node *x = dml_add(dml_input(graph, "x", DML_F32, CLASSES), w);
-            dml_node *t = target ? dml_input(graph, "t", DML_F32, CLASSES) : dml_input(graph, "t", DML_I32);
-            const dml_cross_entropy_options options = { .reduction = DML_LOSS_SUM,
-                                                        .label_smoothing = smoothed ? 0.1f : 0,
-                                                        .sample_weights =
-                                                            dml_input(graph, "weight", DML_F32) };
-            dml_node *loss = dml_softmax_cross_entropy_with(x, t, &options);
-            dml_program *p = dml_compile(loss, &(dml_program_options){ .batch = 1, .training = true });
-            CHECK_MESSAGE(p, "%s", dml_error(context));
-            const float logits[CLASSES] = { 1, 0, 1, 0.5f, 0 }, one_hot[CLASSES] = { 0, 0, 1, 0, 0 };
-            const float weight = INFINITY;
-            const int32_t label = 2;
-            const void *const inputs[] = { logits, target ? (const void *)one_hot : &label, &weight };
-            float got = NAN, g[CLASSES];
-            CHECK_INT(program_train(p, 1, inputs, 1, NULL, &got), DML_OK);
-            CHECK(got == INFINITY);
-            read_floats(context, g, p->g, CLASSES);
-            for (int c = 0; c < CLASSES; c++)
-                CHECK_MESSAGE(g[c] == (c == label ? -INFINITY : INFINITY), "class %d: %g", c, (double)g[c]);
-            dml_close(context);
-        }
-}
-EACH_BACKEND(an_infinite_weight)
-
 #define REFUSED(call, status, part)                                                                          \
     do {                                                                                                     \
         const int test__nodes = graph->nodes;                                                                \
@@ -245,7 +213,6 @@ int main(void)
     RUN_EACH(labels_out_of_range);
     RUN_EACH(a_nan_spoils_its_row);
     RUN_EACH(nothing_counts);
-    RUN_EACH(an_infinite_weight);
     RUN_EACH(rows_of_no_weight_are_not_looked_at);
     RUN(bad_distillations);
     RUN(an_index_that_nothing_ignores);
