@@ -130,15 +130,14 @@ static void given_links(void)
     close_all(comms, 8);
 }
 
-/* Between two ranks two rings are halving and doubling in twice as many messages. */
-/* Of what comes to rank 1 the first pieces are held up for as long as another program may have the
-   processor. */
+/* Of what comes to rank 1 the first pieces are held up, for much longer than a loaded machine takes over one.
+ */
 static int held_up;
 
 static ssize_t held_receive(int fd, struct msghdr *message, int flags)
 {
     const ssize_t got = dml__system_sockets()->receive(fd, message, flags);
-    if (got > 0 && held_up++ < 24) ranks_sleep(4e-3);
+    if (got > 0 && held_up++ < 12) ranks_sleep(30e-3);
     return got;
 }
 
@@ -146,7 +145,7 @@ static void look_at_link(test_rank *me)
 {
     const dml__price_link *link = &me->comm->model.inside;
     me->seconds = link->latency + 2 * link->overhead;
-    me->bad = !me->comm->measured || !(me->seconds < 1.5e-3);
+    me->bad = !me->comm->measured || !(me->seconds < 10e-3);
 }
 
 static void a_busy_moment_is_not_the_link(void)
@@ -154,14 +153,15 @@ static void a_busy_moment_is_not_the_link(void)
     dml__socket_calls held = *dml__system_sockets();
     test_rank ranks[2];
     held.receive = held_receive;
-    ranks_prepare(ranks, 2, 20, look_at_link, NULL);
+    ranks_prepare(ranks, 2, 60, look_at_link, NULL);
     ranks[1].sockets = &held;
     held_up = 0;
     ranks_run_on(ranks, 2, "tcp");
     check_ranks(ranks, 2);
-    CHECK(held_up > 24);
+    CHECK(held_up > 12);
 }
 
+/* Between two ranks two rings are halving and doubling in twice as many messages. */
 static void two_rings_of_two_ranks(void)
 {
     dml_comm *comms[2];
