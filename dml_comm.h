@@ -481,10 +481,11 @@ DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
    ranks that are left, unless several failed at once. Of different calls it is the first rank that isn't in
-   the one that most are in, as far as they say so in time (of calls that as many are in, rank 0's counts, or
-   that of the first rank that is in one of them); but of a message that doesn't fit its receive, the sender.
-   -1: none of this communicator's, nobody in particular, since ranks wait for each other in the same calls or
-   the network is slow, or there is no error. Asked before dml_comm_close. */
+   the one that most are in, of those who make it within a quarter of the timeout, at most 1 s (of calls that
+   as many are in, rank 0's counts, or that of the first rank that is in one of them); but of a message that
+   doesn't fit its receive, the sender. -1: none of this communicator's, nobody in particular, since ranks
+   wait for each other in the same calls or the network is slow, or there is no error. Asked before
+   dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */
@@ -2964,6 +2965,9 @@ typedef struct dml__link {
 /* Whether the search for a culprit has come to a rank, and has gone on from there. */
 typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED, DML__IN_CIRCLE } dml__reach;
 
+/* How a rank answers that is in no call of which others could wait for the end. */
+typedef enum dml__absence { DML__IS_THERE, DML__IS_AWAY, DML__IS_PROBING } dml__absence;
+
 /* What a rank waits for. */
 typedef struct dml__waiting {
     dml__signature call;
@@ -2980,8 +2984,8 @@ typedef struct dml__peer {
     bool goodbye, farewell;              /* it said so before, see failure.c */
     uint64_t frames;                     /* that it had sent to this one by its goodbye */
     bool answered;                       /* since this rank asked last, what it waits for: */
-    bool absent;   /* and is in no call, without its part of what this one asked about */
-    int waits_for; /* -1: nobody */
+    dml__absence absent; /* and is in no call, without its part of what this one asked about */
+    int waits_for;       /* -1: nobody */
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
@@ -3078,6 +3082,7 @@ typedef struct dml__comm_job {
     int culprit;           /* whom they were told to blame */
     bool outlives;         /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting; /* while the ranks meet */
+    int probing;           /* calls that wait for a message to probe */
     bool waits_for_any;    /* a call waits for whichever of several operations ends first */
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
@@ -3144,6 +3149,10 @@ DML__LOCAL void dml__leave_job(dml__comm_job *job);
 /* What has moved or was started since this was called last has by now: each look at the clock would cost as
    much as a step. With the turn. */
 DML__LOCAL void dml__note_time(dml__comm_job *job, double now);
+
+/* A call begins that may be the first for a while: hears the others. What lies in the connections since then
+   has yet to move, so whoever asks is told that something moves here. */
+DML__LOCAL void dml__come_back(dml__comm_job *job);
 
 /* Sees to everything that can be done without waiting. True if something moved. With the turn. */
 DML__LOCAL bool dml__make_progress(dml__comm_job *job);
@@ -15171,8 +15180,9 @@ static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *reque
     return dml__job_fail(
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
         job->world, dml__waiting_text(&waiting, mine), job->timeout,
-        peer->answered ? "busy with something else, in no call: only its progress thread answers"
-                       : "frozen, busy with something else or unreachable");
+        peer->absent == DML__IS_PROBING ? "waiting for a message in dml_comm_probe"
+        : peer->answered ? "busy with something else, in no call: only its progress thread answers"
+                         : "frozen, busy with something else or unreachable");
 }
 
 static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, int waits_for)
@@ -15273,7 +15283,7 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 /* Who waits for whom. Whoever has waited for the whole timeout without any progress asks all ranks what they
    wait for and how long ago something last moved there. Each rank that is in a call answers, and so does a
    progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
-   about. judge.c follows the answers. */
+   about; who probes for a message is so, too. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
    microseconds, 40 1 + tag:4 */
@@ -15357,7 +15367,7 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
 }
 
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
-                                         dml_request *request, bool absent)
+                                         dml_request *request, dml__absence absent)
 {
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
@@ -15366,7 +15376,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);
     dml__store32(control.body + 16, waiting.communicator);
-    dml__store32(control.body + 20, absent);
+    dml__store32(control.body + 20, (uint32_t)absent);
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
@@ -15385,6 +15395,13 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 DML__LOCAL bool dml__is_away(const dml__comm_job *job)
 {
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
+}
+
+/* Who probes waits for nothing that the others would know of. */
+static dml__absence dml__absence_of(const dml__comm_job *job)
+{
+    if (job->probing && !dml__waited(job)) return DML__IS_PROBING;
+    return dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE;
 }
 
 static bool dml__same_tag(int a, int b)
@@ -15417,9 +15434,12 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     dml__waiting waiting;
     if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
         return false;
-    const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
+    const bool asks = control->kind == DML__ASK;
+    const uint32_t absent = dml__load32(control->body + 20);
+    if (absent > DML__IS_PROBING) return false;
     if (asks) {
-        const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
+        const dml__absence missing =
+            dml__has_begun(job, rank, &waiting) ? DML__IS_THERE : dml__absence_of(job);
         const dml__control answer =
             dml__waiting_message(job, DML__ANSWER, dml__awaited_request(job), missing);
         dml__send_control(job->transport, rank, &answer, 0);
@@ -15429,7 +15449,7 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     peer->waits_in = waiting;
     peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
     peer->answered = true;
-    peer->absent = absent;
+    peer->absent = (dml__absence)absent;
     return true;
 }
 
@@ -15463,8 +15483,12 @@ static bool dml__question_travels(const dml__comm_job *job)
 /* About one operation: the answers say whether it has begun. */
 static void dml__ask_all(dml__comm_job *job, dml_request *request)
 {
-    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
-    const dml__control control = dml__waiting_message(job, DML__ASK, request, dml__is_away(job));
+    for (int rank = 0; rank < job->world; rank++) {
+        job->peers[rank].answered = false;
+        job->peers[rank].absent = DML__IS_THERE;
+    }
+    const dml__control control =
+        dml__waiting_message(job, DML__ASK, request, dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE);
     job->asked_at = dml_seconds();
     dml__tell_all(job, &control);
 }
@@ -15505,7 +15529,7 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
     dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];
-        answered[r] = r == comm->rank || (peer->answered && !peer->absent);
+        answered[r] = r == comm->rank || (peer->answered && peer->absent != DML__IS_AWAY);
     }
     dml__leave_job(job);
 }
@@ -15517,6 +15541,7 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
 #ifndef DML_COMM_MISMATCH_C
 #define DML_COMM_MISMATCH_C
 
+#include <stdio.h>
 #include <string.h>
 
 /* Calls that don't fit together: what a frame says of its sender's call is compared with this rank's. Where
@@ -15586,12 +15611,12 @@ static void dml__ask_silent(const dml_comm *comm)
     }
 }
 
-/* For half of what the search for a culprit may take, so that this comes before others search. The members
-   whose calls are known have said so then. DML_OK, or the error that ends the job. */
+/* For as long as the search for a culprit may take. The members whose calls are known have said so then.
+ * DML_OK, or the error that ends the job. */
 static dml_status dml__ask_for_calls(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
-    const double until = dml_seconds() + job->grace / 2;
+    const double until = dml_seconds() + job->grace;
     dml_status status = DML_OK;
     for (int r = 0; r < job->world; r++) job->wishes[r] = 0;
     while (!status && !dml__all_said(comm) && dml_seconds() < until) {
@@ -15664,10 +15689,11 @@ static void dml__forget_calls(dml__comm_job *job)
 static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
 {
     const dml__peer *peers = comm->job->peers;
-    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
+    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
+    if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s%s",
                          wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
-                         dml__signature_text(&peers[right].call, right_text));
+                         dml__signature_text(&peers[right].call, right_text), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -17982,6 +18008,12 @@ static void dml__restart_clocks(dml__comm_job *job)
     for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
 }
 
+DML__LOCAL void dml__come_back(dml__comm_job *job)
+{
+    if (!job->helper_started && job->clock > job->heard_at + job->grace) dml__restart_clocks(job);
+    dml__read_control(job);
+}
+
 /* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
 static void dml__sleep(dml__comm_job *job, double seconds)
 {
@@ -20146,7 +20178,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
     if (job->transport) job->clock = dml__about_seconds();
-    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {
@@ -20370,8 +20402,10 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     }
     job->look_around = true;
     dml__make_progress(job);
+    job->probing++;
     const bool found =
         dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
+    job->probing--;
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;

@@ -304,7 +304,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
     if (job->transport) job->clock = dml__about_seconds();
-    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {
@@ -528,8 +528,10 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     }
     job->look_around = true;
     dml__make_progress(job);
+    job->probing++;
     const bool found =
         dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
+    job->probing--;
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;

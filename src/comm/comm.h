@@ -183,10 +183,11 @@ DML_API dml_status dml_comm_status(const dml_comm *comm);
 
 /* The rank that it blames: who died, froze, or made a call that doesn't fit the others'. The same on all
    ranks that are left, unless several failed at once. Of different calls it is the first rank that isn't in
-   the one that most are in, as far as they say so in time (of calls that as many are in, rank 0's counts, or
-   that of the first rank that is in one of them); but of a message that doesn't fit its receive, the sender.
-   -1: none of this communicator's, nobody in particular, since ranks wait for each other in the same calls or
-   the network is slow, or there is no error. Asked before dml_comm_close. */
+   the one that most are in, of those who make it within a quarter of the timeout, at most 1 s (of calls that
+   as many are in, rank 0's counts, or that of the first rank that is in one of them); but of a message that
+   doesn't fit its receive, the sender. -1: none of this communicator's, nobody in particular, since ranks
+   wait for each other in the same calls or the network is slow, or there is no error. Asked before
+   dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
 
 /* 0 and 1 for NULL. */

@@ -171,6 +171,9 @@ typedef struct dml__link {
 /* Whether the search for a culprit has come to a rank, and has gone on from there. */
 typedef enum dml__reach { DML__NOT_REACHED, DML__REACHED, DML__FOLLOWED, DML__IN_CIRCLE } dml__reach;
 
+/* How a rank answers that is in no call of which others could wait for the end. */
+typedef enum dml__absence { DML__IS_THERE, DML__IS_AWAY, DML__IS_PROBING } dml__absence;
+
 /* What a rank waits for. */
 typedef struct dml__waiting {
     dml__signature call;
@@ -187,8 +190,8 @@ typedef struct dml__peer {
     bool goodbye, farewell;              /* it said so before, see failure.c */
     uint64_t frames;                     /* that it had sent to this one by its goodbye */
     bool answered;                       /* since this rank asked last, what it waits for: */
-    bool absent;   /* and is in no call, without its part of what this one asked about */
-    int waits_for; /* -1: nobody */
+    dml__absence absent; /* and is in no call, without its part of what this one asked about */
+    int waits_for;       /* -1: nobody */
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
@@ -285,6 +288,7 @@ typedef struct dml__comm_job {
     int culprit;           /* whom they were told to blame */
     bool outlives;         /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting; /* while the ranks meet */
+    int probing;           /* calls that wait for a message to probe */
     bool waits_for_any;    /* a call waits for whichever of several operations ends first */
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
@@ -351,6 +355,10 @@ DML__LOCAL void dml__leave_job(dml__comm_job *job);
 /* What has moved or was started since this was called last has by now: each look at the clock would cost as
    much as a step. With the turn. */
 DML__LOCAL void dml__note_time(dml__comm_job *job, double now);
+
+/* A call begins that may be the first for a while: hears the others. What lies in the connections since then
+   has yet to move, so whoever asks is told that something moves here. */
+DML__LOCAL void dml__come_back(dml__comm_job *job);
 
 /* Sees to everything that can be done without waiting. True if something moved. With the turn. */
 DML__LOCAL bool dml__make_progress(dml__comm_job *job);

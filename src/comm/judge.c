@@ -190,8 +190,9 @@ static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *reque
     return dml__job_fail(
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
         job->world, dml__waiting_text(&waiting, mine), job->timeout,
-        peer->answered ? "busy with something else, in no call: only its progress thread answers"
-                       : "frozen, busy with something else or unreachable");
+        peer->absent == DML__IS_PROBING ? "waiting for a message in dml_comm_probe"
+        : peer->answered ? "busy with something else, in no call: only its progress thread answers"
+                         : "frozen, busy with something else or unreachable");
 }
 
 static void dml__note_own_wait(dml__comm_job *job, const dml_request *request, int waits_for)

@@ -1,6 +1,7 @@
 #ifndef DML_COMM_MISMATCH_C
 #define DML_COMM_MISMATCH_C
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -74,12 +75,12 @@ static void dml__ask_silent(const dml_comm *comm)
     }
 }
 
-/* For half of what the search for a culprit may take, so that this comes before others search. The members
-   whose calls are known have said so then. DML_OK, or the error that ends the job. */
+/* For as long as the search for a culprit may take. The members whose calls are known have said so then.
+ * DML_OK, or the error that ends the job. */
 static dml_status dml__ask_for_calls(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
-    const double until = dml_seconds() + job->grace / 2;
+    const double until = dml_seconds() + job->grace;
     dml_status status = DML_OK;
     for (int r = 0; r < job->world; r++) job->wishes[r] = 0;
     while (!status && !dml__all_said(comm) && dml_seconds() < until) {
@@ -152,10 +153,11 @@ static void dml__forget_calls(dml__comm_job *job)
 static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
 {
     const dml__peer *peers = comm->job->peers;
-    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
+    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
+    if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s%s",
                          wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
-                         dml__signature_text(&peers[right].call, right_text));
+                         dml__signature_text(&peers[right].call, right_text), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */

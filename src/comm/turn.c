@@ -119,6 +119,12 @@ static void dml__restart_clocks(dml__comm_job *job)
     for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
 }
 
+DML__LOCAL void dml__come_back(dml__comm_job *job)
+{
+    if (!job->helper_started && job->clock > job->heard_at + job->grace) dml__restart_clocks(job);
+    dml__read_control(job);
+}
+
 /* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
 static void dml__sleep(dml__comm_job *job, double seconds)
 {

@@ -12,7 +12,7 @@
 /* Who waits for whom. Whoever has waited for the whole timeout without any progress asks all ranks what they
    wait for and how long ago something last moved there. Each rank that is in a call answers, and so does a
    progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
-   about. judge.c follows the answers. */
+   about; who probes for a message is so, too. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
    microseconds, 40 1 + tag:4 */
@@ -96,7 +96,7 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
 }
 
 static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
-                                         dml_request *request, bool absent)
+                                         dml_request *request, dml__absence absent)
 {
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
@@ -105,7 +105,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);
     dml__store32(control.body + 16, waiting.communicator);
-    dml__store32(control.body + 20, absent);
+    dml__store32(control.body + 20, (uint32_t)absent);
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
@@ -124,6 +124,13 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 DML__LOCAL bool dml__is_away(const dml__comm_job *job)
 {
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
+}
+
+/* Who probes waits for nothing that the others would know of. */
+static dml__absence dml__absence_of(const dml__comm_job *job)
+{
+    if (job->probing && !dml__waited(job)) return DML__IS_PROBING;
+    return dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE;
 }
 
 static bool dml__same_tag(int a, int b)
@@ -156,9 +163,12 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     dml__waiting waiting;
     if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
         return false;
-    const bool asks = control->kind == DML__ASK, absent = dml__load32(control->body + 20) != 0;
+    const bool asks = control->kind == DML__ASK;
+    const uint32_t absent = dml__load32(control->body + 20);
+    if (absent > DML__IS_PROBING) return false;
     if (asks) {
-        const bool missing = dml__is_away(job) && !dml__has_begun(job, rank, &waiting);
+        const dml__absence missing =
+            dml__has_begun(job, rank, &waiting) ? DML__IS_THERE : dml__absence_of(job);
         const dml__control answer =
             dml__waiting_message(job, DML__ANSWER, dml__awaited_request(job), missing);
         dml__send_control(job->transport, rank, &answer, 0);
@@ -168,7 +178,7 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     peer->waits_in = waiting;
     peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
     peer->answered = true;
-    peer->absent = absent;
+    peer->absent = (dml__absence)absent;
     return true;
 }
 
@@ -202,8 +212,12 @@ static bool dml__question_travels(const dml__comm_job *job)
 /* About one operation: the answers say whether it has begun. */
 static void dml__ask_all(dml__comm_job *job, dml_request *request)
 {
-    for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = job->peers[rank].absent = false;
-    const dml__control control = dml__waiting_message(job, DML__ASK, request, dml__is_away(job));
+    for (int rank = 0; rank < job->world; rank++) {
+        job->peers[rank].answered = false;
+        job->peers[rank].absent = DML__IS_THERE;
+    }
+    const dml__control control =
+        dml__waiting_message(job, DML__ASK, request, dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE);
     job->asked_at = dml_seconds();
     dml__tell_all(job, &control);
 }
@@ -244,7 +258,7 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
     dml__wait_until(job, dml__have_answered, NULL, dml_seconds() + job->grace);
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &job->peers[comm->world_ranks[r]];
-        answered[r] = r == comm->rank || (peer->answered && !peer->absent);
+        answered[r] = r == comm->rank || (peer->answered && peer->absent != DML__IS_AWAY);
     }
     dml__leave_job(job);
 }

@@ -3,6 +3,7 @@
 #include "ranks.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 /* (Of the transports each test has another: who is late is none of their business.) */
 
@@ -416,6 +417,62 @@ static void who_computes_has_its_own_time(void)
     }
 }
 
+/* Rank 0 comes back when the others have just asked, with a new call; what it has missed moves then. */
+static void back_body(test_rank *me)
+{
+    enum { SMALL = 1825, LARGE = 60000 };
+    float *x = (float *)calloc(4 * (SMALL + LARGE) + SMALL + LARGE, sizeof *x);
+    float *in = x + SMALL, *out = in + 4 * SMALL, *part = out + 4 * LARGE;
+    dml_comm_barrier(me->comm);
+    dml_request *first = dml_comm_all_gather_start(me->comm, x, SMALL, DML_F32, in);
+    if (me->rank == 0) ranks_sleep(1.14);
+    dml_request *second = dml_comm_scatter_start(me->comm, out, LARGE, DML_F32, part, 3);
+    dml_comm_wait(me->comm, first);
+    dml_comm_wait(me->comm, second);
+    dml_comm_barrier(me->comm);
+    me->culprit = dml_comm_culprit(me->comm);
+    free(x);
+}
+
+static void who_comes_back_moves(void)
+{
+    static const char *const transports[] = { "tcp", "shm", "local" };
+    test_rank ranks[4];
+    for (int i = 0; i < 3; i++) {
+        ranks_prepare(ranks, 4, 1, back_body, NULL);
+        ranks_run_on(ranks, 4, transports[i % 3]);
+        for (int rank = 0; rank < 4; rank++)
+            CHECK_MESSAGE(!ranks[rank].status ||
+                              (ranks[rank].status == DML_ERROR_TIMEOUT && ranks[rank].culprit == 0),
+                          "rank %d blames %d: %s", rank, ranks[rank].culprit, ranks[rank].error);
+    }
+}
+
+/* Who probes is missed like who computes: it doesn't wait for what the others do. */
+static void probing_body(test_rank *me)
+{
+    dml_message message;
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_probe(me->comm, 1, 1, 4, &message);
+    dml_comm_barrier(me->comm);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void who_probes_is_missed(void)
+{
+    test_rank ranks[3];
+    for (int world = 2; world <= 3; world++) {
+        ranks_prepare(ranks, world, 0.6, probing_body, NULL);
+        ranks_run_on(ranks, world, "shm");
+        for (int rank = 0; rank < world; rank++) {
+            CHECK_INT(ranks[rank].culprit, 0);
+            CHECK_CONTAINS(ranks[rank].error, "rank 0 of ");
+            CHECK_CONTAINS(ranks[rank].error, "took no part in barrier() within 0.6 s: it is waiting for a "
+                                              "message in dml_comm_probe");
+        }
+    }
+}
+
 /* ---- who waits for each other ---- */
 
 /* Two communicators of the same ranks, in one order here and in the other there; who waits for them judges
@@ -536,12 +593,12 @@ static void nobody_is_to_blame_for_a_ring(void)
     for (int i = 0; i < 4; i++) {
         bool from_any = i % 2;
         const int world = i < 2 ? 2 : 3;
-        ranks_prepare(ranks, world, 0.5, ring_body, &from_any);
+        ranks_prepare(ranks, world, 1, ring_body, &from_any);
         ranks_run_on(ranks, world, "shm");
         for (int rank = 0; rank < world; rank++) {
             CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
             CHECK_INT(ranks[rank].culprit, -1);
-            CHECK_CONTAINS(ranks[rank].error, "did not end within 0.5 s, though no rank is missing");
+            CHECK_CONTAINS(ranks[rank].error, "did not end within 1 s, though no rank is missing");
         }
     }
 }
@@ -562,6 +619,8 @@ int main(void)
     RUN(the_nearer_one_judges);
     RUN(what_others_send_keeps_nobody_hidden);
     RUN(who_computes_has_its_own_time);
+    RUN(who_comes_back_moves);
+    RUN(who_probes_is_missed);
     RUN(all_name_one_circle);
     RUN(all_name_one_of_different_calls);
     RUN(all_name_a_receive_from_any);
