@@ -15234,8 +15234,18 @@ static int dml__find_missing(const dml__comm_job *job, dml_request *request)
     return -1;
 }
 
+/* Who probes for a message may wait for a rank that is silent. */
+static void dml__excuse_probing(dml__comm_job *job)
+{
+    bool silent = false;
+    for (int r = 0; r < job->world; r++) silent = silent || dml__is_silent(job, r);
+    for (int r = 0; silent && r < job->world; r++)
+        if (job->peers[r].absent == DML__IS_PROBING) job->peers[r].absent = DML__IS_THERE;
+}
+
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
+    dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. */
     const bool any = job->waits_for_any && dml__differ(job);
