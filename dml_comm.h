@@ -1532,6 +1532,11 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
+static inline bool dml__is_pair(dml__comm_operation operation)
+{
+    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
+}
+
 /* Whether it adds, so that the order in which it does may show in the result. */
 static inline bool dml__adds(dml__comm_operation operation)
 {
@@ -1542,25 +1547,41 @@ static inline bool dml__adds(dml__comm_operation operation)
     return false;
 }
 
+/* What a collective is beside its operation: itself, a part of another call, or, from the last on, one with
+   a count for each rank (all_gatherv and its like), of which it is a hash. */
+typedef enum dml__call_variant {
+    DML__PLAIN,
+    DML__IN_SPLIT,
+    DML__IN_TUNE,
+    DML__WITH_COUNTS
+} dml__call_variant;
+
 /* What all ranks must agree on. */
 typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
-    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
+    int root;         /* or the other rank of a send or receive, or how many leaves there are */
+    uint64_t count;   /* with a count for each rank their sum; of all_to_allv 0, and in the frames of a part
+                         that part's */
+    uint32_t variant; /* dml__call_variant; 0 of sends and receives */
 } dml__signature;
 
-/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
-#define DML__BY_PARTS 1
+/* Whether it is all_to_allv, of which no rank knows all the parts. */
 static inline bool dml__is_by_parts(const dml__signature *signature)
 {
-    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
+    return signature->operation == DML__CALL_ALL_TO_ALL && signature->variant >= DML__WITH_COUNTS;
 }
 
+/* Whether two ranks that say so make the same call of a collective. */
+DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b);
+
 /* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
-#define DML__SIGNATURE_TEXT 96
+#define DML__SIGNATURE_TEXT 112
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
+
+/* What sets two calls apart that doesn't show in their texts; "": nothing. */
+DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b);
 
 #endif
 
@@ -2725,8 +2746,8 @@ static inline size_t dml__padded(size_t bytes)
 DML__LOCAL bool dml__wire_is_native(void);
 DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml_dtype dtype);
 
-/* A signature in 16 bytes, for frames and control messages. */
-#define DML__SIGNATURE_BYTES 16
+/* A signature in 20 bytes, for frames and control messages. */
+#define DML__SIGNATURE_BYTES 20
 DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES]);
 DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dml__signature *signature);
 
@@ -3019,6 +3040,7 @@ struct dml_comm {
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
+    dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
@@ -3120,6 +3142,9 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
+/* From now on collectives are parts of this one. */
+DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
+
 /* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
    sentence. NULL is fine. */
 DML__LOCAL void dml__comm_keep(dml_comm *comm);
@@ -3174,11 +3199,6 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
 
 /* With the turn. NULL: the job has failed, or no request is free and `blocking` is not set. */
 DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking);
-
-static inline bool dml__is_pair(dml__comm_operation operation)
-{
-    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
-}
 
 /* The messages of a round are counted from a multiple of 2^16 on. */
 static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
@@ -3281,9 +3301,9 @@ DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
                                        const dml__frame *frame);
 
-/* Asks the members what they called in the place of this collective of this rank's, which somebody has left:
-   DML_OK if nobody says anything else, or the error that ends the job. */
-DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request);
+/* Asks the members what they called in a place of their communicator: DML_OK if all who say so called the
+   same, or the error that ends the job. */
+DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence);
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
    that is over, or of one that has no use for it. */
@@ -9500,6 +9520,12 @@ static void dml__reduce_text(unsigned reduce, char *text, size_t bytes)
         snprintf(text, bytes, ", ?");
 }
 
+DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
+{
+    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->root == b->root && a->variant == b->variant && (a->count == b->count || dml__is_by_parts(a));
+}
+
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT])
 {
     static const struct {
@@ -9519,6 +9545,10 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
     } else if (dml__is_by_parts(signature)) {
         snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
+        const char *parts = signature->variant >= DML__WITH_COUNTS ? "v" : "";
+        const char *within = signature->variant == DML__IN_SPLIT  ? " in dml_comm_split"
+                             : signature->variant == DML__IN_TUNE ? " in dml_comm_tune"
+                                                                  : "";
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
         const size_t used = strlen(last);
@@ -9526,10 +9556,16 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
             snprintf(last + used, sizeof last - used, ", %s any", operations[operation].root);
         else if (operations[operation].root)
             snprintf(last + used, sizeof last - used, ", %s %d", operations[operation].root, signature->root);
-        snprintf(text, DML__SIGNATURE_TEXT, "%s(%s, %llu%s)", operations[operation].name,
-                 dml_dtype_name(signature->dtype), (unsigned long long)signature->count, last);
+        snprintf(text, DML__SIGNATURE_TEXT, "%s%s(%s, %llu%s)%s", operations[operation].name, parts,
+                 dml_dtype_name(signature->dtype), (unsigned long long)signature->count, last, within);
     }
     return text;
+}
+
+DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b)
+{
+    const bool counted = a->variant >= DML__WITH_COUNTS && b->variant >= DML__WITH_COUNTS;
+    return counted && a->variant != b->variant ? " with other counts for the ranks" : "";
 }
 
 #endif
@@ -9548,13 +9584,14 @@ static uint64_t dml__two_words(uint32_t low, uint32_t high)
     return low | (uint64_t)high << 32;
 }
 
-/* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 */
+/* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 16 variant:4 */
 DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES])
 {
     const uint32_t what = (uint32_t)(uint8_t)signature->operation | (uint32_t)(uint8_t)signature->dtype << 8 |
                           (uint32_t)(uint16_t)signature->reduce << 16;
     dml__store64(out, dml__two_words(what, (uint32_t)signature->root));
     dml__store64(out + 8, signature->count);
+    dml__store32(out + 16, signature->variant);
 }
 
 static int dml__as_int(uint32_t value)
@@ -9573,21 +9610,25 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
     signature->reduce = (dml_reduce_op)reduce;
     signature->root = dml__as_int(dml__load32(in + 4));
     signature->count = dml__load64(in + 8);
+    signature->variant = dml__load32(in + 16);
     return true;
 }
 
-/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:16 24 sequence:8 32 offset:8 40 message:4 44 bytes:4
-   48 tag:4 52 algorithm:1 53 message's upper bytes:3 56 consumed:8 */
+/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:20, of sends and receives with the tag for the variant
+   28 algorithm:1 29 message's upper bytes:3 32 sequence:8 40 offset:8 48 message:4 52 bytes:4 56 consumed:8
+ */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
     const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
     dml__store64(out, dml__two_words(magic, frame->communicator));
     dml__encode_signature(&frame->signature, out + 8);
-    dml__store64(out + 24, frame->sequence);
-    dml__store64(out + 32, frame->offset);
-    dml__store64(out + 40, dml__two_words((uint32_t)frame->message, frame->bytes));
     const uint32_t upper = (uint32_t)(frame->message >> 32) << 8;
-    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm % 256 | upper));
+    const bool pair = dml__is_pair(frame->signature.operation);
+    dml__store64(out + 24, dml__two_words(pair ? (uint32_t)frame->tag : frame->signature.variant,
+                                          (uint32_t)frame->algorithm % 256 | upper));
+    dml__store64(out + 32, frame->sequence);
+    dml__store64(out + 40, frame->offset);
+    dml__store64(out + 48, dml__two_words((uint32_t)frame->message, frame->bytes));
     dml__store64(out + 56, frame->consumed);
 }
 
@@ -9597,12 +9638,16 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
     frame->kind = (dml__frame_kind)in[3];
     frame->communicator = dml__load32(in + 4);
     if (!dml__decode_signature(in + 8, &frame->signature)) return false;
-    frame->sequence = dml__load64(in + 24);
-    frame->offset = dml__load64(in + 32);
-    frame->message = dml__load32(in + 40) | (uint64_t)(dml__load32(in + 52) >> 8) << 32;
-    frame->bytes = dml__load32(in + 44);
-    frame->tag = dml__as_int(dml__load32(in + 48));
-    frame->algorithm = in[52] == 255 ? -1 : in[52];
+    frame->tag = 0;
+    if (dml__is_pair(frame->signature.operation)) {
+        frame->tag = dml__as_int(frame->signature.variant);
+        frame->signature.variant = DML__PLAIN;
+    }
+    frame->algorithm = in[28] == 255 ? -1 : in[28];
+    frame->sequence = dml__load64(in + 32);
+    frame->offset = dml__load64(in + 40);
+    frame->message = dml__load32(in + 48) | (uint64_t)(dml__load32(in + 28) >> 8) << 32;
+    frame->bytes = dml__load32(in + 52);
     frame->consumed = dml__load64(in + 56);
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&
@@ -14970,7 +15015,7 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
     char text[DML__SIGNATURE_TEXT];
     dml_status status = dml__hear_last_words(job, rank);
     if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
-        status = dml__compare_calls(job, request);
+        status = dml__compare_calls(request->comm, request->sequence);
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);
@@ -15012,12 +15057,11 @@ static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
     }
 }
 
-/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
-   all of the communicator. Returns when something moved last among them. */
+/* Marks all whom those wait for that are marked, and whom those wait for: of a collective and of a receive
+   from any rank all of the communicator. Returns when something moved last among them. */
 static double dml__reach_all(dml__comm_job *job)
 {
-    double moved_at = job->moved_at;
-    job->peers[job->rank].reach = DML__REACHED;
+    double moved_at = 0;
     for (bool more = true; more;) {
         more = false;
         for (int rank = 0; rank < job->world; rank++) {
@@ -15042,16 +15086,28 @@ static bool dml__is_silent(const dml__comm_job *job, int rank)
     return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
 }
 
-/* Marks the circle to which the ways of all lead who wait for it, so that all of them judge the same ranks.
-   Returns how many are in it; 0: this rank's way leads to none. */
-static int dml__reach_circle(dml__comm_job *job)
+/* Marks a circle from one of it on; how many are in it. */
+static int dml__mark_circle(dml__comm_job *job, int rank)
 {
-    int rank = job->rank, count = 0;
-    for (int i = 0; i < job->world && rank >= 0; i++)
-        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
-    for (; rank >= 0 && job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
+    int count = 0;
+    for (; job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
         job->peers[rank].reach = DML__IN_CIRCLE;
     return count;
+}
+
+/* Marks the circle to which the ways of all lead who wait for it, and whom those in it wait for, so that all
+   who judge it judge the same ranks. Returns how many are in it; 0: this rank's way leads to none. */
+static int dml__reach_circle(dml__comm_job *job)
+{
+    int rank = job->rank;
+    for (int i = 0; i < job->world && rank >= 0; i++)
+        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
+    if (rank < 0) return 0;
+    dml__mark_circle(job, rank);
+    for (int r = 0; r < job->world; r++)
+        job->peers[r].reach = job->peers[r].reach == DML__IN_CIRCLE ? DML__REACHED : DML__NOT_REACHED;
+    dml__reach_all(job);
+    return dml__mark_circle(job, rank);
 }
 
 /* Whether two ranks that wait for each other are in calls that don't belong together. */
@@ -15059,7 +15115,7 @@ static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
 {
     const bool pair = dml__is_pair(a->call.operation), both = pair == dml__is_pair(b->call.operation);
     if (both && !pair && a->communicator != b->communicator) return true;
-    if (both && !pair && a->sequence == b->sequence) return memcmp(&a->call, &b->call, sizeof a->call) != 0;
+    if (both && !pair && a->sequence == b->sequence) return !dml__same_call(&a->call, &b->call);
     return a->call.operation != b->call.operation;
 }
 
@@ -15083,12 +15139,12 @@ static bool dml__find_different(const dml__comm_job *job, dml__reach reach, int 
     return false;
 }
 
-/* How many of these ranks are in the same call as this one. */
-static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
+/* How many of those that were reached are in the same call as this one. */
+static int dml__count_same(const dml__comm_job *job, int rank)
 {
     int count = 0;
     for (int r = 0; r < job->world; r++)
-        count += dml__is_judged(&job->peers[r], reach) &&
+        count += dml__is_judged(&job->peers[r], DML__REACHED) &&
                  !dml__calls_differ(&job->peers[r].waits_in, &job->peers[rank].waits_in);
     return count;
 }
@@ -15105,20 +15161,11 @@ static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML_
     return text;
 }
 
-/* Whether both are in collectives of one communicator. */
-static bool dml__share_group(const dml__waiting *a, const dml__waiting *b)
-{
-    return !dml__is_pair(a->call.operation) && !dml__is_pair(b->call.operation) &&
-           a->communicator == b->communicator;
-}
-
-/* Of two calls that don't belong together the one is to blame that fewer ranks are in. Of one communicator
-   all members count, since all who judge have come to each of them. */
-static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+static dml_status dml__blame_different(dml__comm_job *job, int first, int other)
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
-    if (dml__share_group(&job->peers[first].waits_in, &job->peers[other].waits_in)) reach = DML__REACHED;
-    const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
+    const bool fewer = dml__count_same(job, first) < dml__count_same(job, other);
     const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
     const bool waits_for_other =
         waits_for >= 0 && dml__is_judged(&job->peers[waits_for], DML__REACHED) &&
@@ -15130,6 +15177,56 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
                          dml__waiting_text(&job->peers[against].waits_in, against_text));
 }
 
+/* The first place of a communicator that a rank waits in. False: none waits in a collective of it. */
+static bool dml__first_place(const dml_comm *comm, uint64_t *sequence)
+{
+    bool found = false;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        const dml__waiting *waiting = &peer->waits_in;
+        if (!dml__is_judged(peer, DML__REACHED) || dml__is_pair(waiting->call.operation) ||
+            waiting->communicator != comm->id || (found && waiting->sequence >= *sequence))
+            continue;
+        *sequence = waiting->sequence;
+        found = true;
+    }
+    return found;
+}
+
+/* The next of a rank's communicators by number after this one; NULL: there is none. */
+static const dml_comm *dml__next_comm(const dml__comm_job *job, const dml_comm *after)
+{
+    const dml_comm *next = NULL;
+    for (const dml_comm *comm = job->comms; comm; comm = comm->next)
+        if ((!after || comm->id > after->id) && (!next || comm->id < next->id)) next = comm;
+    return next;
+}
+
+/* Who waits for each other may have parted in a call that some have behind them: they are asked what they
+   called in the first place of a communicator that somebody waits in. DML_OK: the same. */
+static dml_status dml__compare_places(const dml__comm_job *job)
+{
+    dml_status status = DML_OK;
+    uint64_t sequence;
+    for (const dml_comm *comm = dml__next_comm(job, NULL); comm && !status; comm = dml__next_comm(job, comm))
+        if (dml__first_place(comm, &sequence)) status = dml__compare_calls(comm, sequence);
+    return status;
+}
+
+/* Whether somebody waits in a collective of a communicator that this rank isn't in, whose members know more
+   of it. */
+static bool dml__members_know(const dml__comm_job *job)
+{
+    for (int r = 0; r < job->world; r++) {
+        const dml__waiting *waiting = &job->peers[r].waits_in;
+        if (dml__is_judged(&job->peers[r], DML__REACHED) && !dml__is_pair(waiting->call.operation) &&
+            waiting->communicator != DML__ALL_COMMUNICATORS &&
+            !dml__find_comm_of(job, waiting->communicator, r))
+            return true;
+    }
+    return false;
+}
+
 /* All wait in a circle: because of different calls, or because the network is slow; or in the same calls, of
    which none is more to blame than the others. */
 static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
@@ -15137,10 +15234,11 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
     int first, other;
     const int around = dml__reach_circle(job);
-    if (around && dml__find_different(job, DML__IN_CIRCLE, &first, &other))
-        return dml__blame_different(job, DML__IN_CIRCLE, first, other);
-    if (dml__find_different(job, DML__REACHED, &first, &other))
-        return dml__blame_different(job, DML__REACHED, first, other);
+    const dml_status status = dml__compare_places(job);
+    if (status) return status;
+    if ((around && dml__find_different(job, DML__IN_CIRCLE, &first, &other)) ||
+        dml__find_different(job, DML__REACHED, &first, &other))
+        return dml__blame_different(job, first, other);
     first = around ? 0 : job->rank;
     while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
@@ -15262,6 +15360,7 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     if (late && end >= 0 && dml__is_absent_from(job, end, request))
         return dml__blame_silent(job, request, end);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        job->peers[job->rank].reach = DML__REACHED;
         const double moved = dml__reach_all(job);
         if (moved > moved_at) moved_at = moved;
     }
@@ -15277,6 +15376,10 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     if (waited && waited != request && waited->deadline > now) {
         const double most = now + job->timeout;
         request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
+    if (dml__members_know(job) && moved_at + 2 * job->timeout > now) {
+        request->deadline = moved_at + 2 * job->timeout;
         return DML_OK;
     }
     return dml__blame_circle(job, any ? -1 : waits_for);
@@ -15296,9 +15399,9 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
    progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
    about; who probes for a message is so, too. judge.c follows the answers. */
 
-/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
-   microseconds, 40 1 + tag:4 */
-#define DML__WAITING_BYTES 44
+/* The body of ASK and ANSWER: 0 signature:20 20 communicator:4 24 sequence:8 32 quiet:8, in microseconds,
+   40 1 + tag:4 44 absent:4 */
+#define DML__WAITING_BYTES 48
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -15386,8 +15489,8 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);
-    dml__store32(control.body + 16, waiting.communicator);
-    dml__store32(control.body + 20, (uint32_t)absent);
+    dml__store32(control.body + 20, waiting.communicator);
+    dml__store32(control.body + 44, (uint32_t)absent);
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
@@ -15396,7 +15499,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
 
 static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiting)
 {
-    waiting->communicator = dml__load32(control->body + 16);
+    waiting->communicator = dml__load32(control->body + 20);
     waiting->sequence = dml__load64(control->body + 24);
     const uint32_t tag = dml__load32(control->body + 40);
     waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
@@ -15446,7 +15549,7 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
         return false;
     const bool asks = control->kind == DML__ASK;
-    const uint32_t absent = dml__load32(control->body + 20);
+    const uint32_t absent = dml__load32(control->body + 44);
     if (absent > DML__IS_PROBING) return false;
     if (asks) {
         const dml__absence missing =
@@ -15559,15 +15662,9 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
    they differ, two ranks can't know which of them is in the wrong, so the members of the communicator are
    asked what they called in that place, and the majority is right. */
 
-static bool dml__same_call(const dml__signature *a, const dml__signature *b)
-{
-    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
-}
-
 /* ---- asking ---- */
 
-/* The body of ASK_CALL and SAY_CALL: 0 signature:16 16 communicator:4 20 nothing:4 24 sequence:8 */
+/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8 */
 #define DML__CALL_BYTES 32
 
 static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
@@ -15576,9 +15673,15 @@ static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
     dml__control control = dml__control_message(kind);
     control.bytes = DML__CALL_BYTES;
     dml__encode_signature(signature, control.body);
-    dml__store32(control.body + 16, communicator);
+    dml__store32(control.body + 20, communicator);
     dml__store64(control.body + 24, sequence);
     dml__send_control(job->transport, rank, &control, 0);
+}
+
+/* What this rank called there; NULL: it hasn't yet, or that is too long ago. */
+static const dml__signature *dml__call_at(const dml_comm *comm, uint64_t sequence)
+{
+    return comm->sequence - sequence - 1 < DML__REMEMBERED ? &comm->past[sequence % DML__REMEMBERED] : NULL;
 }
 
 /* Who hasn't called it yet says nothing, and is asked again. */
@@ -15587,13 +15690,12 @@ DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control 
     dml__peer *peer = &job->peers[rank];
     dml__signature signature;
     if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
-    const uint32_t communicator = dml__load32(control->body + 16);
+    const uint32_t communicator = dml__load32(control->body + 20);
     const uint64_t sequence = dml__load64(control->body + 24);
     if (control->kind == DML__ASK_CALL) {
         const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
-        if (comm && comm->sequence - sequence - 1 < DML__REMEMBERED)
-            dml__send_call(job, rank, DML__SAY_CALL, &comm->past[sequence % DML__REMEMBERED], communicator,
-                           sequence);
+        const dml__signature *call = comm ? dml__call_at(comm, sequence) : NULL;
+        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence);
     } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
         peer->said = true;
         peer->call = signature;
@@ -15605,7 +15707,7 @@ static bool dml__all_said(const dml_comm *comm)
 {
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
-        if (!peer->said && !peer->gone) return false;
+        if (!peer->said && !peer->gone && comm->world_ranks[r] != comm->job->rank) return false;
     }
     return true;
 }
@@ -15617,7 +15719,7 @@ static void dml__ask_silent(const dml_comm *comm)
     memset(&nothing, 0, sizeof nothing);
     for (int r = 0; r < comm->size; r++) {
         const int rank = comm->world_ranks[r];
-        if (!job->peers[rank].said && !job->peers[rank].gone)
+        if (!job->peers[rank].said && !job->peers[rank].gone && rank != job->rank)
             dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
     }
 }
@@ -15677,13 +15779,13 @@ static int dml__find_wrong(const dml_comm *comm, int right)
     return -1;
 }
 
-/* Asks what the members called in the place of a call of this rank's; what is known of some is said already.
-   DML_OK, or the error that ends the job. */
+/* Asks what the members called in a place; what is known of some is said already. DML_OK, or the error that
+   ends the job. */
 static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
-    job->peers[job->rank].call = *mine;
-    job->peers[job->rank].said = true;
+    if (mine) job->peers[job->rank].call = *mine;
+    job->peers[job->rank].said = mine != NULL;
     job->disputed_in = comm->id;
     job->disputed = sequence;
     job->disputes = true;
@@ -15702,9 +15804,11 @@ static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong
     const dml__peer *peers = comm->job->peers;
     char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
     if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s%s",
-                         wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
-                         dml__signature_text(&peers[right].call, right_text), where);
+    dml__signature_text(&peers[wrong].call, wrong_text);
+    dml__signature_text(&peers[right].call, right_text);
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s%s%s", wrong, wrong_text, right,
+                         right_text, dml__apart_text(&peers[wrong].call, &peers[right].call), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -15720,11 +15824,10 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
     return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
 }
 
-DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request)
+DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence)
 {
-    const dml_comm *comm = request->comm;
-    dml__forget_calls(job);
-    const dml_status status = dml__compare_with(comm, request->sequence, &request->call.signature);
+    dml__forget_calls(comm->job);
+    const dml_status status = dml__compare_with(comm, sequence, dml__call_at(comm, sequence));
     const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
     return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
 }
@@ -15766,9 +15869,8 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(
         job, rank, DML_ERROR_MISMATCH,
-        "rank %d and rank %d go about %s in different ways: make it %s at all ranks or at none", rank,
-        job->rank, dml__signature_text(mine, text),
-        mine->operation == DML__CALL_ALL_TO_ALL ? "in place" : "with a count for each rank");
+        "rank %d and rank %d go about %s in different ways: make it in place at all ranks or at none", rank,
+        job->rank, dml__signature_text(mine, text));
 }
 
 DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status)
@@ -17852,11 +17954,13 @@ static dml_status dml__tune_failed(dml_comm *comm, dml_status status, const char
 static dml_status dml__tune_all(dml__tuning *t)
 {
     dml_comm *comm = t->comm;
+    dml__go_within(comm, DML__IN_TUNE);
     dml_status status = dml_comm_all_reduce(comm, &t->budget, 1, DML_F64, DML_MAX);
     t->begun = dml_seconds();
     t->left = DML__CHOICE_OPERATIONS * DML__TUNE_SIZES;
     for (int i = 0; i < DML__CHOICE_OPERATIONS && !status; i++)
         status = dml__tune_operation(t, (dml__comm_operation)i);
+    dml__go_within(comm, DML__PLAIN);
     if (status) return status;
     comm->choice = t->found;
     comm->tuned = true;
@@ -19511,12 +19615,17 @@ static void dml__mpi_checked(dml_request *request)
     dml__signature theirs;
     uint8_t bytes[DML__SIGNATURE_BYTES];
     char my_text[DML__SIGNATURE_TEXT], their_text[DML__SIGNATURE_TEXT] = "something else";
+    const char *apart = "";
     call->checked = true;
     dml__encode_signature(mine, bytes);
     if (memcmp(bytes, call->said, sizeof bytes) == 0) return;
-    if (dml__decode_signature(call->said, &theirs)) dml__signature_text(&theirs, their_text);
-    dml__job_fail(comm->job, comm->job->rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
-                  comm->world_ranks[0], their_text, comm->job->rank, dml__signature_text(mine, my_text));
+    if (dml__decode_signature(call->said, &theirs)) {
+        dml__signature_text(&theirs, their_text);
+        apart = dml__apart_text(&theirs, mine);
+    }
+    dml__job_fail(comm->job, comm->job->rank, DML_ERROR_MISMATCH,
+                  "rank %d called %s while rank %d called %s%s", comm->world_ranks[0], their_text,
+                  comm->job->rank, dml__signature_text(mine, my_text), apart);
 }
 
 /* Whether an earlier collective of the same communicator is still being checked. */
@@ -19943,6 +20052,7 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     call.signature.reduce = reduce;
     call.signature.root = root;
     call.signature.count = count;
+    call.signature.variant = DML__PLAIN;
     call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
     call.out = out;
     call.counts = call.offsets = NULL;
@@ -20115,6 +20225,14 @@ static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
     call->reduction.user = comm->function_users[custom];
 }
 
+/* FNV-1a over whole counts, of which the upper half is mixed best. */
+static uint32_t dml__counts_variant(const size_t *counts, int size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
+    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
+}
+
 /* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
  */
 static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
@@ -20127,6 +20245,7 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         return call;
     }
     call.counts = counts;
+    call.signature.variant = dml__counts_variant(counts, comm->size);
     call.offsets = offsets ? offsets : comm->offsets;
     for (int r = 0; r < comm->size; r++) {
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
@@ -20140,9 +20259,10 @@ static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, co
                                               const size_t *in_offsets, dml_dtype dtype, void *out,
                                               const size_t *out_counts, const size_t *out_offsets)
 {
-    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
-                                               dtype, DML_SUM, DML__BY_PARTS);
+    dml__comm_call call =
+        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
     call.signature.count = 0;
+    call.signature.variant = DML__WITH_COUNTS;
     if (call.parts_missing || !in_counts) {
         call.parts_missing = true;
         return call;
@@ -20196,6 +20316,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
         dml__bad_call(job, &call->signature, fault);
         return NULL;
     }
+    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
     dml__set_reduction(comm, call);
     dml_request *request = dml__start(comm, call, blocking);
     if (!request)
@@ -20420,6 +20541,13 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
+}
+
+DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant)
+{
+    dml__enter_job(comm->job);
+    comm->within = variant;
+    dml__leave_job(comm->job);
 }
 
 /* ---- the calls themselves: X(name, parameters, arguments, what makes the call) ---- */
@@ -21129,7 +21257,10 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
     all[comm->rank].key = key;
     all[comm->rank].next_id = job->next_id;
     dml_comm *group = NULL;
-    if (dml_comm_all_gather(comm, &all[comm->rank], 3, DML_I64, all) == DML_OK) {
+    dml__go_within(comm, DML__IN_SPLIT);
+    const dml_status status = dml_comm_all_gather(comm, &all[comm->rank], 3, DML_I64, all);
+    dml__go_within(comm, DML__PLAIN);
+    if (!status) {
         dml__enter_job(job);
         group = dml__make_group(comm, all);
         if (job->engine && !job->error.status && !job->engine->split(job, comm, group, color, key) && group) {

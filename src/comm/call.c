@@ -17,6 +17,12 @@ static void dml__reduce_text(unsigned reduce, char *text, size_t bytes)
         snprintf(text, bytes, ", ?");
 }
 
+DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
+{
+    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->root == b->root && a->variant == b->variant && (a->count == b->count || dml__is_by_parts(a));
+}
+
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT])
 {
     static const struct {
@@ -36,6 +42,10 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
     } else if (dml__is_by_parts(signature)) {
         snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
+        const char *parts = signature->variant >= DML__WITH_COUNTS ? "v" : "";
+        const char *within = signature->variant == DML__IN_SPLIT  ? " in dml_comm_split"
+                             : signature->variant == DML__IN_TUNE ? " in dml_comm_tune"
+                                                                  : "";
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
         const size_t used = strlen(last);
@@ -43,10 +53,16 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
             snprintf(last + used, sizeof last - used, ", %s any", operations[operation].root);
         else if (operations[operation].root)
             snprintf(last + used, sizeof last - used, ", %s %d", operations[operation].root, signature->root);
-        snprintf(text, DML__SIGNATURE_TEXT, "%s(%s, %llu%s)", operations[operation].name,
-                 dml_dtype_name(signature->dtype), (unsigned long long)signature->count, last);
+        snprintf(text, DML__SIGNATURE_TEXT, "%s%s(%s, %llu%s)%s", operations[operation].name, parts,
+                 dml_dtype_name(signature->dtype), (unsigned long long)signature->count, last, within);
     }
     return text;
+}
+
+DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b)
+{
+    const bool counted = a->variant >= DML__WITH_COUNTS && b->variant >= DML__WITH_COUNTS;
+    return counted && a->variant != b->variant ? " with other counts for the ranks" : "";
 }
 
 #endif

@@ -41,6 +41,11 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
+static inline bool dml__is_pair(dml__comm_operation operation)
+{
+    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
+}
+
 /* Whether it adds, so that the order in which it does may show in the result. */
 static inline bool dml__adds(dml__comm_operation operation)
 {
@@ -51,24 +56,40 @@ static inline bool dml__adds(dml__comm_operation operation)
     return false;
 }
 
+/* What a collective is beside its operation: itself, a part of another call, or, from the last on, one with
+   a count for each rank (all_gatherv and its like), of which it is a hash. */
+typedef enum dml__call_variant {
+    DML__PLAIN,
+    DML__IN_SPLIT,
+    DML__IN_TUNE,
+    DML__WITH_COUNTS
+} dml__call_variant;
+
 /* What all ranks must agree on. */
 typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive, or how many leaves there are, or DML__BY_PARTS */
-    uint64_t count; /* of all_to_allv 0, and in the frames of a part that part's */
+    int root;         /* or the other rank of a send or receive, or how many leaves there are */
+    uint64_t count;   /* with a count for each rank their sum; of all_to_allv 0, and in the frames of a part
+                         that part's */
+    uint32_t variant; /* dml__call_variant; 0 of sends and receives */
 } dml__signature;
 
-/* In place of the root of all_to_all: all_to_allv, of which no rank knows all the parts. */
-#define DML__BY_PARTS 1
+/* Whether it is all_to_allv, of which no rank knows all the parts. */
 static inline bool dml__is_by_parts(const dml__signature *signature)
 {
-    return signature->operation == DML__CALL_ALL_TO_ALL && signature->root == DML__BY_PARTS;
+    return signature->operation == DML__CALL_ALL_TO_ALL && signature->variant >= DML__WITH_COUNTS;
 }
 
+/* Whether two ranks that say so make the same call of a collective. */
+DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b);
+
 /* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
-#define DML__SIGNATURE_TEXT 96
+#define DML__SIGNATURE_TEXT 112
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
+
+/* What sets two calls apart that doesn't show in their texts; "": nothing. */
+DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b);
 
 #endif

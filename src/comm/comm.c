@@ -58,6 +58,7 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     call.signature.reduce = reduce;
     call.signature.root = root;
     call.signature.count = count;
+    call.signature.variant = DML__PLAIN;
     call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
     call.out = out;
     call.counts = call.offsets = NULL;
@@ -230,6 +231,14 @@ static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
     call->reduction.user = comm->function_users[custom];
 }
 
+/* FNV-1a over whole counts, of which the upper half is mixed best. */
+static uint32_t dml__counts_variant(const size_t *counts, int size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
+    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
+}
+
 /* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
  */
 static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
@@ -242,6 +251,7 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         return call;
     }
     call.counts = counts;
+    call.signature.variant = dml__counts_variant(counts, comm->size);
     call.offsets = offsets ? offsets : comm->offsets;
     for (int r = 0; r < comm->size; r++) {
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
@@ -255,9 +265,10 @@ static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, co
                                               const size_t *in_offsets, dml_dtype dtype, void *out,
                                               const size_t *out_counts, const size_t *out_offsets)
 {
-    dml__comm_call call = dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets,
-                                               dtype, DML_SUM, DML__BY_PARTS);
+    dml__comm_call call =
+        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
     call.signature.count = 0;
+    call.signature.variant = DML__WITH_COUNTS;
     if (call.parts_missing || !in_counts) {
         call.parts_missing = true;
         return call;
@@ -311,6 +322,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
         dml__bad_call(job, &call->signature, fault);
         return NULL;
     }
+    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
     dml__set_reduction(comm, call);
     dml_request *request = dml__start(comm, call, blocking);
     if (!request)
@@ -535,6 +547,13 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
+}
+
+DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant)
+{
+    dml__enter_job(comm->job);
+    comm->within = variant;
+    dml__leave_job(comm->job);
 }
 
 /* ---- the calls themselves: X(name, parameters, arguments, what makes the call) ---- */

@@ -204,7 +204,7 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
     char text[DML__SIGNATURE_TEXT];
     dml_status status = dml__hear_last_words(job, rank);
     if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
-        status = dml__compare_calls(job, request);
+        status = dml__compare_calls(request->comm, request->sequence);
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);

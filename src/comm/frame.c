@@ -14,13 +14,14 @@ static uint64_t dml__two_words(uint32_t low, uint32_t high)
     return low | (uint64_t)high << 32;
 }
 
-/* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 */
+/* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 16 variant:4 */
 DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES])
 {
     const uint32_t what = (uint32_t)(uint8_t)signature->operation | (uint32_t)(uint8_t)signature->dtype << 8 |
                           (uint32_t)(uint16_t)signature->reduce << 16;
     dml__store64(out, dml__two_words(what, (uint32_t)signature->root));
     dml__store64(out + 8, signature->count);
+    dml__store32(out + 16, signature->variant);
 }
 
 static int dml__as_int(uint32_t value)
@@ -39,21 +40,25 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
     signature->reduce = (dml_reduce_op)reduce;
     signature->root = dml__as_int(dml__load32(in + 4));
     signature->count = dml__load64(in + 8);
+    signature->variant = dml__load32(in + 16);
     return true;
 }
 
-/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:16 24 sequence:8 32 offset:8 40 message:4 44 bytes:4
-   48 tag:4 52 algorithm:1 53 message's upper bytes:3 56 consumed:8 */
+/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:20, of sends and receives with the tag for the variant
+   28 algorithm:1 29 message's upper bytes:3 32 sequence:8 40 offset:8 48 message:4 52 bytes:4 56 consumed:8
+ */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
     const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
     dml__store64(out, dml__two_words(magic, frame->communicator));
     dml__encode_signature(&frame->signature, out + 8);
-    dml__store64(out + 24, frame->sequence);
-    dml__store64(out + 32, frame->offset);
-    dml__store64(out + 40, dml__two_words((uint32_t)frame->message, frame->bytes));
     const uint32_t upper = (uint32_t)(frame->message >> 32) << 8;
-    dml__store64(out + 48, dml__two_words((uint32_t)frame->tag, (uint32_t)frame->algorithm % 256 | upper));
+    const bool pair = dml__is_pair(frame->signature.operation);
+    dml__store64(out + 24, dml__two_words(pair ? (uint32_t)frame->tag : frame->signature.variant,
+                                          (uint32_t)frame->algorithm % 256 | upper));
+    dml__store64(out + 32, frame->sequence);
+    dml__store64(out + 40, frame->offset);
+    dml__store64(out + 48, dml__two_words((uint32_t)frame->message, frame->bytes));
     dml__store64(out + 56, frame->consumed);
 }
 
@@ -63,12 +68,16 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
     frame->kind = (dml__frame_kind)in[3];
     frame->communicator = dml__load32(in + 4);
     if (!dml__decode_signature(in + 8, &frame->signature)) return false;
-    frame->sequence = dml__load64(in + 24);
-    frame->offset = dml__load64(in + 32);
-    frame->message = dml__load32(in + 40) | (uint64_t)(dml__load32(in + 52) >> 8) << 32;
-    frame->bytes = dml__load32(in + 44);
-    frame->tag = dml__as_int(dml__load32(in + 48));
-    frame->algorithm = in[52] == 255 ? -1 : in[52];
+    frame->tag = 0;
+    if (dml__is_pair(frame->signature.operation)) {
+        frame->tag = dml__as_int(frame->signature.variant);
+        frame->signature.variant = DML__PLAIN;
+    }
+    frame->algorithm = in[28] == 255 ? -1 : in[28];
+    frame->sequence = dml__load64(in + 32);
+    frame->offset = dml__load64(in + 40);
+    frame->message = dml__load32(in + 48) | (uint64_t)(dml__load32(in + 28) >> 8) << 32;
+    frame->bytes = dml__load32(in + 52);
     frame->consumed = dml__load64(in + 56);
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&

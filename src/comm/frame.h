@@ -51,8 +51,8 @@ static inline size_t dml__padded(size_t bytes)
 DML__LOCAL bool dml__wire_is_native(void);
 DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml_dtype dtype);
 
-/* A signature in 16 bytes, for frames and control messages. */
-#define DML__SIGNATURE_BYTES 16
+/* A signature in 20 bytes, for frames and control messages. */
+#define DML__SIGNATURE_BYTES 20
 DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES]);
 DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dml__signature *signature);
 

@@ -224,6 +224,7 @@ struct dml_comm {
     void *beneath;                        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
+    dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
 };
@@ -325,6 +326,9 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
+/* From now on collectives are parts of this one. */
+DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
+
 /* For who may be used after `comm` was closed: until it lets go, calls with it end with DML_ERROR_STATE and a
    sentence. NULL is fine. */
 DML__LOCAL void dml__comm_keep(dml_comm *comm);
@@ -379,11 +383,6 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
 
 /* With the turn. NULL: the job has failed, or no request is free and `blocking` is not set. */
 DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking);
-
-static inline bool dml__is_pair(dml__comm_operation operation)
-{
-    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
-}
 
 /* The messages of a round are counted from a multiple of 2^16 on. */
 static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
@@ -486,9 +485,9 @@ DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
                                        const dml__frame *frame);
 
-/* Asks the members what they called in the place of this collective of this rank's, which somebody has left:
-   DML_OK if nobody says anything else, or the error that ends the job. */
-DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request);
+/* Asks the members what they called in a place of their communicator: DML_OK if all who say so called the
+   same, or the error that ends the job. */
+DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence);
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
    that is over, or of one that has no use for it. */

@@ -21,12 +21,11 @@ static void dml__reach_group(dml__comm_job *job, int from, uint32_t id)
     }
 }
 
-/* Marks all whom this rank waits for, and whom those wait for: of a collective and of a receive from any rank
-   all of the communicator. Returns when something moved last among them. */
+/* Marks all whom those wait for that are marked, and whom those wait for: of a collective and of a receive
+   from any rank all of the communicator. Returns when something moved last among them. */
 static double dml__reach_all(dml__comm_job *job)
 {
-    double moved_at = job->moved_at;
-    job->peers[job->rank].reach = DML__REACHED;
+    double moved_at = 0;
     for (bool more = true; more;) {
         more = false;
         for (int rank = 0; rank < job->world; rank++) {
@@ -51,16 +50,28 @@ static bool dml__is_silent(const dml__comm_job *job, int rank)
     return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
 }
 
-/* Marks the circle to which the ways of all lead who wait for it, so that all of them judge the same ranks.
-   Returns how many are in it; 0: this rank's way leads to none. */
-static int dml__reach_circle(dml__comm_job *job)
+/* Marks a circle from one of it on; how many are in it. */
+static int dml__mark_circle(dml__comm_job *job, int rank)
 {
-    int rank = job->rank, count = 0;
-    for (int i = 0; i < job->world && rank >= 0; i++)
-        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
-    for (; rank >= 0 && job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
+    int count = 0;
+    for (; job->peers[rank].reach != DML__IN_CIRCLE; rank = job->peers[rank].waits_for, count++)
         job->peers[rank].reach = DML__IN_CIRCLE;
     return count;
+}
+
+/* Marks the circle to which the ways of all lead who wait for it, and whom those in it wait for, so that all
+   who judge it judge the same ranks. Returns how many are in it; 0: this rank's way leads to none. */
+static int dml__reach_circle(dml__comm_job *job)
+{
+    int rank = job->rank;
+    for (int i = 0; i < job->world && rank >= 0; i++)
+        rank = dml__is_silent(job, rank) ? -1 : job->peers[rank].waits_for;
+    if (rank < 0) return 0;
+    dml__mark_circle(job, rank);
+    for (int r = 0; r < job->world; r++)
+        job->peers[r].reach = job->peers[r].reach == DML__IN_CIRCLE ? DML__REACHED : DML__NOT_REACHED;
+    dml__reach_all(job);
+    return dml__mark_circle(job, rank);
 }
 
 /* Whether two ranks that wait for each other are in calls that don't belong together. */
@@ -68,7 +79,7 @@ static bool dml__calls_differ(const dml__waiting *a, const dml__waiting *b)
 {
     const bool pair = dml__is_pair(a->call.operation), both = pair == dml__is_pair(b->call.operation);
     if (both && !pair && a->communicator != b->communicator) return true;
-    if (both && !pair && a->sequence == b->sequence) return memcmp(&a->call, &b->call, sizeof a->call) != 0;
+    if (both && !pair && a->sequence == b->sequence) return !dml__same_call(&a->call, &b->call);
     return a->call.operation != b->call.operation;
 }
 
@@ -92,12 +103,12 @@ static bool dml__find_different(const dml__comm_job *job, dml__reach reach, int 
     return false;
 }
 
-/* How many of these ranks are in the same call as this one. */
-static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
+/* How many of those that were reached are in the same call as this one. */
+static int dml__count_same(const dml__comm_job *job, int rank)
 {
     int count = 0;
     for (int r = 0; r < job->world; r++)
-        count += dml__is_judged(&job->peers[r], reach) &&
+        count += dml__is_judged(&job->peers[r], DML__REACHED) &&
                  !dml__calls_differ(&job->peers[r].waits_in, &job->peers[rank].waits_in);
     return count;
 }
@@ -114,20 +125,11 @@ static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML_
     return text;
 }
 
-/* Whether both are in collectives of one communicator. */
-static bool dml__share_group(const dml__waiting *a, const dml__waiting *b)
-{
-    return !dml__is_pair(a->call.operation) && !dml__is_pair(b->call.operation) &&
-           a->communicator == b->communicator;
-}
-
-/* Of two calls that don't belong together the one is to blame that fewer ranks are in. Of one communicator
-   all members count, since all who judge have come to each of them. */
-static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
+/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
+static dml_status dml__blame_different(dml__comm_job *job, int first, int other)
 {
     char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
-    if (dml__share_group(&job->peers[first].waits_in, &job->peers[other].waits_in)) reach = DML__REACHED;
-    const bool fewer = dml__count_same(job, reach, first) < dml__count_same(job, reach, other);
+    const bool fewer = dml__count_same(job, first) < dml__count_same(job, other);
     const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
     const bool waits_for_other =
         waits_for >= 0 && dml__is_judged(&job->peers[waits_for], DML__REACHED) &&
@@ -139,6 +141,56 @@ static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int
                          dml__waiting_text(&job->peers[against].waits_in, against_text));
 }
 
+/* The first place of a communicator that a rank waits in. False: none waits in a collective of it. */
+static bool dml__first_place(const dml_comm *comm, uint64_t *sequence)
+{
+    bool found = false;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        const dml__waiting *waiting = &peer->waits_in;
+        if (!dml__is_judged(peer, DML__REACHED) || dml__is_pair(waiting->call.operation) ||
+            waiting->communicator != comm->id || (found && waiting->sequence >= *sequence))
+            continue;
+        *sequence = waiting->sequence;
+        found = true;
+    }
+    return found;
+}
+
+/* The next of a rank's communicators by number after this one; NULL: there is none. */
+static const dml_comm *dml__next_comm(const dml__comm_job *job, const dml_comm *after)
+{
+    const dml_comm *next = NULL;
+    for (const dml_comm *comm = job->comms; comm; comm = comm->next)
+        if ((!after || comm->id > after->id) && (!next || comm->id < next->id)) next = comm;
+    return next;
+}
+
+/* Who waits for each other may have parted in a call that some have behind them: they are asked what they
+   called in the first place of a communicator that somebody waits in. DML_OK: the same. */
+static dml_status dml__compare_places(const dml__comm_job *job)
+{
+    dml_status status = DML_OK;
+    uint64_t sequence;
+    for (const dml_comm *comm = dml__next_comm(job, NULL); comm && !status; comm = dml__next_comm(job, comm))
+        if (dml__first_place(comm, &sequence)) status = dml__compare_calls(comm, sequence);
+    return status;
+}
+
+/* Whether somebody waits in a collective of a communicator that this rank isn't in, whose members know more
+   of it. */
+static bool dml__members_know(const dml__comm_job *job)
+{
+    for (int r = 0; r < job->world; r++) {
+        const dml__waiting *waiting = &job->peers[r].waits_in;
+        if (dml__is_judged(&job->peers[r], DML__REACHED) && !dml__is_pair(waiting->call.operation) &&
+            waiting->communicator != DML__ALL_COMMUNICATORS &&
+            !dml__find_comm_of(job, waiting->communicator, r))
+            return true;
+    }
+    return false;
+}
+
 /* All wait in a circle: because of different calls, or because the network is slow; or in the same calls, of
    which none is more to blame than the others. */
 static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
@@ -146,10 +198,11 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     char text[DML__WAITING_TEXT], other_text[DML__WAITING_TEXT];
     int first, other;
     const int around = dml__reach_circle(job);
-    if (around && dml__find_different(job, DML__IN_CIRCLE, &first, &other))
-        return dml__blame_different(job, DML__IN_CIRCLE, first, other);
-    if (dml__find_different(job, DML__REACHED, &first, &other))
-        return dml__blame_different(job, DML__REACHED, first, other);
+    const dml_status status = dml__compare_places(job);
+    if (status) return status;
+    if ((around && dml__find_different(job, DML__IN_CIRCLE, &first, &other)) ||
+        dml__find_different(job, DML__REACHED, &first, &other))
+        return dml__blame_different(job, first, other);
     first = around ? 0 : job->rank;
     while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
@@ -271,6 +324,7 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     if (late && end >= 0 && dml__is_absent_from(job, end, request))
         return dml__blame_silent(job, request, end);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
+        job->peers[job->rank].reach = DML__REACHED;
         const double moved = dml__reach_all(job);
         if (moved > moved_at) moved_at = moved;
     }
@@ -286,6 +340,10 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
     if (waited && waited != request && waited->deadline > now) {
         const double most = now + job->timeout;
         request->deadline = waited->deadline < most ? waited->deadline : most;
+        return DML_OK;
+    }
+    if (dml__members_know(job) && moved_at + 2 * job->timeout > now) {
+        request->deadline = moved_at + 2 * job->timeout;
         return DML_OK;
     }
     return dml__blame_circle(job, any ? -1 : waits_for);

@@ -12,15 +12,9 @@
    they differ, two ranks can't know which of them is in the wrong, so the members of the communicator are
    asked what they called in that place, and the majority is right. */
 
-static bool dml__same_call(const dml__signature *a, const dml__signature *b)
-{
-    return a->operation == b->operation && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->root == b->root && (a->count == b->count || dml__is_by_parts(a));
-}
-
 /* ---- asking ---- */
 
-/* The body of ASK_CALL and SAY_CALL: 0 signature:16 16 communicator:4 20 nothing:4 24 sequence:8 */
+/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8 */
 #define DML__CALL_BYTES 32
 
 static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
@@ -29,9 +23,15 @@ static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
     dml__control control = dml__control_message(kind);
     control.bytes = DML__CALL_BYTES;
     dml__encode_signature(signature, control.body);
-    dml__store32(control.body + 16, communicator);
+    dml__store32(control.body + 20, communicator);
     dml__store64(control.body + 24, sequence);
     dml__send_control(job->transport, rank, &control, 0);
+}
+
+/* What this rank called there; NULL: it hasn't yet, or that is too long ago. */
+static const dml__signature *dml__call_at(const dml_comm *comm, uint64_t sequence)
+{
+    return comm->sequence - sequence - 1 < DML__REMEMBERED ? &comm->past[sequence % DML__REMEMBERED] : NULL;
 }
 
 /* Who hasn't called it yet says nothing, and is asked again. */
@@ -40,13 +40,12 @@ DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control 
     dml__peer *peer = &job->peers[rank];
     dml__signature signature;
     if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
-    const uint32_t communicator = dml__load32(control->body + 16);
+    const uint32_t communicator = dml__load32(control->body + 20);
     const uint64_t sequence = dml__load64(control->body + 24);
     if (control->kind == DML__ASK_CALL) {
         const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
-        if (comm && comm->sequence - sequence - 1 < DML__REMEMBERED)
-            dml__send_call(job, rank, DML__SAY_CALL, &comm->past[sequence % DML__REMEMBERED], communicator,
-                           sequence);
+        const dml__signature *call = comm ? dml__call_at(comm, sequence) : NULL;
+        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence);
     } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
         peer->said = true;
         peer->call = signature;
@@ -58,7 +57,7 @@ static bool dml__all_said(const dml_comm *comm)
 {
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
-        if (!peer->said && !peer->gone) return false;
+        if (!peer->said && !peer->gone && comm->world_ranks[r] != comm->job->rank) return false;
     }
     return true;
 }
@@ -70,7 +69,7 @@ static void dml__ask_silent(const dml_comm *comm)
     memset(&nothing, 0, sizeof nothing);
     for (int r = 0; r < comm->size; r++) {
         const int rank = comm->world_ranks[r];
-        if (!job->peers[rank].said && !job->peers[rank].gone)
+        if (!job->peers[rank].said && !job->peers[rank].gone && rank != job->rank)
             dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
     }
 }
@@ -130,13 +129,13 @@ static int dml__find_wrong(const dml_comm *comm, int right)
     return -1;
 }
 
-/* Asks what the members called in the place of a call of this rank's; what is known of some is said already.
-   DML_OK, or the error that ends the job. */
+/* Asks what the members called in a place; what is known of some is said already. DML_OK, or the error that
+   ends the job. */
 static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
-    job->peers[job->rank].call = *mine;
-    job->peers[job->rank].said = true;
+    if (mine) job->peers[job->rank].call = *mine;
+    job->peers[job->rank].said = mine != NULL;
     job->disputed_in = comm->id;
     job->disputed = sequence;
     job->disputes = true;
@@ -155,9 +154,11 @@ static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong
     const dml__peer *peers = comm->job->peers;
     char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
     if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s%s",
-                         wrong, dml__signature_text(&peers[wrong].call, wrong_text), right,
-                         dml__signature_text(&peers[right].call, right_text), where);
+    dml__signature_text(&peers[wrong].call, wrong_text);
+    dml__signature_text(&peers[right].call, right_text);
+    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s%s%s", wrong, wrong_text, right,
+                         right_text, dml__apart_text(&peers[wrong].call, &peers[right].call), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -173,11 +174,10 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
     return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
 }
 
-DML__LOCAL dml_status dml__compare_calls(dml__comm_job *job, const dml_request *request)
+DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence)
 {
-    const dml_comm *comm = request->comm;
-    dml__forget_calls(job);
-    const dml_status status = dml__compare_with(comm, request->sequence, &request->call.signature);
+    dml__forget_calls(comm->job);
+    const dml_status status = dml__compare_with(comm, sequence, dml__call_at(comm, sequence));
     const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
     return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
 }
@@ -219,9 +219,8 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(
         job, rank, DML_ERROR_MISMATCH,
-        "rank %d and rank %d go about %s in different ways: make it %s at all ranks or at none", rank,
-        job->rank, dml__signature_text(mine, text),
-        mine->operation == DML__CALL_ALL_TO_ALL ? "in place" : "with a count for each rank");
+        "rank %d and rank %d go about %s in different ways: make it in place at all ranks or at none", rank,
+        job->rank, dml__signature_text(mine, text));
 }
 
 DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *frame, dml_status *status)

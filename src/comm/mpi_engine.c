@@ -68,12 +68,17 @@ static void dml__mpi_checked(dml_request *request)
     dml__signature theirs;
     uint8_t bytes[DML__SIGNATURE_BYTES];
     char my_text[DML__SIGNATURE_TEXT], their_text[DML__SIGNATURE_TEXT] = "something else";
+    const char *apart = "";
     call->checked = true;
     dml__encode_signature(mine, bytes);
     if (memcmp(bytes, call->said, sizeof bytes) == 0) return;
-    if (dml__decode_signature(call->said, &theirs)) dml__signature_text(&theirs, their_text);
-    dml__job_fail(comm->job, comm->job->rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s",
-                  comm->world_ranks[0], their_text, comm->job->rank, dml__signature_text(mine, my_text));
+    if (dml__decode_signature(call->said, &theirs)) {
+        dml__signature_text(&theirs, their_text);
+        apart = dml__apart_text(&theirs, mine);
+    }
+    dml__job_fail(comm->job, comm->job->rank, DML_ERROR_MISMATCH,
+                  "rank %d called %s while rank %d called %s%s", comm->world_ranks[0], their_text,
+                  comm->job->rank, dml__signature_text(mine, my_text), apart);
 }
 
 /* Whether an earlier collective of the same communicator is still being checked. */

@@ -533,7 +533,10 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
     all[comm->rank].key = key;
     all[comm->rank].next_id = job->next_id;
     dml_comm *group = NULL;
-    if (dml_comm_all_gather(comm, &all[comm->rank], 3, DML_I64, all) == DML_OK) {
+    dml__go_within(comm, DML__IN_SPLIT);
+    const dml_status status = dml_comm_all_gather(comm, &all[comm->rank], 3, DML_I64, all);
+    dml__go_within(comm, DML__PLAIN);
+    if (!status) {
         dml__enter_job(job);
         group = dml__make_group(comm, all);
         if (job->engine && !job->error.status && !job->engine->split(job, comm, group, color, key) && group) {

@@ -266,11 +266,13 @@ static dml_status dml__tune_failed(dml_comm *comm, dml_status status, const char
 static dml_status dml__tune_all(dml__tuning *t)
 {
     dml_comm *comm = t->comm;
+    dml__go_within(comm, DML__IN_TUNE);
     dml_status status = dml_comm_all_reduce(comm, &t->budget, 1, DML_F64, DML_MAX);
     t->begun = dml_seconds();
     t->left = DML__CHOICE_OPERATIONS * DML__TUNE_SIZES;
     for (int i = 0; i < DML__CHOICE_OPERATIONS && !status; i++)
         status = dml__tune_operation(t, (dml__comm_operation)i);
+    dml__go_within(comm, DML__PLAIN);
     if (status) return status;
     comm->choice = t->found;
     comm->tuned = true;

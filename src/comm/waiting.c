@@ -14,9 +14,9 @@
    progress thread, which adds whether its rank is absent: in no call, and without having begun what was asked
    about; who probes for a message is so, too. judge.c follows the answers. */
 
-/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
-   microseconds, 40 1 + tag:4 */
-#define DML__WAITING_BYTES 44
+/* The body of ASK and ANSWER: 0 signature:20 20 communicator:4 24 sequence:8 32 quiet:8, in microseconds,
+   40 1 + tag:4 44 absent:4 */
+#define DML__WAITING_BYTES 48
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -104,8 +104,8 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);
-    dml__store32(control.body + 16, waiting.communicator);
-    dml__store32(control.body + 20, (uint32_t)absent);
+    dml__store32(control.body + 20, waiting.communicator);
+    dml__store32(control.body + 44, (uint32_t)absent);
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
@@ -114,7 +114,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
 
 static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiting)
 {
-    waiting->communicator = dml__load32(control->body + 16);
+    waiting->communicator = dml__load32(control->body + 20);
     waiting->sequence = dml__load64(control->body + 24);
     const uint32_t tag = dml__load32(control->body + 40);
     waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
@@ -164,7 +164,7 @@ DML__LOCAL bool dml__take_waiting(dml__comm_job *job, int rank, const dml__contr
     if (!dml__decode_waiting(control, &waiting) || control->rank < -1 || control->rank >= job->world)
         return false;
     const bool asks = control->kind == DML__ASK;
-    const uint32_t absent = dml__load32(control->body + 20);
+    const uint32_t absent = dml__load32(control->body + 44);
     if (absent > DML__IS_PROBING) return false;
     if (asks) {
         const dml__absence missing =

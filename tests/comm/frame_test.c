@@ -14,7 +14,7 @@ static dml__frame some_frame(void)
     frame.signature.root = -2;
     frame.signature.count = 0x0123456789abcdefull;
     frame.algorithm = 9;
-    frame.tag = 0x13579bdf;
+    frame.signature.variant = 0x93579bdfu;
     frame.communicator = 0xa1b2c3d4u;
     frame.message = 0x12345600010002ull;
     frame.sequence = 0x1122334455667788ull;
@@ -29,22 +29,31 @@ static void header_bytes(void)
     /* The format is fixed: these bytes, on any machine. */
     static const uint8_t want[DML__FRAME_BYTES] = {
         'd',  'm',  'f',  4,    0xd4, 0xc3, 0xb2, 0xa1, 2,    3,    3,    0,    0xfe, 0xff, 0xff, 0xff,
-        0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
-        0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x02, 0x00, 0x01, 0x00, 0x78, 0x56, 0x34, 0x00,
-        0xdf, 0x9b, 0x57, 0x13, 9,    0x56, 0x34, 0x12, 0x78, 0x69, 0x5a, 0x4b, 0x3c, 0x2d, 0x1e, 0x0f,
+        0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0xdf, 0x9b, 0x57, 0x93, 9,    0x56, 0x34, 0x12,
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99,
+        0x02, 0x00, 0x01, 0x00, 0x78, 0x56, 0x34, 0x00, 0x78, 0x69, 0x5a, 0x4b, 0x3c, 0x2d, 0x1e, 0x0f,
     };
-    const dml__frame frame = some_frame();
+    dml__frame frame = some_frame();
     uint8_t bytes[DML__FRAME_BYTES];
     dml__frame back;
     dml__encode_frame(&frame, bytes);
     CHECK(memcmp(bytes, want, sizeof want) == 0);
     CHECK(dml__decode_frame(bytes, &back));
-    CHECK(back.kind == frame.kind && back.communicator == frame.communicator && back.tag == frame.tag);
+    CHECK(back.kind == frame.kind && back.communicator == frame.communicator);
+    CHECK(back.signature.variant == frame.signature.variant && back.tag == 0);
     CHECK(back.algorithm == frame.algorithm && back.message == frame.message && back.bytes == frame.bytes);
     CHECK(back.sequence == frame.sequence && back.offset == frame.offset && back.consumed == frame.consumed);
     CHECK(back.signature.operation == DML__CALL_BROADCAST && back.signature.dtype == DML_I64);
     CHECK(back.signature.reduce == DML_MAX && back.signature.count == frame.signature.count);
     CHECK_INT(back.signature.root, -2);
+    /* Of a send the tag is in the variant's place. */
+    frame.signature.operation = DML__CALL_SEND;
+    frame.signature.variant = DML__PLAIN;
+    frame.tag = 0x13579bdf;
+    dml__encode_frame(&frame, bytes);
+    CHECK(bytes[8] == DML__CALL_SEND && memcmp(bytes + 9, want + 9, 18) == 0 && bytes[27] == 0x13);
+    CHECK(memcmp(bytes + 28, want + 28, sizeof want - 28) == 0);
+    CHECK(dml__decode_frame(bytes, &back) && back.tag == frame.tag && !back.signature.variant);
 }
 
 /* Whatever a byte becomes, what is taken for valid is encoded the same again. */
@@ -114,7 +123,14 @@ static void check_text(dml__comm_operation operation, dml_reduce_op reduce, int 
                        const char *want)
 {
     char text[DML__SIGNATURE_TEXT];
-    const dml__signature signature = { operation, DML_F64, reduce, root, count };
+    const dml__signature signature = { operation, DML_F64, reduce, root, count, DML__PLAIN };
+    CHECK_STRING(dml__signature_text(&signature, text), want);
+}
+
+static void check_variant(dml__comm_operation operation, uint32_t variant, const char *want)
+{
+    char text[DML__SIGNATURE_TEXT];
+    const dml__signature signature = { operation, DML_I8, DML_SUM, 1, 7, variant };
     CHECK_STRING(dml__signature_text(&signature, text), want);
 }
 
@@ -132,6 +148,11 @@ static void signature_texts(void)
     check_text(DML__CALL_SEND, DML_SUM, 1, 2, "send(f64, 2, to 1)");
     check_text(DML__CALL_RECEIVE, DML_SUM, -1, 2, "receive(f64, 2, from any)");
     check_text(DML__CALL_RENDEZVOUS, DML_SUM, 0, 0, "dml_comm_open()");
+    check_variant(DML__CALL_SCATTER, DML__WITH_COUNTS, "scatterv(i8, 7, root 1)");
+    check_variant(DML__CALL_REDUCE_SCATTER, UINT32_MAX, "reduce_scatterv(i8, 7, sum)");
+    check_variant(DML__CALL_ALL_TO_ALL, DML__WITH_COUNTS, "all_to_allv(i8)");
+    check_variant(DML__CALL_ALL_GATHER, DML__IN_SPLIT, "all_gather(i8, 7) in dml_comm_split");
+    check_variant(DML__CALL_ALL_REDUCE, DML__IN_TUNE, "all_reduce(i8, 7, sum) in dml_comm_tune");
     check_text(DML__COMM_OPERATION_COUNT, DML_SUM, 0, 0, "?()");
 }
 

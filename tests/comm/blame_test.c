@@ -1,0 +1,231 @@
+/* Who is named where calls that don't match look alike, or send nothing into their place: the same rank by
+   all, and the one that erred. */
+#include "jobs.h"
+
+enum { MOST = 20000 };
+
+/* `odd` of `world` ranks errs. */
+typedef struct error {
+    const char *name;
+    int world, odd;
+    size_t count; /* of its calls */
+    void (*body)(job_rank *);
+    const char *wrong, *right; /* what both calls are called; NULL: isn't asked */
+    const char *what;          /* and what differs where that is the same; NULL: it isn't */
+} error;
+
+static float *numbers(size_t count)
+{
+    return (float *)calloc(count, sizeof(float));
+}
+
+static void note_culprit(job_rank *me)
+{
+    me->notes[0] = dml_comm_status(me->comm) ? dml_comm_culprit(me->comm) : -2;
+}
+
+static void check_errors(const error *all, int count)
+{
+    enum { SIDE_BY_SIDE = 4 };
+    for (int begin = 0; begin < count; begin += SIDE_BY_SIDE) {
+        job jobs[SIDE_BY_SIDE];
+        const int some = count - begin < SIDE_BY_SIDE ? count - begin : SIDE_BY_SIDE;
+        for (int i = 0; i < some; i++) {
+            job_prepare(&jobs[i], all[begin + i].world, 2, all[begin + i].body, &all[begin + i]);
+            job_start(&jobs[i]);
+        }
+        for (int i = 0; i < some; i++) {
+            const error *e = &all[begin + i];
+            char wrong[128], right[128], name[128];
+            snprintf(name, sizeof name, "%s, rank %d of %d, %zu", e->name, e->odd, e->world, e->count);
+            if (e->wrong) snprintf(wrong, sizeof wrong, "rank %d called %s while", e->odd, e->wrong);
+            if (e->right) snprintf(right, sizeof right, "called %s%s", e->right, e->what ? e->what : "");
+            job_wait(&jobs[i], 15);
+            check_job_fails(&jobs[i], name, DML_ERROR_MISMATCH, e->wrong ? wrong : NULL,
+                            e->right ? right : NULL);
+            for (int rank = 0; rank < e->world; rank++)
+                CHECK_MESSAGE(jobs[i].ranks[rank].notes[0] == e->odd || jobs[i].ranks[rank].notes[0] == -2,
+                              "%s: rank %d blames %lld: %s", name, rank, jobs[i].ranks[rank].notes[0],
+                              job_error(&jobs[i].ranks[rank]));
+            job_release(&jobs[i]);
+        }
+    }
+}
+
+/* ---- counts for each rank that are others of the same sum ---- */
+
+/* All have one more for the last rank than for the others, the odd one for the first. */
+static void set_counts(const job_rank *me, size_t *counts)
+{
+    const error *e = (const error *)me->user;
+    for (int r = 0; r < me->world; r++) counts[r] = e->count;
+    counts[me->rank == e->odd ? 0 : me->world - 1]++;
+}
+
+#define PARTS_BODY(name, call)                                                                               \
+    static void name(job_rank *me)                                                                           \
+    {                                                                                                        \
+        size_t counts[8];                                                                                    \
+        set_counts(me, counts);                                                                              \
+        float *in = numbers(8 * MOST), *out = numbers(8 * MOST);                                             \
+        call;                                                                                                \
+        dml_comm_barrier(me->comm);                                                                          \
+        note_culprit(me);                                                                                    \
+        free(in);                                                                                            \
+        free(out);                                                                                           \
+    }
+PARTS_BODY(all_gatherv_body, dml_comm_all_gatherv(me->comm, in, counts, NULL, DML_F32, out))
+PARTS_BODY(reduce_scatterv_body, dml_comm_reduce_scatterv(me->comm, in, counts, NULL, DML_F32, DML_SUM, out))
+PARTS_BODY(scatterv_body, dml_comm_scatterv(me->comm, in, counts, NULL, DML_F32, out, 1))
+PARTS_BODY(gatherv_body, dml_comm_gatherv(me->comm, in, counts, NULL, DML_F32, out, 1))
+
+static void counts_of_the_same_sum(void)
+{
+    static const struct {
+        void (*body)(job_rank *);
+        const char *name, *format;
+    } calls[] = { { all_gatherv_body, "all_gatherv", "all_gatherv(f32, %zu)" },
+                  { reduce_scatterv_body, "reduce_scatterv", "reduce_scatterv(f32, %zu, sum)" },
+                  { scatterv_body, "scatterv", "scatterv(f32, %zu, root 1)" },
+                  { gatherv_body, "gatherv", "gatherv(f32, %zu, root 1)" } };
+    static const struct {
+        int world, odd;
+    } who[] = { { 2, 1 }, { 4, 0 }, { 4, 1 }, { 5, 3 } };
+    for (int c = 0; c < 4; c++) {
+        error all[8];
+        char texts[8][96];
+        for (int i = 0; i < 8; i++) {
+            error *e = &all[i];
+            e->name = calls[c].name;
+            e->world = who[i % 4].world;
+            e->odd = who[i % 4].odd;
+            e->count = i < 4 ? 3 : MOST - 1;
+            e->body = calls[c].body;
+            /* (The sums are printed, of which all are the same.) */
+            snprintf(texts[i], sizeof texts[i], calls[c].format, e->count * (size_t)e->world + 1);
+            e->wrong = texts[i];
+            e->right = texts[i];
+            e->what = " with other counts for the ranks";
+        }
+        check_errors(all, 8);
+    }
+}
+
+/* ---- calls that are left out, of nothing, or another group's ---- */
+
+static void leaves_out_gather_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *in = numbers(MOST), *out = numbers(4 * MOST);
+    if (me->rank != e->odd) dml_comm_gather(me->comm, in, e->count, DML_F32, out, 1);
+    dml_comm_barrier(me->comm);
+    dml_comm_all_reduce(me->comm, in, 5, DML_F32, DML_SUM);
+    note_culprit(me);
+    free(in);
+    free(out);
+}
+
+static void reduces_nothing_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *x = numbers(MOST);
+    dml_comm_reduce(me->comm, x, me->rank == e->odd ? 0 : e->count, DML_F32, DML_SUM, 1);
+    dml_comm_reduce(me->comm, x, 7, DML_F32, DML_SUM, 0);
+    dml_comm_barrier(me->comm);
+    note_culprit(me);
+    free(x);
+}
+
+/* Rank `odd` and the next one are a group. */
+static void other_group_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *x = numbers(MOST);
+    dml_comm *group = dml_comm_split(me->comm, me->rank == e->odd || me->rank == e->odd + 1, me->rank);
+    if (me->rank == e->odd)
+        dml_comm_all_reduce(group, x, e->count, DML_F32, DML_SUM);
+    else
+        dml_comm_barrier(me->comm);
+    note_culprit(me);
+    free(x);
+    dml_comm_close(group);
+}
+
+/* All but the last rank are a group; the last one only knows that it waits for the first. */
+static void group_leaves_out_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *in = numbers(MOST), *out = numbers(8 * MOST);
+    dml_comm *group = dml_comm_split(me->comm, me->rank < me->world - 1 ? 0 : -1, me->rank);
+    if (group && me->rank != e->odd) dml_comm_gather(group, in, e->count, DML_F32, out, 1);
+    if (group) dml_comm_barrier(group);
+    if (!me->rank) dml_comm_send(me->comm, in, 1, DML_F32, me->world - 1, 0);
+    if (!group) dml_comm_receive(me->comm, in, 1, DML_F32, 0, 0, NULL);
+    note_culprit(me);
+    free(in);
+    free(out);
+    dml_comm_close(group);
+}
+
+static void splits_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    dml_comm *group = NULL;
+    if (me->rank == e->odd)
+        group = dml_comm_split(me->comm, 0, 0);
+    else
+        dml_comm_barrier(me->comm);
+    note_culprit(me);
+    dml_comm_close(group);
+}
+
+static void tunes_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    double x = 0;
+    if (me->rank == e->odd)
+        dml_comm_tune(me->comm, 0.1);
+    else
+        dml_comm_all_reduce(me->comm, &x, 1, DML_F64, DML_MAX);
+    dml_comm_barrier(me->comm);
+    note_culprit(me);
+}
+
+static void calls_that_send_nothing(void)
+{
+    static const error all[] = {
+        { "a gather left out", 4, 0, 10, leaves_out_gather_body, "barrier()", "gather(f32, 10, root 1)",
+          NULL },
+        { "a gather left out", 4, 3, 10, leaves_out_gather_body, "barrier()", "gather(f32, 10, root 1)",
+          NULL },
+        { "a gather left out", 4, 2, MOST, leaves_out_gather_body, "barrier()", NULL, NULL },
+        { "a gather left out", 3, 0, 10, leaves_out_gather_body, "barrier()", "gather(f32, 10, root 1)",
+          NULL },
+        { "a reduce of nothing", 4, 0, 10, reduces_nothing_body, "reduce(f32, 0, sum, root 1)", NULL, NULL },
+        { "a reduce of nothing", 4, 3, MOST, reduces_nothing_body, "reduce(f32, 0, sum, root 1)", NULL,
+          NULL },
+        { "a reduce of nothing", 3, 2, 10, reduces_nothing_body, "reduce(f32, 0, sum, root 1)", NULL, NULL },
+        { "another group's sum", 4, 0, 10, other_group_body, "all_reduce(f32, 10, sum) in communicator 1",
+          "barrier()", NULL },
+        { "another group's sum", 4, 2, 10, other_group_body, "all_reduce(f32, 10, sum) in communicator 1",
+          "barrier()", NULL },
+        { "another group's sum", 3, 1, MOST, other_group_body, NULL, "barrier()", NULL },
+        { "a group's gather left out", 5, 0, 10, group_leaves_out_body, "barrier()",
+          "gather(f32, 10, root 1)", NULL },
+        { "a group's gather left out", 4, 0, 10, group_leaves_out_body, "barrier()",
+          "gather(f32, 10, root 1)", NULL },
+        { "a group's gather left out", 5, 3, MOST, group_leaves_out_body, "barrier()", "gather(f32, ", NULL },
+        { "a split", 3, 0, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
+        { "a split", 3, 1, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
+        { "a tune", 3, 2, 0, tunes_body, "all_reduce(f64, 1, max) in dml_comm_tune",
+          "all_reduce(f64, 1, max)", NULL },
+    };
+    check_errors(all, (int)(sizeof all / sizeof *all));
+}
+
+int main(void)
+{
+    RUN(counts_of_the_same_sum);
+    RUN(calls_that_send_nothing);
+    return test_report("comm/blame");
+}
