@@ -718,8 +718,7 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
    (dml_comm_outlive). Each request has its own deadline, whatever comes for the others: one that stands still
-   ends the job, if the rank that it waits for is frozen or away (of one whose progress thread answers, that
-   may take a few timeouts while others move). */
+   ends the job, if the rank that it waits for, or of a collective any member, is frozen or away. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);
@@ -14800,8 +14799,8 @@ DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control);
 /* The first operation that a call waits for by itself; NULL: none. */
 DML__LOCAL dml_request *dml__waited(const dml__comm_job *job);
 
-/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
-DML__LOCAL bool dml__differ(const dml__comm_job *job);
+/* Whether a call waits for any of operations that wait for different ranks. */
+DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job);
 
 /* What a rank says that it waits for (NULL: for nothing). */
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
@@ -15319,15 +15318,23 @@ static bool dml__others_know(const dml__comm_job *job, dml_request *request)
     return dml__is_away(job);
 }
 
-/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
-   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
-   other alone. -1: there is none. */
-static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+/* The first member that a collective misses; -1: none, or it is none. */
+static int dml__missing_member(const dml__comm_job *job, dml_request *request)
 {
     for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++) {
         const int member = request->comm->world_ranks[r];
         if (dml__is_silent(job, member) || dml__is_absent_from(job, member, request)) return member;
     }
+    return -1;
+}
+
+/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
+   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
+   other alone. -1: there is none. */
+static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+{
+    const int missing = dml__missing_member(job, request);
+    if (missing >= 0) return missing;
     for (int r = 0; r < job->world; r++)
         if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye) return r;
     return -1;
@@ -15346,11 +15353,11 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
-       operations may have stood still all the same. */
-    const bool any = job->waits_for_any && dml__differ(job);
+       operations may have stood still all the same. So it may while no call waits. */
+    const bool any = dml__waits_for_any(job), alone = any || !job->waiting;
     const int waits_for = dml__waits_for(request);
     const double now = dml_seconds();
-    double moved_at = any ? request->deadline - job->timeout : job->moved_at;
+    double moved_at = alone ? request->deadline - job->timeout : job->moved_at;
     dml__note_own_wait(job, request, any ? -1 : waits_for);
     const int end = dml__follow_waits(job, waits_for, &moved_at);
     const bool silent = end >= 0 && dml__is_silent(job, end);
@@ -15359,6 +15366,9 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
         return dml__blame_silent(job, request, end);
     if (late && end >= 0 && dml__is_absent_from(job, end, request))
         return dml__blame_silent(job, request, end);
+    const int member = alone && request->deadline <= now ? dml__missing_member(job, request) : -1;
+    if (member >= 0 && (!job->peers[member].answered || job->peers[member].moved_at + job->timeout <= now))
+        return dml__blame_silent(job, request, member);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
         job->peers[job->rank].reach = DML__REACHED;
         const double moved = dml__reach_all(job);
@@ -15449,8 +15459,9 @@ static dml_request *dml__awaited_request(const dml__comm_job *job)
     return waited ? waited : job->active ? job->active : job->unmatched;
 }
 
-DML__LOCAL bool dml__differ(const dml__comm_job *job)
+DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job)
 {
+    if (!job->waits_for_any) return false;
     const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
     for (int list = 0; list < 2; list++)
         for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
@@ -15461,7 +15472,7 @@ DML__LOCAL bool dml__differ(const dml__comm_job *job)
 /* The communicator among whose ranks is whoever may end the wait. */
 static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
 {
-    for (int list = 0; list < 2 && job->waits_for_any; list++)
+    for (int list = 0; list < 2 && dml__waits_for_any(job); list++)
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
     return request->comm->id;
@@ -15485,7 +15496,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
 {
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
-    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
+    control.rank = request && !dml__waits_for_any(job) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);

@@ -420,8 +420,7 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
    NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
    wanted) is what came of a receive; its source is -1 where the request ended with an error
    (dml_comm_outlive). Each request has its own deadline, whatever comes for the others: one that stands still
-   ends the job, if the rank that it waits for is frozen or away (of one whose progress thread answers, that
-   may take a few timeouts while others move). */
+   ends the job, if the rank that it waits for, or of a collective any member, is frozen or away. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
                                       dml_message *message);

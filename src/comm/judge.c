@@ -283,15 +283,23 @@ static bool dml__others_know(const dml__comm_job *job, dml_request *request)
     return dml__is_away(job);
 }
 
-/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
-   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
-   other alone. -1: there is none. */
-static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+/* The first member that a collective misses; -1: none, or it is none. */
+static int dml__missing_member(const dml__comm_job *job, dml_request *request)
 {
     for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++) {
         const int member = request->comm->world_ranks[r];
         if (dml__is_silent(job, member) || dml__is_absent_from(job, member, request)) return member;
     }
+    return -1;
+}
+
+/* The rank without which those that were reached can't go on: one that a collective misses, or one that is
+   silent. Who said goodbye can't help any more; who is just silent might, so the others don't wait for each
+   other alone. -1: there is none. */
+static int dml__find_missing(const dml__comm_job *job, dml_request *request)
+{
+    const int missing = dml__missing_member(job, request);
+    if (missing >= 0) return missing;
     for (int r = 0; r < job->world; r++)
         if (job->peers[r].reach && dml__is_silent(job, r) && !job->peers[r].goodbye) return r;
     return -1;
@@ -310,11 +318,11 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
-       operations may have stood still all the same. */
-    const bool any = job->waits_for_any && dml__differ(job);
+       operations may have stood still all the same. So it may while no call waits. */
+    const bool any = dml__waits_for_any(job), alone = any || !job->waiting;
     const int waits_for = dml__waits_for(request);
     const double now = dml_seconds();
-    double moved_at = any ? request->deadline - job->timeout : job->moved_at;
+    double moved_at = alone ? request->deadline - job->timeout : job->moved_at;
     dml__note_own_wait(job, request, any ? -1 : waits_for);
     const int end = dml__follow_waits(job, waits_for, &moved_at);
     const bool silent = end >= 0 && dml__is_silent(job, end);
@@ -323,6 +331,9 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
         return dml__blame_silent(job, request, end);
     if (late && end >= 0 && dml__is_absent_from(job, end, request))
         return dml__blame_silent(job, request, end);
+    const int member = alone && request->deadline <= now ? dml__missing_member(job, request) : -1;
+    if (member >= 0 && (!job->peers[member].answered || job->peers[member].moved_at + job->timeout <= now))
+        return dml__blame_silent(job, request, member);
     if (!job->outlives || !dml__is_pair(request->call.signature.operation)) {
         job->peers[job->rank].reach = DML__REACHED;
         const double moved = dml__reach_all(job);

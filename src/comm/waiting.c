@@ -64,8 +64,9 @@ static dml_request *dml__awaited_request(const dml__comm_job *job)
     return waited ? waited : job->active ? job->active : job->unmatched;
 }
 
-DML__LOCAL bool dml__differ(const dml__comm_job *job)
+DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job)
 {
+    if (!job->waits_for_any) return false;
     const int first = job->active || job->unmatched ? dml__waits_for(dml__awaited_request(job)) : -1;
     for (int list = 0; list < 2; list++)
         for (dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
@@ -76,7 +77,7 @@ DML__LOCAL bool dml__differ(const dml__comm_job *job)
 /* The communicator among whose ranks is whoever may end the wait. */
 static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *request)
 {
-    for (int list = 0; list < 2 && job->waits_for_any; list++)
+    for (int list = 0; list < 2 && dml__waits_for_any(job); list++)
         for (const dml_request *r = list ? job->unmatched : job->active; r; r = r->next)
             if (r->comm != request->comm) return DML__ALL_COMMUNICATORS;
     return request->comm->id;
@@ -100,7 +101,7 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
 {
     dml__control control = dml__control_message(kind);
     const double quiet = dml_seconds() - job->moved_at;
-    control.rank = request && !(job->waits_for_any && dml__differ(job)) ? dml__waits_for(request) : -1;
+    control.rank = request && !dml__waits_for_any(job) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);
     dml__encode_signature(&waiting.call, control.body);

@@ -22,8 +22,8 @@ DML__LOCAL void dml__tell_all(dml__comm_job *job, const dml__control *control);
 /* The first operation that a call waits for by itself; NULL: none. */
 DML__LOCAL dml_request *dml__waited(const dml__comm_job *job);
 
-/* Whether the operations wait for different ranks, so that a wait for any of them may end by each. */
-DML__LOCAL bool dml__differ(const dml__comm_job *job);
+/* Whether a call waits for any of operations that wait for different ranks. */
+DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job);
 
 /* What a rank says that it waits for (NULL: for nothing). */
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);

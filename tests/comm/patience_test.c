@@ -387,6 +387,44 @@ static void what_others_send_keeps_nobody_hidden(void)
     }
 }
 
+/* All but the last rank send to each other all the time, and wait for that or for a sum that the last one
+   leaves out. */
+static void all_any_body(test_rank *me)
+{
+    float x[10] = { 0 }, y[10] = { 0 }, z[10] = { 0 };
+    const int others = me->world - 1;
+    dml_request *both[2] = { NULL };
+    dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    const double begin = dml_seconds();
+    if (me->rank == others) {
+        ranks_sleep(2.2);
+    } else {
+        both[1] = dml_comm_all_reduce_start(me->comm, y, 10, DML_F32, DML_SUM);
+        do {
+            ranks_sleep(0.02);
+            dml_comm_send(me->comm, x, 10, DML_F32, (me->rank + 1) % others, 0);
+            both[0] = dml_comm_receive_start(me->comm, z, 10, DML_F32, DML_ANY_SOURCE, 0);
+        } while (dml_comm_wait_any(me->comm, both, 2) == 0);
+        me->bad = dml_seconds() - begin > 1.8;
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void progress_threads_hide_nobody_either(void)
+{
+    static const char *const transports[] = { "shm", "tcp", "local" };
+    test_rank ranks[5];
+    for (int i = 0; i < 4; i++) {
+        const int world = 4 + i % 2;
+        ranks_prepare(ranks, world, 0.6, all_any_body, NULL);
+        ranks_run_on(ranks, world, transports[i % 3]);
+        for (int rank = 0; rank < world - 1; rank++)
+            CHECK_MESSAGE(!ranks[rank].bad, "rank %d of %d took long", rank, world);
+        check_blame(ranks, world, world - 1, "took no part in all_reduce(f32, 10, sum)");
+    }
+}
+
 /* ---- who has nothing under way ---- */
 
 /* Rank 1 has moved later than who waits for it, and its time counts from then. */
@@ -619,6 +657,7 @@ int main(void)
     RUN(who_looks_at_its_requests_is_not);
     RUN(the_nearer_one_judges);
     RUN(what_others_send_keeps_nobody_hidden);
+    RUN(progress_threads_hide_nobody_either);
     RUN(who_computes_has_its_own_time);
     RUN(who_comes_back_moves);
     RUN(who_probes_is_missed);
