@@ -304,6 +304,7 @@ typedef struct dml__comm_job {
     int waiting;      /* threads in a call that makes progress: the helper stays out */
     bool stop, helper_started;
     double called_at; /* when a call was here last; only kept where there is a helper */
+    double awake_at;  /* when anybody was, as far as it was noted */
     dml__thread helper;
 } dml__comm_job;
 

@@ -119,15 +119,25 @@ static void dml__restart_clocks(dml__comm_job *job)
     for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
 }
 
+/* Where there is a helper somebody looks at the clock at least every `grace`, as long as the process runs. */
+static void dml__note_awake(dml__comm_job *job, double now)
+{
+    if (job->helper_started && now > job->awake_at + 2 * job->grace) dml__restart_clocks(job);
+    job->awake_at = now;
+}
+
 DML__LOCAL void dml__come_back(dml__comm_job *job)
 {
     if (!job->helper_started && job->clock > job->heard_at + job->grace) dml__restart_clocks(job);
+    dml__note_awake(job, job->clock);
     dml__read_control(job);
 }
 
-/* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
+/* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. Never for
+   long, so that it shows when the process was stopped meanwhile. */
 static void dml__sleep(dml__comm_job *job, double seconds)
 {
+    if (seconds > job->grace) seconds = job->grace;
     for (int rank = 0; rank < job->world; rank++)
         job->wishes[rank] = rank == job->rank || job->engine ? 0 : dml__link_wishes(job, rank);
     int ready;
@@ -145,7 +155,8 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     } else {
         ready = job->transport->calls->wait(job->transport, job->wishes, 0);
     }
-    if (dml_seconds() - before > seconds + job->timeout / 2) dml__restart_clocks(job);
+    job->awake_at = dml_seconds();
+    if (job->awake_at - before > seconds + job->grace) dml__restart_clocks(job);
     if (ready == DML__GONE)
         dml__job_fail(job, job->rank, DML_ERROR_NETWORK, "rank %d can't wait on its connections", job->rank);
     else if (ready & DML__READY_CONTROL)
@@ -159,8 +170,6 @@ static double dml__next_deadline(const dml__comm_job *job, double until)
     double first = until < 0 ? dml_seconds() + 3600 : until;
     if (dml__nccl_is_busy(job)) return dml_seconds() + DML__NCCL_NAP; /* whose events wake nobody */
     if (job->answer_until > 0) return job->answer_until < first ? job->answer_until : first;
-    /* Not much longer than a deadline is, so that a longer sleep shows that the process was stopped. */
-    if (first > dml_seconds() + job->timeout) first = dml_seconds() + job->timeout;
     for (const dml_request *r = job->active; r; r = r->next)
         if (r->deadline < first) first = r->deadline;
     for (const dml_request *r = job->unmatched; r; r = r->next)
@@ -198,17 +207,17 @@ DML__LOCAL void dml__keep_watch(dml__comm_job *job)
 {
     const double now = dml_seconds(), quiet = now - job->heard_at;
     if (!job->transport || quiet < 2e-3) return;
+    /* Who hasn't asked for long may have been away: then nobody else is to blame, and nobody is told that
+       this one has waited. But whoever asks rarely isn't away each time. */
+    const bool was_away = quiet > job->grace && job->progress != job->progress_away;
+    if (was_away) {
+        dml__restart_clocks(job);
+        job->progress_away = job->progress;
+    }
     dml__read_control(job);
     if (job->error.status) return;
     dml__note_time(job, job->clock = now);
-    /* Who hasn't asked for long may have been away: then nobody else is to blame. But whoever asks rarely
-       isn't away each time. */
-    if (quiet > job->grace && job->progress != job->progress_away) {
-        dml__restart_clocks(job);
-        job->progress_away = job->progress;
-    } else {
-        dml__watch_deadlines(job, now);
-    }
+    if (!was_away) dml__watch_deadlines(job, now);
 }
 
 DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
@@ -254,6 +263,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->yields && !job->crowded && ++looks % 8) continue;
         const double before = job->clock, now = job->clock = dml_seconds();
         dml__note_time(job, now);
+        dml__note_awake(job, now);
         /* What this rank didn't hear while it was away is nobody's fault. */
         if (came && !job->helper_started && now > before + job->grace) dml__restart_clocks(job);
         came = false;
@@ -304,6 +314,7 @@ static void dml__help(void *argument)
         const bool stays_out = job->waiting || job->sleeping || job->error.status;
         if (nothing || stays_out) {
             dml__cond_wait(&job->changed, &job->mutex, stays_out || job->engine ? -1 : job->grace / 4);
+            if (!stays_out) dml__note_awake(job, dml_seconds());
             if (!job->stop) dml__listen(job);
             continue;
         }
@@ -311,6 +322,7 @@ static void dml__help(void *argument)
         if (job->waiting || job->sleeping || dml__make_progress(job)) continue;
         const double now = dml_seconds();
         dml__note_time(job, now);
+        dml__note_awake(job, now);
         if (dml__watch_deadlines(job, now)) continue;
         const double left = dml__next_deadline(job, -1) - now;
         if (!job->error.status) dml__sleep(job, left > 0 ? left : 0.001);
@@ -328,7 +340,7 @@ DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
             "rank %d can't have a progress thread: MPI was initialised for one thread only, not "
             "with MPI_THREAD_SERIALIZED",
             job->rank);
-    job->called_at = dml_seconds();
+    job->called_at = job->awake_at = dml_seconds();
     if (!job->helper_started && job->transport)
         job->helper_started = dml__thread_start(&job->helper, dml__help, job);
     if (!job->helper_started && job->transport)

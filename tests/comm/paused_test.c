@@ -121,6 +121,66 @@ static void ranks_that_are_stopped_shortly(void)
     munmap((void *)(uintptr_t)end, sizeof(int));
 }
 
+/* ---- a rank that comes back when it has just been asked for ---- */
+
+typedef enum back_kind { BACK_WAITS, BACK_LOOKS, BACK_HELPED, BACK_LOOKS_HELPED, BACK_COUNT } back_kind;
+
+static void back_body(job_rank *me)
+{
+    const back_kind kind = *(const back_kind *)me->user;
+    float x[10] = { 0 };
+    if (kind >= BACK_HELPED) dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    me->notes[0] = 1;
+    if (me->rank == 0) {
+        job_sleep(0.3);
+        dml_comm_send(me->comm, x, 10, DML_F32, 1, 0);
+        me->notes[0] = 2;
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1, 1, NULL);
+    } else {
+        dml_request *request = dml_comm_receive_start(me->comm, x, 10, DML_F32, 0, 0);
+        while (kind % 2 && !dml_comm_done(me->comm, request)) job_sleep(0.001);
+        dml_comm_wait(me->comm, request);
+        job_sleep(0.2); /* what it says of itself comes first */
+        dml_comm_send(me->comm, x, 10, DML_F32, 0, 1);
+    }
+    dml_comm_barrier(me->comm);
+    me->notes[1] = dml_comm_culprit(me->comm);
+}
+
+static void wait_for_note(const job_rank *me, long long note)
+{
+    const double until = dml_seconds() + 10 * JOB_SLOW;
+    while (*(volatile long long *)&me->notes[0] < note && dml_seconds() < until) job_sleep(0.001);
+}
+
+/* It hasn't waited for all that time, and says so: the others don't take it for one that waits for them. */
+static void a_rank_that_comes_back_late(void)
+{
+    static const back_kind kinds[] = { BACK_WAITS, BACK_LOOKS, BACK_HELPED, BACK_LOOKS_HELPED };
+    job jobs[BACK_COUNT];
+    for (int i = 0; i < BACK_COUNT; i++) {
+        job_prepare(&jobs[i], 2, TIMEOUT, back_body, &kinds[i]);
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < BACK_COUNT; i++) wait_for_note(&jobs[i].ranks[1], 1);
+    job_sleep(0.05);
+    for (int i = 0; i < BACK_COUNT; i++) kill(jobs[i].ranks[1].pid, SIGSTOP);
+    for (int i = 0; i < BACK_COUNT; i++) wait_for_note(&jobs[i].ranks[0], 2);
+    job_sleep(1.1 * TIMEOUT * JOB_SLOW);
+    for (int i = 0; i < BACK_COUNT; i++) kill(jobs[i].ranks[1].pid, SIGCONT);
+    for (int i = 0; i < BACK_COUNT; i++) {
+        job_wait(&jobs[i], 10);
+        for (int rank = 0; rank < 2; rank++) {
+            const job_rank *me = &jobs[i].ranks[rank];
+            CHECK_ENDED("comes back", me);
+            CHECK_MESSAGE(!job_status(me) || me->notes[1] == 1, "%d: rank %d blames %lld: %s", i, rank,
+                          me->notes[1], job_error(me));
+        }
+        job_release(&jobs[i]);
+    }
+}
+
 /* ---- a rank that is stopped while another waits for any ---- */
 
 typedef enum any_wait {
@@ -225,6 +285,7 @@ static void a_rank_that_is_stopped_while_others_wait_for_any(void)
 
 int main(void)
 {
+    RUN(a_rank_that_comes_back_late);
     RUN(a_rank_that_is_stopped_while_others_wait_for_any);
     RUN(a_job_that_is_stopped_and_continued);
     RUN(a_rank_that_is_stopped);
