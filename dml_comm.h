@@ -462,7 +462,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 /* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
-   took part in has ended is none. NULL is fine. In a fork's child it only releases the
+   took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be
+   written. NULL is fine. In a fork's child it only releases the
    child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
    every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
    its own), and destroyed as ever; some memory stays until then. */
@@ -475,7 +476,8 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
-   NULL, which dml_comm_open returns when memory is short, reads as a communicator that failed for that. */
+   NULL, which dml_comm_open returns when memory is short and dml_comm_split for a negative color, reads as a
+   communicator that failed with DML_ERROR_ARGUMENT, and so do calls with it. */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
@@ -14304,8 +14306,9 @@ typedef struct dml__trace {
    job's first operations; without the turn. */
 DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings);
 
-/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job. */
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job);
+/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job; its sentence
+   goes to `error` (NULL: nowhere), unless there is one already. */
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error);
 
 DML__LOCAL void dml__release_trace(dml__comm_job *job);
 
@@ -14552,7 +14555,7 @@ DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings 
 /* A few lines at a time, without memory of its own. */
 typedef struct dml__trace_file {
     int descriptor;
-    bool failed;
+    int error; /* errno of the first failure; 0: none */
     size_t used;
     char text[4096];
 } dml__trace_file;
@@ -14560,12 +14563,12 @@ typedef struct dml__trace_file {
 static void dml__flush_trace(dml__trace_file *file)
 {
     size_t done = 0;
-    while (done < file->used && !file->failed) {
+    while (done < file->used && !file->error) {
         const ssize_t written = write(file->descriptor, file->text + done, file->used - done);
         if (written > 0)
             done += (size_t)written;
         else if (written == 0 || errno != EINTR)
-            file->failed = true;
+            file->error = written == 0 ? ENOSPC : errno;
     }
     file->used = 0;
 }
@@ -14686,14 +14689,14 @@ static void dml__put_rows(dml__trace_file *file, const dml__comm_job *job)
         }
 }
 
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error)
 {
     dml__trace *trace = job->trace;
     dml__trace_file file;
-    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    file.failed = file.descriptor < 0;
+    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file.error = file.descriptor < 0 ? errno : 0;
     file.used = 0;
-    if (!file.failed) {
+    if (!file.error) {
         const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
         dml__put_trace(&file, "[\n");
         dml__put_rows(&file, job);
@@ -14702,11 +14705,14 @@ DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
         dml__put_trace(&file, "\n]\n");
         dml__flush_trace(&file);
     }
-    if (file.descriptor >= 0 && close(file.descriptor)) file.failed = true;
-    if (!file.failed) return DML_OK;
-    dml__log(&job->logger, DML_LOG_WARNING, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
-             strerror(errno));
-    return DML_ERROR_IO;
+    if (file.descriptor >= 0 && close(file.descriptor) && !file.error) file.error = errno;
+    if (!file.error) return DML_OK;
+    dml__error lost;
+    memset(&lost, 0, sizeof lost);
+    dml__fail(&lost, DML_ERROR_IO, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
+              strerror(file.error));
+    dml__log(&job->logger, DML_LOG_WARNING, "%s", lost.text);
+    return dml__fail(error, lost.status, "%s", lost.text);
 }
 
 DML_API dml_status dml_comm_trace_write(dml_comm *comm)
@@ -14714,7 +14720,7 @@ DML_API dml_status dml_comm_trace_write(dml_comm *comm)
     if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     if (!comm->job->trace) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
-    const dml_status status = dml__write_trace(comm->job);
+    const dml_status status = dml__write_trace(comm->job, NULL);
     dml__leave_job(comm->job);
     return status;
 }
@@ -17867,7 +17873,7 @@ static dml_status dml__tune_all(dml__tuning *t)
 DML_API dml_status dml_comm_tune(dml_comm *comm, double seconds)
 {
     dml__tuning t;
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__comm_job *job = comm->job;
     if (dml_comm_status(comm)) return dml_comm_status(comm);
@@ -20219,7 +20225,7 @@ static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
 
 static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     dml__comm_job *job = comm->job;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(job);
@@ -20526,7 +20532,7 @@ DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t c
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__mutex_lock(&comm->job->mutex);
     const dml_status status = comm->job->error.status;
@@ -20536,7 +20542,10 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
-    if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (!comm)
+        return "no communicator (NULL): dml_comm_split gives that to ranks of negative color, and "
+               "dml_comm_open "
+               "when there is no memory for one";
     if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }
@@ -21059,7 +21068,7 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
 
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__start_helper(comm->job);
@@ -21326,16 +21335,16 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
         return status;
     }
     if (job->transport) dml__close_in_order(job);
-    const dml_status status = job->error.status;
-    if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
+    dml__error error = job->error;
     dml__stop_helper(job);
-    if (job->trace) dml__write_trace(job);
+    if (job->trace) dml__write_trace(job, &error); /* which an error before goes before */
+    if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     dml__local_job *local = job->local;
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
-    return status;
+    return error.status;
 }
 
 #endif
