@@ -443,7 +443,13 @@ typedef struct dml_comm_options {
        dml_comm_all_reduce(comm, gradient, count, DML_F32, DML_MEAN);
        if (dml_comm_status(comm)) { fputs(dml_comm_error(comm), stderr); return 1; }
 
-   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. */
+   Ranks whose world_size, segment_bytes or max_requests differ, or of which two are the same rank, all fail
+   with one sentence, which says who has what: most are right, and of as many rank 0 is. For those who are yet
+   to come rank 0 waits a quarter of the timeout for that, at most 1 s.
+
+   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. A rank that is
+   refused for its key or its version may have met a stranger on rank 0's port: it tries a few times more, for
+   a quarter of the timeout, at most 5 s, and fails with that reason then. */
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
@@ -2309,8 +2315,8 @@ typedef struct dml__net_user {
     /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
        the job. */
     void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
-    /* Tells a rank that has come since. */
-    void (*tell)(void *user, dml__transport *transport, int rank);
+    /* What a rank is told that has come since. */
+    void (*words)(void *user, dml__control *control);
     /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
        has ended the job, and `fail` needn't be called. */
     bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
@@ -3320,8 +3326,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
 
-/* Tells a rank that has come since then. */
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
+/* What a rank is told that has come since then. */
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
@@ -8163,10 +8169,13 @@ typedef enum dml__handshake_stage {
     DML__SHAKE_SEND_CHALLENGE, /* accepting side */
     DML__SHAKE_GET_HELLO,
     DML__SHAKE_SEND_WELCOME,
+    DML__SHAKE_HELD,    /* accepting side: it isn't answered yet (dml__identity.hold) */
     DML__SHAKE_REFUSED, /* accepting side said no; connecting side was told no */
     DML__SHAKE_BROKEN,  /* it ended, or what came isn't this protocol */
     DML__SHAKE_DONE
 } dml__handshake_stage;
+
+typedef struct dml__handshake dml__handshake;
 
 /* What this end is, in every handshake of a rendezvous. */
 typedef struct dml__identity {
@@ -8180,10 +8189,12 @@ typedef struct dml__identity {
        `fd` went, 0 for nowhere, or -1 and errno. */
     bool (*taken)(void *user, int rank, int channel);
     int (*port)(void *user, int fd);
+    /* Whether a visitor who is about to be refused waits for dml__answer_held. NULL: none does. */
+    bool (*hold)(void *user, const dml__handshake *shake);
     void *user;
 } dml__identity;
 
-typedef struct dml__handshake {
+struct dml__handshake {
     dml__handshake_stage stage;
     int fd;
     int rank; /* the other end's: known from the start on the connecting side */
@@ -8197,7 +8208,7 @@ typedef struct dml__handshake {
     dml__welcome welcome_in;
     size_t done; /* bytes of the stage's message that have moved */
     uint8_t challenge[DML__CHALLENGE_BYTES], hello[DML__HELLO_BYTES], welcome[DML__WELCOME_BYTES];
-} dml__handshake;
+};
 
 /* Begins on a socket: that has been accepted, or that is connecting. */
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -8209,6 +8220,13 @@ DML__LOCAL short dml__handshake_events(const dml__handshake *shake);
 
 /* As far as it goes without waiting. */
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me);
+
+/* Welcomes one that was held, as far as that goes without waiting. */
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me);
+
+/* Whether a refusal can come from anybody, with a key or without: nothing in it is proved, as one that comes
+   from who has the same key is. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict);
 
 /* Whether a refusal shows that something is wrong with the job, and not that a stranger came. */
 DML__LOCAL bool dml__is_job_fault(dml__verdict verdict);
@@ -8233,11 +8251,11 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
-/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
-   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
-static bool dml__is_proved(dml__verdict verdict)
+/* The others are given only to who has shown that it has the key, if there is one: such a one is proved in
+   turn. Nobody else gets a proof, from which a weak key could be guessed. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict)
 {
-    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+    return verdict != DML__VERDICT_WELCOME && verdict <= DML__VERDICT_WRONG_KEY;
 }
 
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -8350,7 +8368,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (me->key && dml__is_proved(welcome->verdict)) {
+    if (me->key && !dml__is_unproved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -8391,16 +8409,12 @@ static dml__verdict dml__judge(const dml__handshake *shake, const dml__identity 
     return DML__VERDICT_WELCOME;
 }
 
-static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+static void dml__answer(dml__handshake *shake, const dml__identity *me)
 {
-    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
-        dml__shake_nonsense(shake);
-        return;
-    }
     dml__welcome welcome;
     memset(&welcome, 0, sizeof welcome);
     welcome.version = DML__WIRE_VERSION;
-    welcome.verdict = shake->verdict = dml__judge(shake, me);
+    welcome.verdict = shake->verdict;
     welcome.rank = me->rank;
     welcome.world = me->world;
     welcome.segment_bytes = me->segment_bytes;
@@ -8411,11 +8425,24 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && dml__is_proved(welcome.verdict)) {
+    if (me->key && !dml__is_unproved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }
     shake->stage = DML__SHAKE_SEND_WELCOME;
+}
+
+static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+{
+    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
+        dml__shake_nonsense(shake);
+        return;
+    }
+    shake->verdict = dml__judge(shake, me);
+    if (shake->verdict != DML__VERDICT_WELCOME && me->hold && me->hold(me->user, shake))
+        shake->stage = DML__SHAKE_HELD;
+    else
+        dml__answer(shake, me);
 }
 
 /* ---- both ---- */
@@ -8459,6 +8486,13 @@ static bool dml__shake_stage(dml__handshake *shake, const dml__identity *me)
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me)
 {
     while (dml__shake_stage(shake, me)) continue;
+}
+
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me)
+{
+    shake->verdict = DML__VERDICT_WELCOME;
+    dml__answer(shake, me);
+    dml__handshake_step(shake, me);
 }
 
 DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identity *me, bool accepting,
@@ -8837,6 +8871,156 @@ DML__LOCAL dml__transport *dml__tcp_open(const dml__net_settings *settings, cons
 #endif
 DML__DRIVERS_BEGIN
 
+/* ---- net/unlike.c ---- */
+
+#ifndef DML_NET_UNLIKE_C
+#define DML_NET_UNLIKE_C
+
+/* ---- net/unlike.h ---- */
+
+/* unlike.h: ranks that come to rank 0 with other settings than its own, or as a rank that has come already.
+ */
+#ifndef DML_NET_UNLIKE_H
+#define DML_NET_UNLIKE_H
+
+enum { DML__COMER_WORLD, DML__COMER_SEGMENT, DML__COMER_REQUESTS, DML__COMER_SETTINGS };
+
+/* Who has come, and with what. */
+typedef struct dml__comer {
+    int rank;
+    uint32_t settings[DML__COMER_SETTINGS];
+} dml__comer;
+
+/* Sorts the comers (count) by rank, of which there is rank 0, and writes what is wrong with them: in what
+   they differ, and who has what; or else which rank came twice. Most are right, of as many each the first,
+   mostly rank 0. Returns the first rank that isn't, or -1 and "": all is as it should be. */
+DML__LOCAL int dml__judge_comers(dml__comer *comers, int count, char *text, size_t bytes);
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+#define DML__COMERS_NAMED 8 /* ranks of a group */
+#define DML__GROUPS_NAMED 3 /* of those that are wrong */
+
+/* Most come in that order already. */
+static void dml__sort_comers(dml__comer *comers, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const dml__comer comer = comers[i];
+        int at = i;
+        for (; at > 0 && comers[at - 1].rank > comer.rank; at--) comers[at] = comers[at - 1];
+        comers[at] = comer;
+    }
+}
+
+static bool dml__comers_agree(const dml__comer *comers, int count, int setting)
+{
+    for (int i = 1; i < count; i++)
+        if (comers[i].settings[setting] != comers[0].settings[setting]) return false;
+    return true;
+}
+
+/* What most have. */
+static uint32_t dml__right_setting(const dml__comer *comers, int count, int setting)
+{
+    uint32_t right = 0;
+    int most = 0;
+    for (int i = 0; i < count; i++) {
+        int same = 0;
+        for (int j = 0; j < count; j++) same += comers[j].settings[setting] == comers[i].settings[setting];
+        if (same <= most) continue;
+        most = same;
+        right = comers[i].settings[setting];
+    }
+    return right;
+}
+
+/* "rank 2 has" or "ranks 0, 1 and 3 have": those with this value. */
+static void dml__comers_text(const dml__comer *comers, int count, int setting, uint32_t value, char *text,
+                             size_t bytes)
+{
+    int ranks[DML__COMERS_NAMED + 1], named = 0;
+    for (int i = 0; i < count && named <= DML__COMERS_NAMED; i++)
+        if (comers[i].settings[setting] == value && (!named || ranks[named - 1] != comers[i].rank))
+            ranks[named++] = comers[i].rank;
+    size_t used = (size_t)snprintf(text, bytes, named == 1 ? "rank" : "ranks");
+    for (int i = 0; i < named && used < bytes; i++) {
+        const char *before = i == 0 ? " " : i + 1 == named ? " and " : ", ";
+        if (i == DML__COMERS_NAMED)
+            used += (size_t)snprintf(text + used, bytes - used, " and more");
+        else
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, ranks[i]);
+    }
+    if (used < bytes) snprintf(text + used, bytes - used, named == 1 ? " has" : " have");
+}
+
+/* Whether nobody before has the same. */
+static bool dml__first_with(const dml__comer *comers, int at, int setting)
+{
+    for (int i = 0; i < at; i++)
+        if (comers[i].settings[setting] == comers[at].settings[setting]) return false;
+    return true;
+}
+
+/* "rank 2 has max_requests 16, ranks 0, 1 and 3 have 64: give all the same" */
+static int dml__unlike_text(const dml__comer *comers, int count, int setting, char *text, size_t bytes)
+{
+    static const char *const names[DML__COMER_SETTINGS] = { "world_size", "segment_bytes", "max_requests" };
+    const uint32_t right = dml__right_setting(comers, count, setting);
+    char group[160];
+    int culprit = -1, groups = 0;
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        if (comers[i].settings[setting] == right || !dml__first_with(comers, i, setting)) continue;
+        if (culprit < 0) culprit = comers[i].rank;
+        if (groups++ >= DML__GROUPS_NAMED) continue;
+        const uint32_t value = comers[i].settings[setting];
+        dml__comers_text(comers, count, setting, value, group, sizeof group);
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s%s%u, ", group,
+                                 groups == 1 ? names[setting] : "", groups == 1 ? " " : "", (unsigned)value);
+        if (used >= bytes) return culprit;
+    }
+    dml__comers_text(comers, count, setting, right, group, sizeof group);
+    snprintf(text + used, bytes - used, "%s%s %u: give all the same",
+             groups > DML__GROUPS_NAMED ? "others have others, " : "", group, (unsigned)right);
+    return culprit;
+}
+
+/* "rank 1 came twice to rank 0, and rank 2 of 3 not at all: ..." */
+static int dml__twice_text(const dml__comer *comers, int count, char *text, size_t bytes)
+{
+    const int world = (int)comers[0].settings[DML__COMER_WORLD];
+    int twice = -1, times = 0, missing = -1;
+    char often[24] = "twice", absent[64] = "";
+    for (int i = 1; i < count; i++) {
+        if (twice < 0 && comers[i].rank == comers[i - 1].rank) twice = comers[i].rank;
+        if (missing < 0 && comers[i].rank > comers[i - 1].rank + 1) missing = comers[i - 1].rank + 1;
+    }
+    if (missing < 0 && comers[count - 1].rank + 1 < world) missing = comers[count - 1].rank + 1;
+    if (twice < 0) return -1;
+    for (int i = 0; i < count; i++) times += comers[i].rank == twice;
+    if (times > 2) snprintf(often, sizeof often, "%d times", times);
+    if (missing >= 0) snprintf(absent, sizeof absent, ", and rank %d of %d not at all", missing, world);
+    snprintf(text, bytes,
+             "rank %d came %s to rank 0%s: %s processes have the same rank, or two jobs the same port", twice,
+             often, absent, times > 2 ? "several" : "two");
+    return twice;
+}
+
+DML__LOCAL int dml__judge_comers(dml__comer *comers, int count, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    dml__sort_comers(comers, count);
+    for (int setting = 0; setting < DML__COMER_SETTINGS; setting++)
+        if (!dml__comers_agree(comers, count, setting))
+            return dml__unlike_text(comers, count, setting, text, bytes);
+    return dml__twice_text(comers, count, text, bytes);
+}
+
+#endif
+
 /* ---- net/rendezvous.c ---- */
 
 #ifndef DML_NET_RENDEZVOUS_C
@@ -8853,6 +9037,9 @@ DML__DRIVERS_BEGIN
    start in any order), and says in its hello on which port it listens itself.
      2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
      3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+
+   Who comes to rank 0 with other settings than its own, or as a rank that has come already, isn't answered
+   before the others have come too, or haven't for a while: then rank 0 says to all who has what.
 
    Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
    nobody else who knows.
@@ -8886,7 +9073,11 @@ struct dml__meeting {
     int to_connect;       /* connections that are still missing */
     bool failed;          /* whoever still comes is told so */
     int refused;          /* ranks of this job that were sent away */
-    char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
+    int expected;         /* ranks, by the largest world that somebody who came has */
+    double judge_at;      /* when those that are held are told what is wrong; 0: there are none */
+    dml__comer *comers;   /* (3 world + DML__VISITORS) */
+    double doubted_at;    /* when somebody first refused this rank without a proof; 0: nobody did */
+    char note[256];       /* why the last visitor, or this rank, was turned away, if worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
 
@@ -9085,6 +9276,20 @@ static bool dml__is_taken(void *user, int rank, int channel)
     return false;
 }
 
+/* dml__identity.hold: a rank of this job, as far as anybody knows, that rank 0 takes for a wrong one. */
+static bool dml__holds(void *user, const dml__handshake *shake)
+{
+    dml__meeting *meeting = (dml__meeting *)user;
+    const dml__verdict verdict = shake->verdict;
+    if (meeting->me.rank || meeting->addresses_done || shake->hello_in.channel != DML__CHANNEL_CONTROL ||
+        (verdict != DML__VERDICT_WRONG_WORLD && verdict != DML__VERDICT_RANK_TAKEN &&
+         verdict != DML__VERDICT_WRONG_SEGMENT && verdict != DML__VERDICT_WRONG_REQUESTS))
+        return false;
+    if (meeting->judge_at == 0) meeting->judge_at = dml_seconds() + meeting->settings->grace;
+    if (shake->hello_in.world > meeting->expected) meeting->expected = shake->hello_in.world;
+    return true;
+}
+
 /* A free place for a visitor, or that of the one who has been silent longest, if that was long enough to
    answer. NULL: none now. */
 static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
@@ -9093,9 +9298,11 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
     for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
         dml__handshake *shake = &meeting->shakes[i];
         if (shake->stage == DML__SHAKE_UNUSED) return shake;
+        if (shake->stage == DML__SHAKE_HELD) continue;
         if (!oldest || shake->deadline < oldest->deadline) oldest = shake;
     }
-    const double may_go = oldest->deadline - meeting->patience + DML__SHORTEST_STAY;
+    const double may_go =
+        oldest ? oldest->deadline - meeting->patience + DML__SHORTEST_STAY : meeting->judge_at;
     if (now < may_go) {
         meeting->listen_after = may_go;
         return NULL;
@@ -9154,8 +9361,11 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
-            if (meeting->failed)
-                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
+            if (meeting->failed) {
+                dml__control control;
+                meeting->user->words(meeting->user->user, &control);
+                dml__send_control(&meeting->tcp->transport, shake->rank, &control, 0);
+            }
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -9165,12 +9375,29 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
     }
 }
 
+/* Whoever listens there may be a stranger, who goes, or whom the next try doesn't meet. One that has another
+   key by mistake isn't kept waiting for long. */
+static bool dml__may_be_stranger(dml__meeting *meeting, const dml__handshake *shake, double now)
+{
+    if (!dml__is_unproved(shake->verdict)) return false;
+    if (meeting->doubted_at == 0) meeting->doubted_at = now;
+    return now < meeting->doubted_at + meeting->patience;
+}
+
 /* False when the refusal ends the job. */
-static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted)
+static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
 {
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    if (!accepted && dml__may_be_stranger(meeting, shake, now)) {
+        if (strcmp(meeting->note, text) != 0)
+            dml__log(meeting->user->logger, DML_LOG_WARNING, "refused, and trying again: %s", text);
+        memcpy(meeting->note, text, sizeof text);
+        dml__rest(shake, 0, now);
+        shake->retry_at = now + meeting->patience / 4;
+        return true;
+    }
     shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
         meeting->refused++;
@@ -9183,6 +9410,26 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
     return true;
+}
+
+/* One that was held hears why the job has failed, as those do that have connected. Its connection is new, so
+   all of it goes at once. */
+static void dml__tell_held(dml__meeting *meeting, dml__handshake *shake)
+{
+    dml__answer_held(shake, &meeting->me);
+    if (shake->stage == DML__SHAKE_DONE) {
+        dml__control control;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        dml__span span;
+        meeting->user->words(meeting->user->user, &control);
+        dml__encode_control(&control, bytes);
+        span.data = bytes;
+        span.bytes = sizeof bytes;
+        dml__socket_send(meeting->me.calls, shake->fd, &span, 1);
+    }
+    dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
+    meeting->refused++;
 }
 
 static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
@@ -9236,7 +9483,8 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);
-    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted);
+    if (shake->stage == DML__SHAKE_HELD && meeting->failed) dml__tell_held(meeting, shake);
+    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted, now);
     const bool too_slow = dml__has_deadline(shake, accepted) && now > shake->deadline;
     if (too_slow) shake->error = ETIMEDOUT;
     if (shake->stage == DML__SHAKE_BROKEN || too_slow) dml__broken(meeting, shake, accepted, now);
@@ -9254,6 +9502,7 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
     const bool open = meeting->listener >= 0 && meeting->me.has_session;
     const bool listening = open && now >= meeting->listen_after;
     if (open && !listening && meeting->listen_after < until) until = meeting->listen_after;
+    if (meeting->judge_at > 0 && !meeting->failed && meeting->judge_at < until) until = meeting->judge_at;
     polls[0].fd = listening ? meeting->listener : -1;
     polls[0].events = POLLIN;
     for (int i = 0; i < meeting->shake_count; i++) {
@@ -9307,10 +9556,19 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
-/* To rank 0, with those that were sent away. */
+static int dml__count_held(const dml__meeting *meeting)
+{
+    int count = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++)
+        count += meeting->shakes[i].stage == DML__SHAKE_HELD;
+    return count;
+}
+
+/* To rank 0, with those that were sent away or are held. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
-    int missing = meeting->me.world - 1 - meeting->refused;
+    int missing = meeting->expected - 1 - meeting->refused;
+    if (meeting->judge_at > 0) missing -= dml__count_held(meeting);
     for (int rank = 1; rank < meeting->me.world; rank++)
         missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
     return missing <= 0;
@@ -9357,11 +9615,12 @@ static void dml__meet_too_late(dml__meeting *meeting)
         const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
         const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
         dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
-                      "rank %d of %d could not reach rank 0 at %s within %g s: %s", rank, world,
+                      "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
                       dml__address_text(&shake->address, at), timeout,
                       silent         ? "who listens there doesn't answer"
                       : shake->error ? strerror(shake->error)
-                                     : "who listens there is no rank of this job");
+                                     : "who listens there is no rank of this job",
+                      meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
                       "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
@@ -9373,16 +9632,67 @@ static void dml__meet_too_late(dml__meeting *meeting)
     }
 }
 
+static void dml__add_comer(dml__meeting *meeting, int *count, int rank, int world, uint32_t segment_bytes,
+                           uint32_t max_requests)
+{
+    dml__comer *comer = &meeting->comers[(*count)++];
+    comer->rank = rank;
+    comer->settings[DML__COMER_WORLD] = (uint32_t)world;
+    comer->settings[DML__COMER_SEGMENT] = segment_bytes;
+    comer->settings[DML__COMER_REQUESTS] = max_requests;
+}
+
+static void dml__welcome_held(dml__meeting *meeting, double now)
+{
+    meeting->judge_at = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage != DML__SHAKE_HELD) continue;
+        shake->deadline = now + meeting->patience;
+        dml__answer_held(shake, &meeting->me);
+    }
+}
+
+/* Ends the job if somebody is held, and all have come or those who haven't are too late to be asked. Who is
+   connected has what rank 0 has. */
+static bool dml__comers_are_alike(dml__meeting *meeting)
+{
+    const dml__identity *me = &meeting->me;
+    const double now = dml_seconds();
+    char text[DML__NET_TEXT];
+    int count = 0;
+    if (meeting->judge_at == 0 ||
+        (!dml__all_have_come(meeting) && now < meeting->judge_at && now < meeting->deadline))
+        return true;
+    for (int rank = 0; rank < me->world; rank++)
+        if (rank == me->rank || meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0)
+            dml__add_comer(meeting, &count, rank, me->world, me->segment_bytes, me->max_requests);
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        const dml__hello *hello = &meeting->shakes[i].hello_in;
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD)
+            dml__add_comer(meeting, &count, hello->from, hello->world, hello->segment_bytes,
+                           hello->max_requests);
+    }
+    const int culprit = dml__judge_comers(meeting->comers, count, text, sizeof text);
+    if (culprit < 0) { /* the one that had come before is gone */
+        dml__welcome_held(meeting, now);
+        return true;
+    }
+    dml__tcp_fail(meeting->tcp, culprit, DML_ERROR_MISMATCH, "%s", text);
+    return false;
+}
+
 static bool dml__meet_all(dml__meeting *meeting)
 {
     while (meeting->to_connect > 0 || !meeting->addresses_done) {
+        if (!dml__comers_are_alike(meeting)) return false;
         if (dml_seconds() >= meeting->deadline) {
             dml__meet_too_late(meeting);
             return false;
         }
         if (!dml__meet_once(meeting)) return false;
-        if (meeting->me.rank == 0 && !meeting->addresses_done && dml__all_have_come(meeting) &&
-            !dml__send_addresses(meeting))
+        if (meeting->me.rank == 0 && !meeting->addresses_done && meeting->judge_at == 0 &&
+            dml__all_have_come(meeting) && !dml__send_addresses(meeting))
             return false;
     }
     return true;
@@ -9392,8 +9702,10 @@ static bool dml__meet_all(dml__meeting *meeting)
 static void dml__tell_those_who_come(dml__meeting *meeting)
 {
     const double now = dml_seconds();
-    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->failed = true;
+    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD) dml__tell_held(meeting, &meeting->shakes[i]);
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->deadline = now + meeting->settings->grace;
     while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
         if (!dml__meet_once(meeting)) return;
@@ -9413,7 +9725,9 @@ static bool dml__prepare_meeting(dml__meeting *meeting)
     const size_t polled = 1 + (size_t)meeting->shake_count + world;
     meeting->polls = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->polls);
     meeting->waits = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->waits);
-    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits) {
+    meeting->comers = (dml__comer *)dml__allocate_array(memory, world + (size_t)meeting->shake_count,
+                                                        sizeof *meeting->comers);
+    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits || !meeting->comers) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_MEMORY, "rank %d has no memory for the rendezvous", rank);
         return false;
     }
@@ -9444,6 +9758,7 @@ static void dml__end_meeting(dml__meeting *meeting)
     for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
         dml__close_shake(meeting, &meeting->shakes[i]);
     if (meeting->listener >= 0) meeting->me.calls->close(meeting->listener);
+    dml__release(memory, meeting->comers);
     dml__release(memory, meeting->waits);
     dml__release(memory, meeting->polls);
     dml__release(memory, meeting->shakes);
@@ -9472,6 +9787,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.max_requests = (uint32_t)settings->max_requests;
     meeting.me.taken = dml__is_taken;
     meeting.me.port = dml__own_port;
+    meeting.me.hold = dml__holds;
+    meeting.expected = settings->world;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
     if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
@@ -14832,10 +15149,9 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     return status;
 }
 
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job)
 {
-    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
-    dml__send_control(job->transport, rank, &control, 0);
+    return dml__abort_message(job->culprit, job->error.status, job->error.text);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
@@ -20761,11 +21077,9 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
-static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+static void dml__meeting_words(void *user, dml__control *control)
 {
-    dml__comm_job *job = (dml__comm_job *)user;
-    job->transport = transport;
-    dml__tell_of_failure(job, rank);
+    *control = dml__failure_message((const dml__comm_job *)user);
 }
 
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
@@ -20912,7 +21226,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
-    user.tell = dml__meeting_tell;
+    user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);

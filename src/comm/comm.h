@@ -145,7 +145,13 @@ typedef struct dml_comm_options {
        dml_comm_all_reduce(comm, gradient, count, DML_F32, DML_MEAN);
        if (dml_comm_status(comm)) { fputs(dml_comm_error(comm), stderr); return 1; }
 
-   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. */
+   Ranks whose world_size, segment_bytes or max_requests differ, or of which two are the same rank, all fail
+   with one sentence, which says who has what: most are right, and of as many rank 0 is. For those who are yet
+   to come rank 0 waits a quarter of the timeout for that, at most 1 s.
+
+   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. A rank that is
+   refused for its key or its version may have met a stranger on rank 0's port: it tries a few times more, for
+   a quarter of the timeout, at most 5 s, and fails with that reason then. */
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 

@@ -60,10 +60,9 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     return status;
 }
 
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job)
 {
-    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
-    dml__send_control(job->transport, rank, &control, 0);
+    return dml__abort_message(job->culprit, job->error.status, job->error.text);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)

@@ -523,8 +523,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
 
-/* Tells a rank that has come since then. */
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
+/* What a rank is told that has come since then. */
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);

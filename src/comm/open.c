@@ -156,11 +156,9 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
-static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+static void dml__meeting_words(void *user, dml__control *control)
 {
-    dml__comm_job *job = (dml__comm_job *)user;
-    job->transport = transport;
-    dml__tell_of_failure(job, rank);
+    *control = dml__failure_message((const dml__comm_job *)user);
 }
 
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
@@ -307,7 +305,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
-    user.tell = dml__meeting_tell;
+    user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);
