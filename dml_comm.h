@@ -2983,6 +2983,8 @@ typedef struct dml__waiting {
     uint32_t communicator;
     uint64_t sequence;
     int tag;
+    int lies_from,
+        lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */
@@ -15084,6 +15086,14 @@ DML__LOCAL bool dml__differ(const dml__comm_job *job);
 /* What a rank says that it waits for (NULL: for nothing). */
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
 
+/* The call with its tag and communicator, and what lies there with another tag. */
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 160)
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT]);
+
+/* Whether all who could send what a receive from any waits for have said goodbye, and all that they sent has
+   come. */
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request);
+
 /* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
    again, so for a while after one it isn't. */
 DML__LOCAL bool dml__is_away(const dml__comm_job *job);
@@ -15179,7 +15189,7 @@ DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank)
             flow->request->deadline = soon;
         }
     for (dml_request *r = job->unmatched; r; r = r->next)
-        if (dml__waits_for(r) == rank && (r->moved || r->deadline > soon)) {
+        if ((dml__waits_for(r) == rank || dml__nobody_sends(job, r)) && (r->moved || r->deadline > soon)) {
             r->moved = false;
             r->deadline = soon;
         }
@@ -15289,7 +15299,7 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
-    char text[DML__SIGNATURE_TEXT];
+    char text[DML__WAITING_TEXT];
     dml_status status = dml__hear_last_words(job, rank);
     if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
         status = dml__compare_calls(job, request);
@@ -15298,7 +15308,9 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
         dml__end_pairs_with(job, rank);
         return DML_OK;
     }
-    dml__signature_text(&request->call.signature, text);
+    dml__waiting waiting = dml__waiting_of(job, request);
+    waiting.communicator = request->comm->id;
+    dml__waiting_text(&waiting, text);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
                              "rank %d closed its communicator while rank %d was in %s", rank, job->rank,
@@ -15415,15 +15427,17 @@ static int dml__count_same(const dml__comm_job *job, dml__reach reach, int rank)
     return count;
 }
 
-#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 64)
-static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "";
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "", lies[80] = "";
     dml__signature_text(&waiting->call, call);
     if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
     if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
         snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
-    snprintf(text, DML__WAITING_TEXT, "%s%s%s", call, tag, where);
+    if (waiting->lies_tag >= 0)
+        snprintf(lies, sizeof lies, " (a message from %d with tag %d lies there unreceived)",
+                 waiting->lies_from, waiting->lies_tag);
+    snprintf(text, DML__WAITING_TEXT, "%s%s%s%s", call, tag, where, lies);
     return text;
 }
 
@@ -15568,6 +15582,8 @@ static void dml__excuse_probing(dml__comm_job *job)
 
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
+    if (dml__nobody_sends(job, request))
+        return dml__data_gone(job, request, request->comm->world_ranks[request->comm->rank == 0]);
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. */
@@ -15619,8 +15635,8 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
    about; who probes for a message is so, too. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 absent:4 24 sequence:8 32 quiet:8, in
-   microseconds, 40 1 + tag:4 */
-#define DML__WAITING_BYTES 44
+   microseconds, 40 1 + tag:4, 44 lies_from:4 48 1 + lies_tag:4 */
+#define DML__WAITING_BYTES 52
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -15686,16 +15702,30 @@ static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *reque
     return request->comm->id;
 }
 
+/* What came for a receive but for its tag. */
+static void dml__find_other_tag(const dml__comm_job *job, const dml_request *request, dml__waiting *waiting)
+{
+    dml__frame frame;
+    int rank;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->flow_count || job->engine ||
+        !dml__find_stored(job, request->comm, request->call.signature.root, DML_ANY_TAG, &rank, &frame))
+        return;
+    waiting->lies_from = dml__group_rank(request->comm, rank);
+    waiting->lies_tag = frame.tag;
+}
+
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request)
 {
     dml__waiting waiting;
     memset(&waiting, 0, sizeof waiting);
     waiting.communicator = DML__ALL_COMMUNICATORS;
+    waiting.lies_tag = -1;
     if (!request) return waiting;
     waiting.call = request->call.signature;
     waiting.communicator = dml__waits_in(job, request);
     waiting.sequence = request->sequence;
     waiting.tag = request->call.tag;
+    dml__find_other_tag(job, request, &waiting);
     return waiting;
 }
 
@@ -15713,6 +15743,8 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
+    dml__store32(control.body + 44, (uint32_t)waiting.lies_from);
+    dml__store32(control.body + 48, (uint32_t)waiting.lies_tag + 1);
     return control;
 }
 
@@ -15720,9 +15752,27 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 {
     waiting->communicator = dml__load32(control->body + 16);
     waiting->sequence = dml__load64(control->body + 24);
-    const uint32_t tag = dml__load32(control->body + 40);
+    const uint32_t tag = dml__load32(control->body + 40), lies = dml__load32(control->body + 48);
     waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
+    waiting->lies_from = (int)(dml__load32(control->body + 44) & 0x7fffffff);
+    waiting->lies_tag = lies ? (int)((lies - 1) & 0x7fffffff) : -1;
     return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
+}
+
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->call.signature.root >= 0 ||
+        request->flow_count || job->engine || job->outlives)
+        return false;
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        const dml__link *link = &job->links[rank];
+        if (rank != job->rank &&
+            (!job->peers[rank].goodbye || link->frames_come < job->peers[rank].frames || link->payload_left))
+            return false;
+    }
+    return true;
 }
 
 DML__LOCAL bool dml__is_away(const dml__comm_job *job)
@@ -16361,6 +16411,8 @@ DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request)
 #ifndef DML_COMM_PAIR_C
 #define DML_COMM_PAIR_C
 
+#include <stdio.h>
+
 /* Sends and receives: who gets which message. A receive takes the first message of its communicator, sender
    and tag; a message goes to the first receive that takes it. */
 
@@ -16402,9 +16454,12 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 {
     const dml__signature *mine = &request->call.signature, *theirs = &frame->signature;
     if (mine->dtype != theirs->dtype || mine->count < theirs->count) {
-        char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT];
-        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s", rank,
-                      dml__signature_text(theirs, their_text), job->rank, dml__signature_text(mine, my_text));
+        char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT], tag[24] = "";
+        if (frame->tag > 0) snprintf(tag, sizeof tag, " with tag %d", frame->tag);
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s", rank,
+                      dml__signature_text(theirs, their_text), tag, job->rank,
+                      dml__signature_text(mine, my_text),
+                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag);
         return false;
     }
     request->message.source = dml__group_rank(request->comm, rank);

@@ -180,6 +180,8 @@ typedef struct dml__waiting {
     uint32_t communicator;
     uint64_t sequence;
     int tag;
+    int lies_from,
+        lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */
