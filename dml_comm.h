@@ -9023,35 +9023,22 @@ DML__LOCAL int dml__judge_comers(dml__comer *comers, int count, char *text, size
 
 #endif
 
-/* ---- net/rendezvous.c ---- */
+/* ---- net/place.c ---- */
 
-#ifndef DML_NET_RENDEZVOUS_C
-#define DML_NET_RENDEZVOUS_C
+#ifndef DML_NET_PLACE_C
+#define DML_NET_PLACE_C
 
 #include <errno.h>
 #include <netdb.h>
-#include <stdio.h>
 #include <string.h>
 
-/* How the ranks meet:
+/* ---- net/meeting.h ---- */
 
-     1. Rank 0 listens where all look for it. Each other rank connects to it (again and again, since ranks
-   start in any order), and says in its hello on which port it listens itself.
-     2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
-     3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+/* meeting.h: the rendezvous' own files between themselves. */
+#ifndef DML_NET_MEETING_H
+#define DML_NET_MEETING_H
 
-   Who comes to rank 0 with other settings than its own, or as a rank that has come already, isn't answered
-   before the others have come too, or haven't for a while: then rank 0 says to all who has what.
-
-   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
-   nobody else who knows.
-
-   One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
-   that nobody who comes to a port can hold up the others. */
-
-#define DML__MASTERS 8          /* addresses of master_addr that are tried */
-#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
-#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
+#define DML__MASTERS 8 /* addresses of master_addr that are tried */
 
 struct dml__meeting {
     dml__tcp *tcp;
@@ -9083,7 +9070,23 @@ struct dml__meeting {
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
 
-/* ---- where ---- */
+/* ---- where ranks meet (place.c): false, the job has failed ---- */
+
+/* The addresses of master_addr and bind_addr. */
+DML__LOCAL bool dml__find_master(dml__meeting *meeting);
+
+/* Whether this rank may go where it is to go without a key, if it has none. */
+DML__LOCAL bool dml__check_trust(dml__meeting *meeting);
+
+/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
+DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting);
+
+/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
+DML__LOCAL int dml__own_port(void *user, int fd);
+
+#endif
+
+/* Where ranks meet. */
 
 static const char *dml__resolve_text(int error)
 {
@@ -9097,7 +9100,7 @@ static bool dml__may_resolve_later(const dml__meeting *meeting, int error)
     return error == EAI_AGAIN || (error == EAI_NONAME && meeting->me.rank > 0);
 }
 
-static bool dml__find_master(dml__meeting *meeting)
+DML__LOCAL bool dml__find_master(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
     int error;
@@ -9134,7 +9137,7 @@ static bool dml__stays_on_loopback(const dml__meeting *meeting)
     return !meeting->bound || dml__is_loopback(&meeting->bind_address);
 }
 
-static bool dml__check_trust(dml__meeting *meeting)
+DML__LOCAL bool dml__check_trust(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
     if (settings->key || settings->allow_insecure || dml__stays_on_loopback(meeting)) return true;
@@ -9156,8 +9159,7 @@ static bool dml__listen_at(dml__meeting *meeting, const dml__address *address, u
     return meeting->listener >= 0;
 }
 
-/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
-static bool dml__listen_as_master(dml__meeting *meeting)
+DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting)
 {
     const uint16_t port = (uint16_t)meeting->settings->master_port;
     bool listening = false;
@@ -9189,8 +9191,7 @@ static bool dml__listen_as_master(dml__meeting *meeting)
     return false;
 }
 
-/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
-static int dml__own_port(void *user, int fd)
+DML__LOCAL int dml__own_port(void *user, int fd)
 {
     dml__meeting *meeting = (dml__meeting *)user;
     if (meeting->me.rank + 1 == meeting->me.world) return 0; /* nobody will come */
@@ -9203,6 +9204,36 @@ static int dml__own_port(void *user, int fd)
     }
     return dml__address_port(&meeting->listens_at);
 }
+
+#endif
+
+/* ---- net/rendezvous.c ---- */
+
+#ifndef DML_NET_RENDEZVOUS_C
+#define DML_NET_RENDEZVOUS_C
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How the ranks meet:
+
+     1. Rank 0 listens where all look for it. Each other rank connects to it (again and again, since ranks
+   start in any order), and says in its hello on which port it listens itself.
+     2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
+     3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+
+   Who comes to rank 0 with other settings than its own, or as a rank that has come already, isn't answered
+   before the others have come too, or haven't for a while: then rank 0 says to all who has what.
+
+   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
+   nobody else who knows.
+
+   One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
+   that nobody who comes to a port can hold up the others. */
+
+#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
+#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
 
 /* ---- addresses ---- */
 
