@@ -200,7 +200,7 @@ CPU_FOLDERS := base thread kernels device graph ops train net comm dist
 # Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
 # rest is about time and processes.
 COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program tune \
-    reduce_op settings stats trace)
+    reduce_op settings stats trace unreceived)
 COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this

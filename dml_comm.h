@@ -443,7 +443,13 @@ typedef struct dml_comm_options {
        dml_comm_all_reduce(comm, gradient, count, DML_F32, DML_MEAN);
        if (dml_comm_status(comm)) { fputs(dml_comm_error(comm), stderr); return 1; }
 
-   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. */
+   Ranks whose world_size, segment_bytes or max_requests differ, or of which two are the same rank, all fail
+   with one sentence, which says who has what: most are right, and of as many rank 0 is. For those who are yet
+   to come rank 0 waits a quarter of the timeout for that, at most 1 s.
+
+   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. A rank that is
+   refused for its key or its version may have met a stranger on rank 0's port: it tries a few times more, for
+   a quarter of the timeout, at most 5 s, and fails with that reason then. */
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
@@ -462,7 +468,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 /* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
-   took part in has ended is none. NULL is fine. In a fork's child it only releases the
+   took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be
+   written. NULL is fine. In a fork's child it only releases the
    child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
    every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
    its own), and destroyed as ever; some memory stays until then. */
@@ -475,7 +482,8 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
-   NULL, which dml_comm_open returns when memory is short, reads as a communicator that failed for that. */
+   NULL, which dml_comm_open returns when memory is short and dml_comm_split for a negative color, reads as a
+   communicator that failed with DML_ERROR_ARGUMENT, and so do calls with it. */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 
@@ -2327,8 +2335,8 @@ typedef struct dml__net_user {
     /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
        the job. */
     void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
-    /* Tells a rank that has come since. */
-    void (*tell)(void *user, dml__transport *transport, int rank);
+    /* What a rank is told that has come since. */
+    void (*words)(void *user, dml__control *control);
     /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
        has ended the job, and `fail` needn't be called. */
     bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);
@@ -2995,6 +3003,8 @@ typedef struct dml__waiting {
     uint32_t communicator;
     uint64_t sequence;
     int tag;
+    int lies_from,
+        lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */
@@ -3338,8 +3348,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
 
-/* Tells a rank that has come since then. */
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
+/* What a rank is told that has come since then. */
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
@@ -8181,10 +8191,13 @@ typedef enum dml__handshake_stage {
     DML__SHAKE_SEND_CHALLENGE, /* accepting side */
     DML__SHAKE_GET_HELLO,
     DML__SHAKE_SEND_WELCOME,
+    DML__SHAKE_HELD,    /* accepting side: it isn't answered yet (dml__identity.hold) */
     DML__SHAKE_REFUSED, /* accepting side said no; connecting side was told no */
     DML__SHAKE_BROKEN,  /* it ended, or what came isn't this protocol */
     DML__SHAKE_DONE
 } dml__handshake_stage;
+
+typedef struct dml__handshake dml__handshake;
 
 /* What this end is, in every handshake of a rendezvous. */
 typedef struct dml__identity {
@@ -8198,10 +8211,12 @@ typedef struct dml__identity {
        `fd` went, 0 for nowhere, or -1 and errno. */
     bool (*taken)(void *user, int rank, int channel);
     int (*port)(void *user, int fd);
+    /* Whether a visitor who is about to be refused waits for dml__answer_held. NULL: none does. */
+    bool (*hold)(void *user, const dml__handshake *shake);
     void *user;
 } dml__identity;
 
-typedef struct dml__handshake {
+struct dml__handshake {
     dml__handshake_stage stage;
     int fd;
     int rank; /* the other end's: known from the start on the connecting side */
@@ -8215,7 +8230,7 @@ typedef struct dml__handshake {
     dml__welcome welcome_in;
     size_t done; /* bytes of the stage's message that have moved */
     uint8_t challenge[DML__CHALLENGE_BYTES], hello[DML__HELLO_BYTES], welcome[DML__WELCOME_BYTES];
-} dml__handshake;
+};
 
 /* Begins on a socket: that has been accepted, or that is connecting. */
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -8227,6 +8242,13 @@ DML__LOCAL short dml__handshake_events(const dml__handshake *shake);
 
 /* As far as it goes without waiting. */
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me);
+
+/* Welcomes one that was held, as far as that goes without waiting. */
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me);
+
+/* Whether a refusal can come from anybody, with a key or without: nothing in it is proved, as one that comes
+   from who has the same key is. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict);
 
 /* Whether a refusal shows that something is wrong with the job, and not that a stranger came. */
 DML__LOCAL bool dml__is_job_fault(dml__verdict verdict);
@@ -8251,11 +8273,11 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
-/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
-   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
-static bool dml__is_proved(dml__verdict verdict)
+/* The others are given only to who has shown that it has the key, if there is one: such a one is proved in
+   turn. Nobody else gets a proof, from which a weak key could be guessed. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict)
 {
-    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+    return verdict != DML__VERDICT_WELCOME && verdict <= DML__VERDICT_WRONG_KEY;
 }
 
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -8368,7 +8390,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (me->key && dml__is_proved(welcome->verdict)) {
+    if (me->key && !dml__is_unproved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -8409,16 +8431,12 @@ static dml__verdict dml__judge(const dml__handshake *shake, const dml__identity 
     return DML__VERDICT_WELCOME;
 }
 
-static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+static void dml__answer(dml__handshake *shake, const dml__identity *me)
 {
-    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
-        dml__shake_nonsense(shake);
-        return;
-    }
     dml__welcome welcome;
     memset(&welcome, 0, sizeof welcome);
     welcome.version = DML__WIRE_VERSION;
-    welcome.verdict = shake->verdict = dml__judge(shake, me);
+    welcome.verdict = shake->verdict;
     welcome.rank = me->rank;
     welcome.world = me->world;
     welcome.segment_bytes = me->segment_bytes;
@@ -8429,11 +8447,24 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && dml__is_proved(welcome.verdict)) {
+    if (me->key && !dml__is_unproved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }
     shake->stage = DML__SHAKE_SEND_WELCOME;
+}
+
+static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+{
+    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
+        dml__shake_nonsense(shake);
+        return;
+    }
+    shake->verdict = dml__judge(shake, me);
+    if (shake->verdict != DML__VERDICT_WELCOME && me->hold && me->hold(me->user, shake))
+        shake->stage = DML__SHAKE_HELD;
+    else
+        dml__answer(shake, me);
 }
 
 /* ---- both ---- */
@@ -8477,6 +8508,13 @@ static bool dml__shake_stage(dml__handshake *shake, const dml__identity *me)
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me)
 {
     while (dml__shake_stage(shake, me)) continue;
+}
+
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me)
+{
+    shake->verdict = DML__VERDICT_WELCOME;
+    dml__answer(shake, me);
+    dml__handshake_step(shake, me);
 }
 
 DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identity *me, bool accepting,
@@ -8855,32 +8893,172 @@ DML__LOCAL dml__transport *dml__tcp_open(const dml__net_settings *settings, cons
 #endif
 DML__DRIVERS_BEGIN
 
-/* ---- net/rendezvous.c ---- */
+/* ---- net/unlike.c ---- */
 
-#ifndef DML_NET_RENDEZVOUS_C
-#define DML_NET_RENDEZVOUS_C
+#ifndef DML_NET_UNLIKE_C
+#define DML_NET_UNLIKE_C
 
-#include <errno.h>
-#include <netdb.h>
+/* ---- net/unlike.h ---- */
+
+/* unlike.h: ranks that come to rank 0 with other settings than its own, or as a rank that has come already.
+ */
+#ifndef DML_NET_UNLIKE_H
+#define DML_NET_UNLIKE_H
+
+enum { DML__COMER_WORLD, DML__COMER_SEGMENT, DML__COMER_REQUESTS, DML__COMER_SETTINGS };
+
+/* Who has come, and with what. */
+typedef struct dml__comer {
+    int rank;
+    uint32_t settings[DML__COMER_SETTINGS];
+} dml__comer;
+
+/* Sorts the comers (count) by rank, of which there is rank 0, and writes what is wrong with them: in what
+   they differ, and who has what; or else which rank came twice. Most are right, of as many each the first,
+   mostly rank 0. Returns the first rank that isn't, or -1 and "": all is as it should be. */
+DML__LOCAL int dml__judge_comers(dml__comer *comers, int count, char *text, size_t bytes);
+
+#endif
+
 #include <stdio.h>
 #include <string.h>
 
-/* How the ranks meet:
+#define DML__COMERS_NAMED 8 /* ranks of a group */
+#define DML__GROUPS_NAMED 3 /* of those that are wrong */
 
-     1. Rank 0 listens where all look for it. Each other rank connects to it (again and again, since ranks
-   start in any order), and says in its hello on which port it listens itself.
-     2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
-     3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+/* Most come in that order already. */
+static void dml__sort_comers(dml__comer *comers, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const dml__comer comer = comers[i];
+        int at = i;
+        for (; at > 0 && comers[at - 1].rank > comer.rank; at--) comers[at] = comers[at - 1];
+        comers[at] = comer;
+    }
+}
 
-   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
-   nobody else who knows.
+static bool dml__comers_agree(const dml__comer *comers, int count, int setting)
+{
+    for (int i = 1; i < count; i++)
+        if (comers[i].settings[setting] != comers[0].settings[setting]) return false;
+    return true;
+}
 
-   One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
-   that nobody who comes to a port can hold up the others. */
+/* What most have. */
+static uint32_t dml__right_setting(const dml__comer *comers, int count, int setting)
+{
+    uint32_t right = 0;
+    int most = 0;
+    for (int i = 0; i < count; i++) {
+        int same = 0;
+        for (int j = 0; j < count; j++) same += comers[j].settings[setting] == comers[i].settings[setting];
+        if (same <= most) continue;
+        most = same;
+        right = comers[i].settings[setting];
+    }
+    return right;
+}
 
-#define DML__MASTERS 8          /* addresses of master_addr that are tried */
-#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
-#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
+/* "rank 2 has" or "ranks 0, 1 and 3 have": those with this value. */
+static void dml__comers_text(const dml__comer *comers, int count, int setting, uint32_t value, char *text,
+                             size_t bytes)
+{
+    int ranks[DML__COMERS_NAMED + 1], named = 0;
+    for (int i = 0; i < count && named <= DML__COMERS_NAMED; i++)
+        if (comers[i].settings[setting] == value && (!named || ranks[named - 1] != comers[i].rank))
+            ranks[named++] = comers[i].rank;
+    size_t used = (size_t)snprintf(text, bytes, named == 1 ? "rank" : "ranks");
+    for (int i = 0; i < named && used < bytes; i++) {
+        const char *before = i == 0 ? " " : i + 1 == named ? " and " : ", ";
+        if (i == DML__COMERS_NAMED)
+            used += (size_t)snprintf(text + used, bytes - used, " and more");
+        else
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, ranks[i]);
+    }
+    if (used < bytes) snprintf(text + used, bytes - used, named == 1 ? " has" : " have");
+}
+
+/* Whether nobody before has the same. */
+static bool dml__first_with(const dml__comer *comers, int at, int setting)
+{
+    for (int i = 0; i < at; i++)
+        if (comers[i].settings[setting] == comers[at].settings[setting]) return false;
+    return true;
+}
+
+/* "rank 2 has max_requests 16, ranks 0, 1 and 3 have 64: give all the same" */
+static int dml__unlike_text(const dml__comer *comers, int count, int setting, char *text, size_t bytes)
+{
+    static const char *const names[DML__COMER_SETTINGS] = { "world_size", "segment_bytes", "max_requests" };
+    const uint32_t right = dml__right_setting(comers, count, setting);
+    char group[160];
+    int culprit = -1, groups = 0;
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        if (comers[i].settings[setting] == right || !dml__first_with(comers, i, setting)) continue;
+        if (culprit < 0) culprit = comers[i].rank;
+        if (groups++ >= DML__GROUPS_NAMED) continue;
+        const uint32_t value = comers[i].settings[setting];
+        dml__comers_text(comers, count, setting, value, group, sizeof group);
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s%s%u, ", group,
+                                 groups == 1 ? names[setting] : "", groups == 1 ? " " : "", (unsigned)value);
+        if (used >= bytes) return culprit;
+    }
+    dml__comers_text(comers, count, setting, right, group, sizeof group);
+    snprintf(text + used, bytes - used, "%s%s %u: give all the same",
+             groups > DML__GROUPS_NAMED ? "others have others, " : "", group, (unsigned)right);
+    return culprit;
+}
+
+/* "rank 1 came twice to rank 0, and rank 2 of 3 not at all: ..." */
+static int dml__twice_text(const dml__comer *comers, int count, char *text, size_t bytes)
+{
+    const int world = (int)comers[0].settings[DML__COMER_WORLD];
+    int twice = -1, times = 0, missing = -1;
+    char often[24] = "twice", absent[64] = "";
+    for (int i = 1; i < count; i++) {
+        if (twice < 0 && comers[i].rank == comers[i - 1].rank) twice = comers[i].rank;
+        if (missing < 0 && comers[i].rank > comers[i - 1].rank + 1) missing = comers[i - 1].rank + 1;
+    }
+    if (missing < 0 && comers[count - 1].rank + 1 < world) missing = comers[count - 1].rank + 1;
+    if (twice < 0) return -1;
+    for (int i = 0; i < count; i++) times += comers[i].rank == twice;
+    if (times > 2) snprintf(often, sizeof often, "%d times", times);
+    if (missing >= 0) snprintf(absent, sizeof absent, ", and rank %d of %d not at all", missing, world);
+    snprintf(text, bytes,
+             "rank %d came %s to rank 0%s: %s processes have the same rank, or two jobs the same port", twice,
+             often, absent, times > 2 ? "several" : "two");
+    return twice;
+}
+
+DML__LOCAL int dml__judge_comers(dml__comer *comers, int count, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    dml__sort_comers(comers, count);
+    for (int setting = 0; setting < DML__COMER_SETTINGS; setting++)
+        if (!dml__comers_agree(comers, count, setting))
+            return dml__unlike_text(comers, count, setting, text, bytes);
+    return dml__twice_text(comers, count, text, bytes);
+}
+
+#endif
+
+/* ---- net/place.c ---- */
+
+#ifndef DML_NET_PLACE_C
+#define DML_NET_PLACE_C
+
+#include <errno.h>
+#include <netdb.h>
+#include <string.h>
+
+/* ---- net/meeting.h ---- */
+
+/* meeting.h: the rendezvous' own files between themselves. */
+#ifndef DML_NET_MEETING_H
+#define DML_NET_MEETING_H
+
+#define DML__MASTERS 8 /* addresses of master_addr that are tried */
 
 struct dml__meeting {
     dml__tcp *tcp;
@@ -8904,11 +9082,31 @@ struct dml__meeting {
     int to_connect;       /* connections that are still missing */
     bool failed;          /* whoever still comes is told so */
     int refused;          /* ranks of this job that were sent away */
-    char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
+    int expected;         /* ranks, by the largest world that somebody who came has */
+    double judge_at;      /* when those that are held are told what is wrong; 0: there are none */
+    dml__comer *comers;   /* (3 world + DML__VISITORS) */
+    double doubted_at;    /* when somebody first refused this rank without a proof; 0: nobody did */
+    char note[256];       /* why the last visitor, or this rank, was turned away, if worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
 };
 
-/* ---- where ---- */
+/* ---- where ranks meet (place.c): false, the job has failed ---- */
+
+/* The addresses of master_addr and bind_addr. */
+DML__LOCAL bool dml__find_master(dml__meeting *meeting);
+
+/* Whether this rank may go where it is to go without a key, if it has none. */
+DML__LOCAL bool dml__check_trust(dml__meeting *meeting);
+
+/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
+DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting);
+
+/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
+DML__LOCAL int dml__own_port(void *user, int fd);
+
+#endif
+
+/* Where ranks meet. */
 
 static const char *dml__resolve_text(int error)
 {
@@ -8922,7 +9120,7 @@ static bool dml__may_resolve_later(const dml__meeting *meeting, int error)
     return error == EAI_AGAIN || (error == EAI_NONAME && meeting->me.rank > 0);
 }
 
-static bool dml__find_master(dml__meeting *meeting)
+DML__LOCAL bool dml__find_master(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
     int error;
@@ -8959,7 +9157,7 @@ static bool dml__stays_on_loopback(const dml__meeting *meeting)
     return !meeting->bound || dml__is_loopback(&meeting->bind_address);
 }
 
-static bool dml__check_trust(dml__meeting *meeting)
+DML__LOCAL bool dml__check_trust(dml__meeting *meeting)
 {
     const dml__net_settings *settings = meeting->settings;
     if (settings->key || settings->allow_insecure || dml__stays_on_loopback(meeting)) return true;
@@ -8981,8 +9179,7 @@ static bool dml__listen_at(dml__meeting *meeting, const dml__address *address, u
     return meeting->listener >= 0;
 }
 
-/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
-static bool dml__listen_as_master(dml__meeting *meeting)
+DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting)
 {
     const uint16_t port = (uint16_t)meeting->settings->master_port;
     bool listening = false;
@@ -9014,8 +9211,7 @@ static bool dml__listen_as_master(dml__meeting *meeting)
     return false;
 }
 
-/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
-static int dml__own_port(void *user, int fd)
+DML__LOCAL int dml__own_port(void *user, int fd)
 {
     dml__meeting *meeting = (dml__meeting *)user;
     if (meeting->me.rank + 1 == meeting->me.world) return 0; /* nobody will come */
@@ -9028,6 +9224,36 @@ static int dml__own_port(void *user, int fd)
     }
     return dml__address_port(&meeting->listens_at);
 }
+
+#endif
+
+/* ---- net/rendezvous.c ---- */
+
+#ifndef DML_NET_RENDEZVOUS_C
+#define DML_NET_RENDEZVOUS_C
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How the ranks meet:
+
+     1. Rank 0 listens where all look for it. Each other rank connects to it (again and again, since ranks
+   start in any order), and says in its hello on which port it listens itself.
+     2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
+     3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+
+   Who comes to rank 0 with other settings than its own, or as a rank that has come already, isn't answered
+   before the others have come too, or haven't for a while: then rank 0 says to all who has what.
+
+   Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
+   nobody else who knows.
+
+   One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
+   that nobody who comes to a port can hold up the others. */
+
+#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
+#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
 
 /* ---- addresses ---- */
 
@@ -9103,6 +9329,20 @@ static bool dml__is_taken(void *user, int rank, int channel)
     return false;
 }
 
+/* dml__identity.hold: a rank of this job, as far as anybody knows, that rank 0 takes for a wrong one. */
+static bool dml__holds(void *user, const dml__handshake *shake)
+{
+    dml__meeting *meeting = (dml__meeting *)user;
+    const dml__verdict verdict = shake->verdict;
+    if (meeting->me.rank || meeting->addresses_done || shake->hello_in.channel != DML__CHANNEL_CONTROL ||
+        (verdict != DML__VERDICT_WRONG_WORLD && verdict != DML__VERDICT_RANK_TAKEN &&
+         verdict != DML__VERDICT_WRONG_SEGMENT && verdict != DML__VERDICT_WRONG_REQUESTS))
+        return false;
+    if (meeting->judge_at == 0) meeting->judge_at = dml_seconds() + meeting->settings->grace;
+    if (shake->hello_in.world > meeting->expected) meeting->expected = shake->hello_in.world;
+    return true;
+}
+
 /* A free place for a visitor, or that of the one who has been silent longest, if that was long enough to
    answer. NULL: none now. */
 static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
@@ -9111,9 +9351,11 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
     for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
         dml__handshake *shake = &meeting->shakes[i];
         if (shake->stage == DML__SHAKE_UNUSED) return shake;
+        if (shake->stage == DML__SHAKE_HELD) continue;
         if (!oldest || shake->deadline < oldest->deadline) oldest = shake;
     }
-    const double may_go = oldest->deadline - meeting->patience + DML__SHORTEST_STAY;
+    const double may_go =
+        oldest ? oldest->deadline - meeting->patience + DML__SHORTEST_STAY : meeting->judge_at;
     if (now < may_go) {
         meeting->listen_after = may_go;
         return NULL;
@@ -9172,8 +9414,11 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
-            if (meeting->failed)
-                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
+            if (meeting->failed) {
+                dml__control control;
+                meeting->user->words(meeting->user->user, &control);
+                dml__send_control(&meeting->tcp->transport, shake->rank, &control, 0);
+            }
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -9183,12 +9428,29 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
     }
 }
 
+/* Whoever listens there may be a stranger, who goes, or whom the next try doesn't meet. One that has another
+   key by mistake isn't kept waiting for long. */
+static bool dml__may_be_stranger(dml__meeting *meeting, const dml__handshake *shake, double now)
+{
+    if (!dml__is_unproved(shake->verdict)) return false;
+    if (meeting->doubted_at == 0) meeting->doubted_at = now;
+    return now < meeting->doubted_at + meeting->patience;
+}
+
 /* False when the refusal ends the job. */
-static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted)
+static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
 {
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    if (!accepted && dml__may_be_stranger(meeting, shake, now)) {
+        if (strcmp(meeting->note, text) != 0)
+            dml__log(meeting->user->logger, DML_LOG_WARNING, "refused, and trying again: %s", text);
+        memcpy(meeting->note, text, sizeof text);
+        dml__rest(shake, 0, now);
+        shake->retry_at = now + meeting->patience / 4;
+        return true;
+    }
     shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
         meeting->refused++;
@@ -9201,6 +9463,26 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
     return true;
+}
+
+/* One that was held hears why the job has failed, as those do that have connected. Its connection is new, so
+   all of it goes at once. */
+static void dml__tell_held(dml__meeting *meeting, dml__handshake *shake)
+{
+    dml__answer_held(shake, &meeting->me);
+    if (shake->stage == DML__SHAKE_DONE) {
+        dml__control control;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        dml__span span;
+        meeting->user->words(meeting->user->user, &control);
+        dml__encode_control(&control, bytes);
+        span.data = bytes;
+        span.bytes = sizeof bytes;
+        dml__socket_send(meeting->me.calls, shake->fd, &span, 1);
+    }
+    dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
+    meeting->refused++;
 }
 
 static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
@@ -9254,7 +9536,8 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);
-    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted);
+    if (shake->stage == DML__SHAKE_HELD && meeting->failed) dml__tell_held(meeting, shake);
+    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted, now);
     const bool too_slow = dml__has_deadline(shake, accepted) && now > shake->deadline;
     if (too_slow) shake->error = ETIMEDOUT;
     if (shake->stage == DML__SHAKE_BROKEN || too_slow) dml__broken(meeting, shake, accepted, now);
@@ -9272,6 +9555,7 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
     const bool open = meeting->listener >= 0 && meeting->me.has_session;
     const bool listening = open && now >= meeting->listen_after;
     if (open && !listening && meeting->listen_after < until) until = meeting->listen_after;
+    if (meeting->judge_at > 0 && !meeting->failed && meeting->judge_at < until) until = meeting->judge_at;
     polls[0].fd = listening ? meeting->listener : -1;
     polls[0].events = POLLIN;
     for (int i = 0; i < meeting->shake_count; i++) {
@@ -9325,10 +9609,19 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
-/* To rank 0, with those that were sent away. */
+static int dml__count_held(const dml__meeting *meeting)
+{
+    int count = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++)
+        count += meeting->shakes[i].stage == DML__SHAKE_HELD;
+    return count;
+}
+
+/* To rank 0, with those that were sent away or are held. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
-    int missing = meeting->me.world - 1 - meeting->refused;
+    int missing = meeting->expected - 1 - meeting->refused;
+    if (meeting->judge_at > 0) missing -= dml__count_held(meeting);
     for (int rank = 1; rank < meeting->me.world; rank++)
         missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
     return missing <= 0;
@@ -9375,11 +9668,12 @@ static void dml__meet_too_late(dml__meeting *meeting)
         const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
         const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
         dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
-                      "rank %d of %d could not reach rank 0 at %s within %g s: %s", rank, world,
+                      "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
                       dml__address_text(&shake->address, at), timeout,
                       silent         ? "who listens there doesn't answer"
                       : shake->error ? strerror(shake->error)
-                                     : "who listens there is no rank of this job");
+                                     : "who listens there is no rank of this job",
+                      meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
                       "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
@@ -9391,16 +9685,67 @@ static void dml__meet_too_late(dml__meeting *meeting)
     }
 }
 
+static void dml__add_comer(dml__meeting *meeting, int *count, int rank, int world, uint32_t segment_bytes,
+                           uint32_t max_requests)
+{
+    dml__comer *comer = &meeting->comers[(*count)++];
+    comer->rank = rank;
+    comer->settings[DML__COMER_WORLD] = (uint32_t)world;
+    comer->settings[DML__COMER_SEGMENT] = segment_bytes;
+    comer->settings[DML__COMER_REQUESTS] = max_requests;
+}
+
+static void dml__welcome_held(dml__meeting *meeting, double now)
+{
+    meeting->judge_at = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage != DML__SHAKE_HELD) continue;
+        shake->deadline = now + meeting->patience;
+        dml__answer_held(shake, &meeting->me);
+    }
+}
+
+/* Ends the job if somebody is held, and all have come or those who haven't are too late to be asked. Who is
+   connected has what rank 0 has. */
+static bool dml__comers_are_alike(dml__meeting *meeting)
+{
+    const dml__identity *me = &meeting->me;
+    const double now = dml_seconds();
+    char text[DML__NET_TEXT];
+    int count = 0;
+    if (meeting->judge_at == 0 ||
+        (!dml__all_have_come(meeting) && now < meeting->judge_at && now < meeting->deadline))
+        return true;
+    for (int rank = 0; rank < me->world; rank++)
+        if (rank == me->rank || meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0)
+            dml__add_comer(meeting, &count, rank, me->world, me->segment_bytes, me->max_requests);
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        const dml__hello *hello = &meeting->shakes[i].hello_in;
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD)
+            dml__add_comer(meeting, &count, hello->from, hello->world, hello->segment_bytes,
+                           hello->max_requests);
+    }
+    const int culprit = dml__judge_comers(meeting->comers, count, text, sizeof text);
+    if (culprit < 0) { /* the one that had come before is gone */
+        dml__welcome_held(meeting, now);
+        return true;
+    }
+    dml__tcp_fail(meeting->tcp, culprit, DML_ERROR_MISMATCH, "%s", text);
+    return false;
+}
+
 static bool dml__meet_all(dml__meeting *meeting)
 {
     while (meeting->to_connect > 0 || !meeting->addresses_done) {
+        if (!dml__comers_are_alike(meeting)) return false;
         if (dml_seconds() >= meeting->deadline) {
             dml__meet_too_late(meeting);
             return false;
         }
         if (!dml__meet_once(meeting)) return false;
-        if (meeting->me.rank == 0 && !meeting->addresses_done && dml__all_have_come(meeting) &&
-            !dml__send_addresses(meeting))
+        if (meeting->me.rank == 0 && !meeting->addresses_done && meeting->judge_at == 0 &&
+            dml__all_have_come(meeting) && !dml__send_addresses(meeting))
             return false;
     }
     return true;
@@ -9410,8 +9755,10 @@ static bool dml__meet_all(dml__meeting *meeting)
 static void dml__tell_those_who_come(dml__meeting *meeting)
 {
     const double now = dml_seconds();
-    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->failed = true;
+    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD) dml__tell_held(meeting, &meeting->shakes[i]);
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->deadline = now + meeting->settings->grace;
     while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
         if (!dml__meet_once(meeting)) return;
@@ -9431,7 +9778,9 @@ static bool dml__prepare_meeting(dml__meeting *meeting)
     const size_t polled = 1 + (size_t)meeting->shake_count + world;
     meeting->polls = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->polls);
     meeting->waits = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->waits);
-    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits) {
+    meeting->comers = (dml__comer *)dml__allocate_array(memory, world + (size_t)meeting->shake_count,
+                                                        sizeof *meeting->comers);
+    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits || !meeting->comers) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_MEMORY, "rank %d has no memory for the rendezvous", rank);
         return false;
     }
@@ -9462,6 +9811,7 @@ static void dml__end_meeting(dml__meeting *meeting)
     for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
         dml__close_shake(meeting, &meeting->shakes[i]);
     if (meeting->listener >= 0) meeting->me.calls->close(meeting->listener);
+    dml__release(memory, meeting->comers);
     dml__release(memory, meeting->waits);
     dml__release(memory, meeting->polls);
     dml__release(memory, meeting->shakes);
@@ -9490,6 +9840,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.max_requests = (uint32_t)settings->max_requests;
     meeting.me.taken = dml__is_taken;
     meeting.me.port = dml__own_port;
+    meeting.me.hold = dml__holds;
+    meeting.expected = settings->world;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
     if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
@@ -14349,8 +14701,9 @@ typedef struct dml__trace {
    job's first operations; without the turn. */
 DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings);
 
-/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job. */
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job);
+/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job; its sentence
+   goes to `error` (NULL: nowhere), unless there is one already. */
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error);
 
 DML__LOCAL void dml__release_trace(dml__comm_job *job);
 
@@ -14597,7 +14950,7 @@ DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings 
 /* A few lines at a time, without memory of its own. */
 typedef struct dml__trace_file {
     int descriptor;
-    bool failed;
+    int error; /* errno of the first failure; 0: none */
     size_t used;
     char text[4096];
 } dml__trace_file;
@@ -14605,12 +14958,12 @@ typedef struct dml__trace_file {
 static void dml__flush_trace(dml__trace_file *file)
 {
     size_t done = 0;
-    while (done < file->used && !file->failed) {
+    while (done < file->used && !file->error) {
         const ssize_t written = write(file->descriptor, file->text + done, file->used - done);
         if (written > 0)
             done += (size_t)written;
         else if (written == 0 || errno != EINTR)
-            file->failed = true;
+            file->error = written == 0 ? ENOSPC : errno;
     }
     file->used = 0;
 }
@@ -14731,14 +15084,14 @@ static void dml__put_rows(dml__trace_file *file, const dml__comm_job *job)
         }
 }
 
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error)
 {
     dml__trace *trace = job->trace;
     dml__trace_file file;
-    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    file.failed = file.descriptor < 0;
+    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file.error = file.descriptor < 0 ? errno : 0;
     file.used = 0;
-    if (!file.failed) {
+    if (!file.error) {
         const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
         dml__put_trace(&file, "[\n");
         dml__put_rows(&file, job);
@@ -14747,11 +15100,14 @@ DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
         dml__put_trace(&file, "\n]\n");
         dml__flush_trace(&file);
     }
-    if (file.descriptor >= 0 && close(file.descriptor)) file.failed = true;
-    if (!file.failed) return DML_OK;
-    dml__log(&job->logger, DML_LOG_WARNING, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
-             strerror(errno));
-    return DML_ERROR_IO;
+    if (file.descriptor >= 0 && close(file.descriptor) && !file.error) file.error = errno;
+    if (!file.error) return DML_OK;
+    dml__error lost;
+    memset(&lost, 0, sizeof lost);
+    dml__fail(&lost, DML_ERROR_IO, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
+              strerror(file.error));
+    dml__log(&job->logger, DML_LOG_WARNING, "%s", lost.text);
+    return dml__fail(error, lost.status, "%s", lost.text);
 }
 
 DML_API dml_status dml_comm_trace_write(dml_comm *comm)
@@ -14759,7 +15115,7 @@ DML_API dml_status dml_comm_trace_write(dml_comm *comm)
     if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     if (!comm->job->trace) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
-    const dml_status status = dml__write_trace(comm->job);
+    const dml_status status = dml__write_trace(comm->job, NULL);
     dml__leave_job(comm->job);
     return status;
 }
@@ -14805,6 +15161,14 @@ DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job);
 
 /* What a rank says that it waits for (NULL: for nothing). */
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
+
+/* The call with its tag and communicator, and what lies there with another tag. */
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 160)
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT]);
+
+/* Whether all who could send what a receive from any waits for have said goodbye, and all that they sent has
+   come. */
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request);
 
 /* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
    again, so for a while after one it isn't. */
@@ -14871,10 +15235,9 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     return status;
 }
 
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job)
 {
-    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
-    dml__send_control(job->transport, rank, &control, 0);
+    return dml__abort_message(job->culprit, job->error.status, job->error.text);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
@@ -14902,7 +15265,7 @@ DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank)
             flow->request->deadline = soon;
         }
     for (dml_request *r = job->unmatched; r; r = r->next)
-        if (dml__waits_for(r) == rank && (r->moved || r->deadline > soon)) {
+        if ((dml__waits_for(r) == rank || dml__nobody_sends(job, r)) && (r->moved || r->deadline > soon)) {
             r->moved = false;
             r->deadline = soon;
         }
@@ -15012,7 +15375,7 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
-    char text[DML__SIGNATURE_TEXT];
+    char text[DML__WAITING_TEXT];
     dml_status status = dml__hear_last_words(job, rank);
     if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
         status = dml__compare_calls(request->comm, request->sequence);
@@ -15021,7 +15384,9 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
         dml__end_pairs_with(job, rank);
         return DML_OK;
     }
-    dml__signature_text(&request->call.signature, text);
+    dml__waiting waiting = dml__waiting_of(job, request);
+    waiting.communicator = request->comm->id;
+    dml__waiting_text(&waiting, text);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
                              "rank %d closed its communicator while rank %d was in %s", rank, job->rank,
@@ -15149,15 +15514,17 @@ static int dml__count_same(const dml__comm_job *job, int rank)
     return count;
 }
 
-#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 64)
-static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "";
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "", lies[80] = "";
     dml__signature_text(&waiting->call, call);
     if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
     if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
         snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
-    snprintf(text, DML__WAITING_TEXT, "%s%s%s", call, tag, where);
+    if (waiting->lies_tag >= 0)
+        snprintf(lies, sizeof lies, " (a message from %d with tag %d lies there unreceived)",
+                 waiting->lies_from, waiting->lies_tag);
+    snprintf(text, DML__WAITING_TEXT, "%s%s%s%s", call, tag, where, lies);
     return text;
 }
 
@@ -15352,6 +15719,8 @@ static void dml__excuse_probing(dml__comm_job *job)
 
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
+    if (dml__nobody_sends(job, request))
+        return dml__data_gone(job, request, request->comm->world_ranks[request->comm->rank == 0]);
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. So it may while no call waits. */
@@ -15411,8 +15780,8 @@ DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
    about; who probes for a message is so, too. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:20 20 communicator:4 24 sequence:8 32 quiet:8, in microseconds,
-   40 1 + tag:4 44 absent:4 */
-#define DML__WAITING_BYTES 48
+   40 1 + tag:4 44 absent:4 48 lies_from:4 52 1 + lies_tag:4 */
+#define DML__WAITING_BYTES 56
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -15479,16 +15848,30 @@ static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *reque
     return request->comm->id;
 }
 
+/* What came for a receive but for its tag. */
+static void dml__find_other_tag(const dml__comm_job *job, const dml_request *request, dml__waiting *waiting)
+{
+    dml__frame frame;
+    int rank;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->flow_count || job->engine ||
+        !dml__find_stored(job, request->comm, request->call.signature.root, DML_ANY_TAG, &rank, &frame))
+        return;
+    waiting->lies_from = dml__group_rank(request->comm, rank);
+    waiting->lies_tag = frame.tag;
+}
+
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request)
 {
     dml__waiting waiting;
     memset(&waiting, 0, sizeof waiting);
     waiting.communicator = DML__ALL_COMMUNICATORS;
+    waiting.lies_tag = -1;
     if (!request) return waiting;
     waiting.call = request->call.signature;
     waiting.communicator = dml__waits_in(job, request);
     waiting.sequence = request->sequence;
     waiting.tag = request->call.tag;
+    dml__find_other_tag(job, request, &waiting);
     return waiting;
 }
 
@@ -15506,6 +15889,8 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
+    dml__store32(control.body + 48, (uint32_t)waiting.lies_from);
+    dml__store32(control.body + 52, (uint32_t)waiting.lies_tag + 1);
     return control;
 }
 
@@ -15513,9 +15898,27 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 {
     waiting->communicator = dml__load32(control->body + 20);
     waiting->sequence = dml__load64(control->body + 24);
-    const uint32_t tag = dml__load32(control->body + 40);
+    const uint32_t tag = dml__load32(control->body + 40), lies = dml__load32(control->body + 52);
     waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
+    waiting->lies_from = (int)(dml__load32(control->body + 48) & 0x7fffffff);
+    waiting->lies_tag = lies ? (int)((lies - 1) & 0x7fffffff) : -1;
     return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
+}
+
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->call.signature.root >= 0 ||
+        request->flow_count || job->engine || job->outlives)
+        return false;
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        const dml__link *link = &job->links[rank];
+        if (rank != job->rank &&
+            (!job->peers[rank].goodbye || link->frames_come < job->peers[rank].frames || link->payload_left))
+            return false;
+    }
+    return true;
 }
 
 DML__LOCAL bool dml__is_away(const dml__comm_job *job)
@@ -16153,6 +16556,8 @@ DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request)
 #ifndef DML_COMM_PAIR_C
 #define DML_COMM_PAIR_C
 
+#include <stdio.h>
+
 /* Sends and receives: who gets which message. A receive takes the first message of its communicator, sender
    and tag; a message goes to the first receive that takes it. */
 
@@ -16194,9 +16599,12 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 {
     const dml__signature *mine = &request->call.signature, *theirs = &frame->signature;
     if (mine->dtype != theirs->dtype || mine->count < theirs->count) {
-        char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT];
-        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s while rank %d called %s", rank,
-                      dml__signature_text(theirs, their_text), job->rank, dml__signature_text(mine, my_text));
+        char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT], tag[24] = "";
+        if (frame->tag > 0) snprintf(tag, sizeof tag, " with tag %d", frame->tag);
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s", rank,
+                      dml__signature_text(theirs, their_text), tag, job->rank,
+                      dml__signature_text(mine, my_text),
+                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag);
         return false;
     }
     request->message.source = dml__group_rank(request->comm, rank);
@@ -17983,7 +18391,7 @@ static dml_status dml__tune_all(dml__tuning *t)
 DML_API dml_status dml_comm_tune(dml_comm *comm, double seconds)
 {
     dml__tuning t;
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__comm_job *job = comm->job;
     if (dml_comm_status(comm)) return dml_comm_status(comm);
@@ -20364,7 +20772,7 @@ static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
 
 static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     dml__comm_job *job = comm->job;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(job);
@@ -20678,7 +21086,7 @@ DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t c
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__mutex_lock(&comm->job->mutex);
     const dml_status status = comm->job->error.status;
@@ -20688,7 +21096,10 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
-    if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (!comm)
+        return "no communicator (NULL): dml_comm_split gives that to ranks of negative color, and "
+               "dml_comm_open "
+               "when there is no memory for one";
     if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }
@@ -20904,11 +21315,9 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
-static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+static void dml__meeting_words(void *user, dml__control *control)
 {
-    dml__comm_job *job = (dml__comm_job *)user;
-    job->transport = transport;
-    dml__tell_of_failure(job, rank);
+    *control = dml__failure_message((const dml__comm_job *)user);
 }
 
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
@@ -21055,7 +21464,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
-    user.tell = dml__meeting_tell;
+    user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);
@@ -21211,7 +21620,7 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
 
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__start_helper(comm->job);
@@ -21481,16 +21890,16 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
         return status;
     }
     if (job->transport) dml__close_in_order(job);
-    const dml_status status = job->error.status;
-    if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
+    dml__error error = job->error;
     dml__stop_helper(job);
-    if (job->trace) dml__write_trace(job);
+    if (job->trace) dml__write_trace(job, &error); /* which an error before goes before */
+    if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     dml__local_job *local = job->local;
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
-    return status;
+    return error.status;
 }
 
 #endif

@@ -69,6 +69,8 @@ DML__DRIVERS_END
 #include "net/handshake.c"
 #include "net/tcp.c"
 DML__DRIVERS_BEGIN
+#include "net/unlike.c"
+#include "net/place.c"
 #include "net/rendezvous.c"
 DML__DRIVERS_END
 #include "comm/call.c"

@@ -346,7 +346,7 @@ static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
 
 static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     dml__comm_job *job = comm->job;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(job);
@@ -660,7 +660,7 @@ DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t c
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__mutex_lock(&comm->job->mutex);
     const dml_status status = comm->job->error.status;
@@ -670,7 +670,10 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
-    if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (!comm)
+        return "no communicator (NULL): dml_comm_split gives that to ranks of negative color, and "
+               "dml_comm_open "
+               "when there is no memory for one";
     if (dml__is_gone(comm)) return dml__gone_text(comm);
     return dml_comm_status(comm) ? comm->job->error.text : "";
 }

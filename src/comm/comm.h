@@ -145,7 +145,13 @@ typedef struct dml_comm_options {
        dml_comm_all_reduce(comm, gradient, count, DML_F32, DML_MEAN);
        if (dml_comm_status(comm)) { fputs(dml_comm_error(comm), stderr); return 1; }
 
-   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. */
+   Ranks whose world_size, segment_bytes or max_requests differ, or of which two are the same rank, all fail
+   with one sentence, which says who has what: most are right, and of as many rank 0 is. For those who are yet
+   to come rank 0 waits a quarter of the timeout for that, at most 1 s.
+
+   Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. A rank that is
+   refused for its key or its version may have met a stranger on rank 0's port: it tries a few times more, for
+   a quarter of the timeout, at most 5 s, and fails with that reason then. */
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
@@ -164,7 +170,8 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 /* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
    all ranks close too, and releases everything. Returns the communicator's status, of which a message that
    was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
-   took part in has ended is none. NULL is fine. In a fork's child it only releases the
+   took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be
+   written. NULL is fine. In a fork's child it only releases the
    child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
    every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
    its own), and destroyed as ever; some memory stays until then. */
@@ -177,7 +184,8 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text /* (bytes) */
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
-   NULL, which dml_comm_open returns when memory is short, reads as a communicator that failed for that. */
+   NULL, which dml_comm_open returns when memory is short and dml_comm_split for a negative color, reads as a
+   communicator that failed with DML_ERROR_ARGUMENT, and so do calls with it. */
 DML_API const char *dml_comm_error(const dml_comm *comm);
 DML_API dml_status dml_comm_status(const dml_comm *comm);
 

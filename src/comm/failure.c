@@ -60,10 +60,9 @@ DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status 
     return status;
 }
 
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank)
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job)
 {
-    const dml__control control = dml__abort_message(job->culprit, job->error.status, job->error.text);
-    dml__send_control(job->transport, rank, &control, 0);
+    return dml__abort_message(job->culprit, job->error.status, job->error.text);
 }
 
 DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
@@ -91,7 +90,7 @@ DML__LOCAL void dml__expect_no_more(dml__comm_job *job, int rank)
             flow->request->deadline = soon;
         }
     for (dml_request *r = job->unmatched; r; r = r->next)
-        if (dml__waits_for(r) == rank && (r->moved || r->deadline > soon)) {
+        if ((dml__waits_for(r) == rank || dml__nobody_sends(job, r)) && (r->moved || r->deadline > soon)) {
             r->moved = false;
             r->deadline = soon;
         }
@@ -201,7 +200,7 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
-    char text[DML__SIGNATURE_TEXT];
+    char text[DML__WAITING_TEXT];
     dml_status status = dml__hear_last_words(job, rank);
     if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
         status = dml__compare_calls(request->comm, request->sequence);
@@ -210,7 +209,9 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
         dml__end_pairs_with(job, rank);
         return DML_OK;
     }
-    dml__signature_text(&request->call.signature, text);
+    dml__waiting waiting = dml__waiting_of(job, request);
+    waiting.communicator = request->comm->id;
+    dml__waiting_text(&waiting, text);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
                              "rank %d closed its communicator while rank %d was in %s", rank, job->rank,

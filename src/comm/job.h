@@ -180,6 +180,8 @@ typedef struct dml__waiting {
     uint32_t communicator;
     uint64_t sequence;
     int tag;
+    int lies_from,
+        lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
 /* What this rank knows of another from its control messages. */
@@ -523,8 +525,8 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
                                     ...) DML__PRINTF(4, 5);
 
-/* Tells a rank that has come since then. */
-DML__LOCAL void dml__tell_of_failure(dml__comm_job *job, int rank);
+/* What a rank is told that has come since then. */
+DML__LOCAL dml__control dml__failure_message(const dml__comm_job *job);
 
 /* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
 DML__LOCAL dml_status dml__read_control(dml__comm_job *job);

@@ -113,15 +113,17 @@ static int dml__count_same(const dml__comm_job *job, int rank)
     return count;
 }
 
-#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 64)
-static const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "";
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "", lies[80] = "";
     dml__signature_text(&waiting->call, call);
     if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
     if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
         snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
-    snprintf(text, DML__WAITING_TEXT, "%s%s%s", call, tag, where);
+    if (waiting->lies_tag >= 0)
+        snprintf(lies, sizeof lies, " (a message from %d with tag %d lies there unreceived)",
+                 waiting->lies_from, waiting->lies_tag);
+    snprintf(text, DML__WAITING_TEXT, "%s%s%s%s", call, tag, where, lies);
     return text;
 }
 
@@ -316,6 +318,8 @@ static void dml__excuse_probing(dml__comm_job *job)
 
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
+    if (dml__nobody_sends(job, request))
+        return dml__data_gone(job, request, request->comm->world_ranks[request->comm->rank == 0]);
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. So it may while no call waits. */

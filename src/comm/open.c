@@ -156,11 +156,9 @@ static void dml__meeting_failed(void *user, dml__transport *transport, int culpr
     dml__job_fail(job, culprit, status, "%s", text);
 }
 
-static void dml__meeting_tell(void *user, dml__transport *transport, int rank)
+static void dml__meeting_words(void *user, dml__control *control)
 {
-    dml__comm_job *job = (dml__comm_job *)user;
-    job->transport = transport;
-    dml__tell_of_failure(job, rank);
+    *control = dml__failure_message((const dml__comm_job *)user);
 }
 
 static bool dml__meeting_control(void *user, dml__transport *transport, dml__meeting *meeting)
@@ -307,7 +305,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.strangers = &job->strangers;
     user.user = job;
     user.fail = dml__meeting_failed;
-    user.tell = dml__meeting_tell;
+    user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
     if (job->transport) dml__share_memory(job, settings);
@@ -463,7 +461,7 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
 
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm)
 {
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
     const dml_status status = dml__start_helper(comm->job);
@@ -733,16 +731,16 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
         return status;
     }
     if (job->transport) dml__close_in_order(job);
-    const dml_status status = job->error.status;
-    if (bytes && status) snprintf(text, bytes, "%s", job->error.text);
+    dml__error error = job->error;
     dml__stop_helper(job);
-    if (job->trace) dml__write_trace(job);
+    if (job->trace) dml__write_trace(job, &error); /* which an error before goes before */
+    if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     dml__local_job *local = job->local;
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
-    return status;
+    return error.status;
 }
 
 #endif

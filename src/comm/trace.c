@@ -231,7 +231,7 @@ DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings 
 /* A few lines at a time, without memory of its own. */
 typedef struct dml__trace_file {
     int descriptor;
-    bool failed;
+    int error; /* errno of the first failure; 0: none */
     size_t used;
     char text[4096];
 } dml__trace_file;
@@ -239,12 +239,12 @@ typedef struct dml__trace_file {
 static void dml__flush_trace(dml__trace_file *file)
 {
     size_t done = 0;
-    while (done < file->used && !file->failed) {
+    while (done < file->used && !file->error) {
         const ssize_t written = write(file->descriptor, file->text + done, file->used - done);
         if (written > 0)
             done += (size_t)written;
         else if (written == 0 || errno != EINTR)
-            file->failed = true;
+            file->error = written == 0 ? ENOSPC : errno;
     }
     file->used = 0;
 }
@@ -365,14 +365,14 @@ static void dml__put_rows(dml__trace_file *file, const dml__comm_job *job)
         }
 }
 
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error)
 {
     dml__trace *trace = job->trace;
     dml__trace_file file;
-    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    file.failed = file.descriptor < 0;
+    file.descriptor = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file.error = file.descriptor < 0 ? errno : 0;
     file.used = 0;
-    if (!file.failed) {
+    if (!file.error) {
         const uint64_t kept = trace->count < trace->capacity ? trace->count : trace->capacity;
         dml__put_trace(&file, "[\n");
         dml__put_rows(&file, job);
@@ -381,11 +381,14 @@ DML__LOCAL dml_status dml__write_trace(dml__comm_job *job)
         dml__put_trace(&file, "\n]\n");
         dml__flush_trace(&file);
     }
-    if (file.descriptor >= 0 && close(file.descriptor)) file.failed = true;
-    if (!file.failed) return DML_OK;
-    dml__log(&job->logger, DML_LOG_WARNING, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
-             strerror(errno));
-    return DML_ERROR_IO;
+    if (file.descriptor >= 0 && close(file.descriptor) && !file.error) file.error = errno;
+    if (!file.error) return DML_OK;
+    dml__error lost;
+    memset(&lost, 0, sizeof lost);
+    dml__fail(&lost, DML_ERROR_IO, "rank %d can't write its trace to %s: %s", job->rank, trace->path,
+              strerror(file.error));
+    dml__log(&job->logger, DML_LOG_WARNING, "%s", lost.text);
+    return dml__fail(error, lost.status, "%s", lost.text);
 }
 
 DML_API dml_status dml_comm_trace_write(dml_comm *comm)
@@ -393,7 +396,7 @@ DML_API dml_status dml_comm_trace_write(dml_comm *comm)
     if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
     if (!comm->job->trace) return DML_ERROR_STATE;
     dml__enter_job(comm->job);
-    const dml_status status = dml__write_trace(comm->job);
+    const dml_status status = dml__write_trace(comm->job, NULL);
     dml__leave_job(comm->job);
     return status;
 }

@@ -40,8 +40,9 @@ typedef struct dml__trace {
    job's first operations; without the turn. */
 DML__LOCAL dml_status dml__open_trace(dml_comm *comm, const dml__trace_settings *settings);
 
-/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job. */
-DML__LOCAL dml_status dml__write_trace(dml__comm_job *job);
+/* Writes what there is. With the turn. DML_ERROR_IO, which is logged and doesn't end the job; its sentence
+   goes to `error` (NULL: nowhere), unless there is one already. */
+DML__LOCAL dml_status dml__write_trace(dml__comm_job *job, dml__error *error);
 
 DML__LOCAL void dml__release_trace(dml__comm_job *job);
 

@@ -283,7 +283,7 @@ static dml_status dml__tune_all(dml__tuning *t)
 DML_API dml_status dml_comm_tune(dml_comm *comm, double seconds)
 {
     dml__tuning t;
-    if (!comm) return DML_ERROR_MEMORY;
+    if (!comm) return DML_ERROR_ARGUMENT;
     if (dml__is_gone(comm)) return DML_ERROR_STATE;
     dml__comm_job *job = comm->job;
     if (dml_comm_status(comm)) return dml_comm_status(comm);

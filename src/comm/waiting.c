@@ -15,8 +15,8 @@
    about; who probes for a message is so, too. judge.c follows the answers. */
 
 /* The body of ASK and ANSWER: 0 signature:20 20 communicator:4 24 sequence:8 32 quiet:8, in microseconds,
-   40 1 + tag:4 44 absent:4 */
-#define DML__WAITING_BYTES 48
+   40 1 + tag:4 44 absent:4 48 lies_from:4 52 1 + lies_tag:4 */
+#define DML__WAITING_BYTES 56
 
 /* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
    missing, or else any. */
@@ -83,16 +83,30 @@ static uint32_t dml__waits_in(const dml__comm_job *job, const dml_request *reque
     return request->comm->id;
 }
 
+/* What came for a receive but for its tag. */
+static void dml__find_other_tag(const dml__comm_job *job, const dml_request *request, dml__waiting *waiting)
+{
+    dml__frame frame;
+    int rank;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->flow_count || job->engine ||
+        !dml__find_stored(job, request->comm, request->call.signature.root, DML_ANY_TAG, &rank, &frame))
+        return;
+    waiting->lies_from = dml__group_rank(request->comm, rank);
+    waiting->lies_tag = frame.tag;
+}
+
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request)
 {
     dml__waiting waiting;
     memset(&waiting, 0, sizeof waiting);
     waiting.communicator = DML__ALL_COMMUNICATORS;
+    waiting.lies_tag = -1;
     if (!request) return waiting;
     waiting.call = request->call.signature;
     waiting.communicator = dml__waits_in(job, request);
     waiting.sequence = request->sequence;
     waiting.tag = request->call.tag;
+    dml__find_other_tag(job, request, &waiting);
     return waiting;
 }
 
@@ -110,6 +124,8 @@ static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_
     dml__store64(control.body + 24, waiting.sequence);
     dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
     dml__store32(control.body + 40, (uint32_t)waiting.tag + 1);
+    dml__store32(control.body + 48, (uint32_t)waiting.lies_from);
+    dml__store32(control.body + 52, (uint32_t)waiting.lies_tag + 1);
     return control;
 }
 
@@ -117,9 +133,27 @@ static bool dml__decode_waiting(const dml__control *control, dml__waiting *waiti
 {
     waiting->communicator = dml__load32(control->body + 20);
     waiting->sequence = dml__load64(control->body + 24);
-    const uint32_t tag = dml__load32(control->body + 40);
+    const uint32_t tag = dml__load32(control->body + 40), lies = dml__load32(control->body + 52);
     waiting->tag = tag ? (int)((tag - 1) & 0x7fffffff) : DML_ANY_TAG;
+    waiting->lies_from = (int)(dml__load32(control->body + 48) & 0x7fffffff);
+    waiting->lies_tag = lies ? (int)((lies - 1) & 0x7fffffff) : -1;
     return control->bytes == DML__WAITING_BYTES && dml__decode_signature(control->body, &waiting->call);
+}
+
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    if (request->call.signature.operation != DML__CALL_RECEIVE || request->call.signature.root >= 0 ||
+        request->flow_count || job->engine || job->outlives)
+        return false;
+    for (int r = 0; r < comm->size; r++) {
+        const int rank = comm->world_ranks[r];
+        const dml__link *link = &job->links[rank];
+        if (rank != job->rank &&
+            (!job->peers[rank].goodbye || link->frames_come < job->peers[rank].frames || link->payload_left))
+            return false;
+    }
+    return true;
 }
 
 DML__LOCAL bool dml__is_away(const dml__comm_job *job)

@@ -28,6 +28,14 @@ DML__LOCAL bool dml__waits_for_any(const dml__comm_job *job);
 /* What a rank says that it waits for (NULL: for nothing). */
 DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_request *request);
 
+/* The call with its tag and communicator, and what lies there with another tag. */
+#define DML__WAITING_TEXT (DML__SIGNATURE_TEXT + 160)
+DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT]);
+
+/* Whether all who could send what a receive from any waits for have said goodbye, and all that they sent has
+   come. */
+DML__LOCAL bool dml__nobody_sends(const dml__comm_job *job, const dml_request *request);
+
 /* Whether the progress thread is all there is of this rank. A call that looks for what has ended may come
    again, so for a while after one it isn't. */
 DML__LOCAL bool dml__is_away(const dml__comm_job *job);

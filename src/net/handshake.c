@@ -19,11 +19,11 @@ DML__LOCAL bool dml__is_job_fault(dml__verdict verdict)
     return (unsigned)verdict < DML__VERDICT_COUNT && authentic[verdict];
 }
 
-/* Whether an answer is given only to who has shown that it has the key, if there is one: such a one is proved
-   in turn. Nobody else gets a proof, from which a weak key could be guessed. */
-static bool dml__is_proved(dml__verdict verdict)
+/* The others are given only to who has shown that it has the key, if there is one: such a one is proved in
+   turn. Nobody else gets a proof, from which a weak key could be guessed. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict)
 {
-    return verdict == DML__VERDICT_WELCOME || verdict > DML__VERDICT_WRONG_KEY;
+    return verdict != DML__VERDICT_WELCOME && verdict <= DML__VERDICT_WRONG_KEY;
 }
 
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -136,7 +136,7 @@ static void dml__read_welcome(dml__handshake *shake, const dml__identity *me)
     shake->verdict = welcome->verdict;
     if (welcome->verdict == DML__VERDICT_WELCOME && welcome->version != DML__WIRE_VERSION)
         shake->verdict = DML__VERDICT_WRONG_VERSION;
-    if (me->key && dml__is_proved(welcome->verdict)) {
+    if (me->key && !dml__is_unproved(welcome->verdict)) {
         uint8_t mac[DML__MAC_BYTES];
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, mac);
         /* An impostor listens there: as good as nobody. */
@@ -177,16 +177,12 @@ static dml__verdict dml__judge(const dml__handshake *shake, const dml__identity 
     return DML__VERDICT_WELCOME;
 }
 
-static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+static void dml__answer(dml__handshake *shake, const dml__identity *me)
 {
-    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
-        dml__shake_nonsense(shake);
-        return;
-    }
     dml__welcome welcome;
     memset(&welcome, 0, sizeof welcome);
     welcome.version = DML__WIRE_VERSION;
-    welcome.verdict = shake->verdict = dml__judge(shake, me);
+    welcome.verdict = shake->verdict;
     welcome.rank = me->rank;
     welcome.world = me->world;
     welcome.segment_bytes = me->segment_bytes;
@@ -197,11 +193,24 @@ static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
         memcpy(welcome.session, me->session, sizeof welcome.session);
     }
     dml__encode_welcome(&welcome, shake->welcome);
-    if (me->key && dml__is_proved(welcome.verdict)) {
+    if (me->key && !dml__is_unproved(welcome.verdict)) {
         dml__welcome_mac(me->key, shake->challenge, shake->hello, shake->welcome, welcome.mac);
         dml__encode_welcome(&welcome, shake->welcome);
     }
     shake->stage = DML__SHAKE_SEND_WELCOME;
+}
+
+static void dml__write_welcome(dml__handshake *shake, const dml__identity *me)
+{
+    if (!dml__decode_hello(shake->hello, &shake->hello_in)) {
+        dml__shake_nonsense(shake);
+        return;
+    }
+    shake->verdict = dml__judge(shake, me);
+    if (shake->verdict != DML__VERDICT_WELCOME && me->hold && me->hold(me->user, shake))
+        shake->stage = DML__SHAKE_HELD;
+    else
+        dml__answer(shake, me);
 }
 
 /* ---- both ---- */
@@ -245,6 +254,13 @@ static bool dml__shake_stage(dml__handshake *shake, const dml__identity *me)
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me)
 {
     while (dml__shake_stage(shake, me)) continue;
+}
+
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me)
+{
+    shake->verdict = DML__VERDICT_WELCOME;
+    dml__answer(shake, me);
+    dml__handshake_step(shake, me);
 }
 
 DML__LOCAL void dml__refusal_text(const dml__handshake *shake, const dml__identity *me, bool accepting,

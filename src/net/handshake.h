@@ -17,10 +17,13 @@ typedef enum dml__handshake_stage {
     DML__SHAKE_SEND_CHALLENGE, /* accepting side */
     DML__SHAKE_GET_HELLO,
     DML__SHAKE_SEND_WELCOME,
+    DML__SHAKE_HELD,    /* accepting side: it isn't answered yet (dml__identity.hold) */
     DML__SHAKE_REFUSED, /* accepting side said no; connecting side was told no */
     DML__SHAKE_BROKEN,  /* it ended, or what came isn't this protocol */
     DML__SHAKE_DONE
 } dml__handshake_stage;
+
+typedef struct dml__handshake dml__handshake;
 
 /* What this end is, in every handshake of a rendezvous. */
 typedef struct dml__identity {
@@ -34,10 +37,12 @@ typedef struct dml__identity {
        `fd` went, 0 for nowhere, or -1 and errno. */
     bool (*taken)(void *user, int rank, int channel);
     int (*port)(void *user, int fd);
+    /* Whether a visitor who is about to be refused waits for dml__answer_held. NULL: none does. */
+    bool (*hold)(void *user, const dml__handshake *shake);
     void *user;
 } dml__identity;
 
-typedef struct dml__handshake {
+struct dml__handshake {
     dml__handshake_stage stage;
     int fd;
     int rank; /* the other end's: known from the start on the connecting side */
@@ -51,7 +56,7 @@ typedef struct dml__handshake {
     dml__welcome welcome_in;
     size_t done; /* bytes of the stage's message that have moved */
     uint8_t challenge[DML__CHALLENGE_BYTES], hello[DML__HELLO_BYTES], welcome[DML__WELCOME_BYTES];
-} dml__handshake;
+};
 
 /* Begins on a socket: that has been accepted, or that is connecting. */
 DML__LOCAL void dml__begin_accepted(dml__handshake *shake, const dml__identity *me, int fd,
@@ -63,6 +68,13 @@ DML__LOCAL short dml__handshake_events(const dml__handshake *shake);
 
 /* As far as it goes without waiting. */
 DML__LOCAL void dml__handshake_step(dml__handshake *shake, const dml__identity *me);
+
+/* Welcomes one that was held, as far as that goes without waiting. */
+DML__LOCAL void dml__answer_held(dml__handshake *shake, const dml__identity *me);
+
+/* Whether a refusal can come from anybody, with a key or without: nothing in it is proved, as one that comes
+   from who has the same key is. */
+DML__LOCAL bool dml__is_unproved(dml__verdict verdict);
 
 /* Whether a refusal shows that something is wrong with the job, and not that a stranger came. */
 DML__LOCAL bool dml__is_job_fault(dml__verdict verdict);

@@ -35,8 +35,8 @@ typedef struct dml__net_user {
     /* Records the error, if it is the first, and tells every rank that is connected that `culprit` has ended
        the job. */
     void (*fail)(void *user, dml__transport *transport, int culprit, dml_status status, const char *text);
-    /* Tells a rank that has come since. */
-    void (*tell)(void *user, dml__transport *transport, int rank);
+    /* What a rank is told that has come since. */
+    void (*words)(void *user, dml__control *control);
     /* Takes in what has come on the control channels; DML__ADDRESSES is for dml__take_addresses. False: that
        has ended the job, and `fail` needn't be called. */
     bool (*control)(void *user, dml__transport *transport, dml__meeting *meeting);

@@ -4,12 +4,10 @@
 #include "base/clock.h" /* first of the system's: it asks for POSIX */
 
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "net/handshake.h"
-#include "net/tcp.h"
+#include "net/meeting.h"
 
 /* How the ranks meet:
 
@@ -18,162 +16,17 @@
      2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
      3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
 
+   Who comes to rank 0 with other settings than its own, or as a rank that has come already, isn't answered
+   before the others have come too, or haven't for a while: then rank 0 says to all who has what.
+
    Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
    nobody else who knows.
 
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
 
-#define DML__MASTERS 8          /* addresses of master_addr that are tried */
 #define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
 #define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
-
-struct dml__meeting {
-    dml__tcp *tcp;
-    const dml__net_settings *settings;
-    const dml__net_user *user;
-    dml__identity me;
-    double deadline, patience; /* the second: how long a visitor may take to prove itself */
-    int listener;
-    double listen_after; /* accept has failed: not before then */
-    dml__address listens_at;
-    dml__address masters[DML__MASTERS];
-    int master_count, tries;
-    dml__address bind_address;
-    bool bound;
-    dml__address *addresses; /* (world); 0 bytes: unknown */
-    bool addresses_done;     /* all sent (rank 0) or received (others) */
-    dml__handshake *shakes;  /* (shake_count): to each rank below twice, then visitors */
-    int outgoing, shake_count;
-    struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
-    struct pollfd *waits; /* those that have */
-    int to_connect;       /* connections that are still missing */
-    bool failed;          /* whoever still comes is told so */
-    int refused;          /* ranks of this job that were sent away */
-    char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
-    int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
-};
-
-/* ---- where ---- */
-
-static const char *dml__resolve_text(int error)
-{
-    return error ? gai_strerror(error) : "it has no IPv4 or IPv6 address";
-}
-
-/* Name servers may be slow to come up, and to hear of a host that has just started. Its own name a host
- * knows. */
-static bool dml__may_resolve_later(const dml__meeting *meeting, int error)
-{
-    return error == EAI_AGAIN || (error == EAI_NONAME && meeting->me.rank > 0);
-}
-
-static bool dml__find_master(dml__meeting *meeting)
-{
-    const dml__net_settings *settings = meeting->settings;
-    int error;
-    for (double rest = 0.05;; rest = rest < 0.5 ? 2 * rest : 1) {
-        meeting->master_count =
-            dml__resolve_host(meeting->me.calls, settings->master_addr, (uint16_t)settings->master_port,
-                              meeting->masters, DML__MASTERS, &error);
-        if (meeting->master_count || !dml__may_resolve_later(meeting, error)) break;
-        if (dml_seconds() + rest > meeting->deadline) break;
-        meeting->me.calls->poll(NULL, 0, (int)(rest * 1000));
-    }
-    if (!meeting->master_count) {
-        dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
-                      "rank %d can't find the address of master_addr \"%s\": %s", meeting->me.rank,
-                      settings->master_addr, dml__resolve_text(error));
-        return false;
-    }
-    if (!settings->bind_addr) return true;
-    meeting->bound =
-        dml__interface_address(settings->bind_addr, &meeting->masters[0], &meeting->bind_address) ||
-        dml__resolve_host(meeting->me.calls, settings->bind_addr, 0, &meeting->bind_address, 1, &error) == 1;
-    if (!meeting->bound)
-        dml__tcp_fail(
-            meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
-            "rank %d can't use bind_addr \"%s\": it is no network interface with an address and no name: %s",
-            meeting->me.rank, settings->bind_addr, dml__resolve_text(error));
-    return meeting->bound;
-}
-
-static bool dml__stays_on_loopback(const dml__meeting *meeting)
-{
-    for (int i = 0; i < meeting->master_count; i++)
-        if (!dml__is_loopback(&meeting->masters[i])) return false;
-    return !meeting->bound || dml__is_loopback(&meeting->bind_address);
-}
-
-static bool dml__check_trust(dml__meeting *meeting)
-{
-    const dml__net_settings *settings = meeting->settings;
-    if (settings->key || settings->allow_insecure || dml__stays_on_loopback(meeting)) return true;
-    dml__tcp_fail(
-        meeting->tcp, meeting->me.rank, DML_ERROR_ARGUMENT,
-        "rank %d won't leave loopback without a key (master_addr \"%s\"%s%s%s): give all ranks the same "
-        "DML_KEY or options.key, or, where anyone on the network may join the job, DML_INSECURE=1 or "
-        "options.allow_insecure",
-        meeting->me.rank, settings->master_addr, settings->bind_addr ? ", bind_addr \"" : "",
-        settings->bind_addr ? settings->bind_addr : "", settings->bind_addr ? "\"" : "");
-    return false;
-}
-
-static bool dml__listen_at(dml__meeting *meeting, const dml__address *address, uint16_t port)
-{
-    meeting->listens_at = *address;
-    dml__set_address_port(&meeting->listens_at, port);
-    meeting->listener = dml__socket_listen(meeting->me.calls, &meeting->listens_at);
-    return meeting->listener >= 0;
-}
-
-/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
-static bool dml__listen_as_master(dml__meeting *meeting)
-{
-    const uint16_t port = (uint16_t)meeting->settings->master_port;
-    bool listening = false;
-    if (meeting->bound) {
-        listening = dml__listen_at(meeting, &meeting->bind_address, port);
-    } else if (dml__stays_on_loopback(meeting)) {
-        for (int i = 0; i < meeting->master_count && !listening; i++)
-            listening = dml__listen_at(meeting, &meeting->masters[i], port);
-    } else {
-        /* A socket of IPv6 takes both; where the system has none, those who come by IPv4 are left. */
-        int count[2] = { 0, 0 };
-        dml__address any;
-        for (int i = 0; i < meeting->master_count; i++)
-            count[meeting->masters[i].storage.ss_family == AF_INET6]++;
-        for (int ipv6 = 1; ipv6 >= 0 && !listening; ipv6--) {
-            if (!count[ipv6]) continue;
-            dml__any_address(ipv6 ? AF_INET6 : AF_INET, &any);
-            listening = dml__listen_at(meeting, &any, port);
-            if (!listening && errno != EAFNOSUPPORT) break;
-        }
-    }
-    if (listening) return true;
-    char text[DML__ADDRESS_TEXT];
-    const int error = errno;
-    dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK, "rank 0 can't listen on %s: %s",
-                  dml__address_text(&meeting->listens_at, text),
-                  error == EADDRINUSE ? "the port is in use; choose another master_port (MASTER_PORT)"
-                                      : strerror(error));
-    return false;
-}
-
-/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
-static int dml__own_port(void *user, int fd)
-{
-    dml__meeting *meeting = (dml__meeting *)user;
-    if (meeting->me.rank + 1 == meeting->me.world) return 0; /* nobody will come */
-    if (meeting->listener < 0) {
-        dml__address own;
-        own.bytes = sizeof own.storage;
-        if (meeting->me.calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) < 0)
-            return -1;
-        if (!dml__listen_at(meeting, &own, 0)) return -1;
-    }
-    return dml__address_port(&meeting->listens_at);
-}
 
 /* ---- addresses ---- */
 
@@ -249,6 +102,20 @@ static bool dml__is_taken(void *user, int rank, int channel)
     return false;
 }
 
+/* dml__identity.hold: a rank of this job, as far as anybody knows, that rank 0 takes for a wrong one. */
+static bool dml__holds(void *user, const dml__handshake *shake)
+{
+    dml__meeting *meeting = (dml__meeting *)user;
+    const dml__verdict verdict = shake->verdict;
+    if (meeting->me.rank || meeting->addresses_done || shake->hello_in.channel != DML__CHANNEL_CONTROL ||
+        (verdict != DML__VERDICT_WRONG_WORLD && verdict != DML__VERDICT_RANK_TAKEN &&
+         verdict != DML__VERDICT_WRONG_SEGMENT && verdict != DML__VERDICT_WRONG_REQUESTS))
+        return false;
+    if (meeting->judge_at == 0) meeting->judge_at = dml_seconds() + meeting->settings->grace;
+    if (shake->hello_in.world > meeting->expected) meeting->expected = shake->hello_in.world;
+    return true;
+}
+
 /* A free place for a visitor, or that of the one who has been silent longest, if that was long enough to
    answer. NULL: none now. */
 static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
@@ -257,9 +124,11 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
     for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
         dml__handshake *shake = &meeting->shakes[i];
         if (shake->stage == DML__SHAKE_UNUSED) return shake;
+        if (shake->stage == DML__SHAKE_HELD) continue;
         if (!oldest || shake->deadline < oldest->deadline) oldest = shake;
     }
-    const double may_go = oldest->deadline - meeting->patience + DML__SHORTEST_STAY;
+    const double may_go =
+        oldest ? oldest->deadline - meeting->patience + DML__SHORTEST_STAY : meeting->judge_at;
     if (now < may_go) {
         meeting->listen_after = may_go;
         return NULL;
@@ -318,8 +187,11 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
-            if (meeting->failed)
-                meeting->user->tell(meeting->user->user, &meeting->tcp->transport, shake->rank);
+            if (meeting->failed) {
+                dml__control control;
+                meeting->user->words(meeting->user->user, &control);
+                dml__send_control(&meeting->tcp->transport, shake->rank, &control, 0);
+            }
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -329,12 +201,29 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
     }
 }
 
+/* Whoever listens there may be a stranger, who goes, or whom the next try doesn't meet. One that has another
+   key by mistake isn't kept waiting for long. */
+static bool dml__may_be_stranger(dml__meeting *meeting, const dml__handshake *shake, double now)
+{
+    if (!dml__is_unproved(shake->verdict)) return false;
+    if (meeting->doubted_at == 0) meeting->doubted_at = now;
+    return now < meeting->doubted_at + meeting->patience;
+}
+
 /* False when the refusal ends the job. */
-static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted)
+static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
 {
     char text[256];
     dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
     dml__close_shake(meeting, shake);
+    if (!accepted && dml__may_be_stranger(meeting, shake, now)) {
+        if (strcmp(meeting->note, text) != 0)
+            dml__log(meeting->user->logger, DML_LOG_WARNING, "refused, and trying again: %s", text);
+        memcpy(meeting->note, text, sizeof text);
+        dml__rest(shake, 0, now);
+        shake->retry_at = now + meeting->patience / 4;
+        return true;
+    }
     shake->stage = DML__SHAKE_UNUSED;
     if (!accepted || dml__is_job_fault(shake->verdict)) {
         meeting->refused++;
@@ -347,6 +236,26 @@ static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool acce
     memcpy(meeting->note, text, sizeof text);
     dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
     return true;
+}
+
+/* One that was held hears why the job has failed, as those do that have connected. Its connection is new, so
+   all of it goes at once. */
+static void dml__tell_held(dml__meeting *meeting, dml__handshake *shake)
+{
+    dml__answer_held(shake, &meeting->me);
+    if (shake->stage == DML__SHAKE_DONE) {
+        dml__control control;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        dml__span span;
+        meeting->user->words(meeting->user->user, &control);
+        dml__encode_control(&control, bytes);
+        span.data = bytes;
+        span.bytes = sizeof bytes;
+        dml__socket_send(meeting->me.calls, shake->fd, &span, 1);
+    }
+    dml__close_shake(meeting, shake);
+    shake->stage = DML__SHAKE_UNUSED;
+    meeting->refused++;
 }
 
 static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
@@ -400,7 +309,8 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
         dml__try_connecting(meeting, shake, now);
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);
-    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted);
+    if (shake->stage == DML__SHAKE_HELD && meeting->failed) dml__tell_held(meeting, shake);
+    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted, now);
     const bool too_slow = dml__has_deadline(shake, accepted) && now > shake->deadline;
     if (too_slow) shake->error = ETIMEDOUT;
     if (shake->stage == DML__SHAKE_BROKEN || too_slow) dml__broken(meeting, shake, accepted, now);
@@ -418,6 +328,7 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
     const bool open = meeting->listener >= 0 && meeting->me.has_session;
     const bool listening = open && now >= meeting->listen_after;
     if (open && !listening && meeting->listen_after < until) until = meeting->listen_after;
+    if (meeting->judge_at > 0 && !meeting->failed && meeting->judge_at < until) until = meeting->judge_at;
     polls[0].fd = listening ? meeting->listener : -1;
     polls[0].events = POLLIN;
     for (int i = 0; i < meeting->shake_count; i++) {
@@ -471,10 +382,19 @@ static bool dml__meet_once(dml__meeting *meeting)
     return true;
 }
 
-/* To rank 0, with those that were sent away. */
+static int dml__count_held(const dml__meeting *meeting)
+{
+    int count = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++)
+        count += meeting->shakes[i].stage == DML__SHAKE_HELD;
+    return count;
+}
+
+/* To rank 0, with those that were sent away or are held. */
 static bool dml__all_have_come(const dml__meeting *meeting)
 {
-    int missing = meeting->me.world - 1 - meeting->refused;
+    int missing = meeting->expected - 1 - meeting->refused;
+    if (meeting->judge_at > 0) missing -= dml__count_held(meeting);
     for (int rank = 1; rank < meeting->me.world; rank++)
         missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
     return missing <= 0;
@@ -521,11 +441,12 @@ static void dml__meet_too_late(dml__meeting *meeting)
         const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
         const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
         dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
-                      "rank %d of %d could not reach rank 0 at %s within %g s: %s", rank, world,
+                      "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
                       dml__address_text(&shake->address, at), timeout,
                       silent         ? "who listens there doesn't answer"
                       : shake->error ? strerror(shake->error)
-                                     : "who listens there is no rank of this job");
+                                     : "who listens there is no rank of this job",
+                      meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
                       "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
@@ -537,16 +458,67 @@ static void dml__meet_too_late(dml__meeting *meeting)
     }
 }
 
+static void dml__add_comer(dml__meeting *meeting, int *count, int rank, int world, uint32_t segment_bytes,
+                           uint32_t max_requests)
+{
+    dml__comer *comer = &meeting->comers[(*count)++];
+    comer->rank = rank;
+    comer->settings[DML__COMER_WORLD] = (uint32_t)world;
+    comer->settings[DML__COMER_SEGMENT] = segment_bytes;
+    comer->settings[DML__COMER_REQUESTS] = max_requests;
+}
+
+static void dml__welcome_held(dml__meeting *meeting, double now)
+{
+    meeting->judge_at = 0;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage != DML__SHAKE_HELD) continue;
+        shake->deadline = now + meeting->patience;
+        dml__answer_held(shake, &meeting->me);
+    }
+}
+
+/* Ends the job if somebody is held, and all have come or those who haven't are too late to be asked. Who is
+   connected has what rank 0 has. */
+static bool dml__comers_are_alike(dml__meeting *meeting)
+{
+    const dml__identity *me = &meeting->me;
+    const double now = dml_seconds();
+    char text[DML__NET_TEXT];
+    int count = 0;
+    if (meeting->judge_at == 0 ||
+        (!dml__all_have_come(meeting) && now < meeting->judge_at && now < meeting->deadline))
+        return true;
+    for (int rank = 0; rank < me->world; rank++)
+        if (rank == me->rank || meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0)
+            dml__add_comer(meeting, &count, rank, me->world, me->segment_bytes, me->max_requests);
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        const dml__hello *hello = &meeting->shakes[i].hello_in;
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD)
+            dml__add_comer(meeting, &count, hello->from, hello->world, hello->segment_bytes,
+                           hello->max_requests);
+    }
+    const int culprit = dml__judge_comers(meeting->comers, count, text, sizeof text);
+    if (culprit < 0) { /* the one that had come before is gone */
+        dml__welcome_held(meeting, now);
+        return true;
+    }
+    dml__tcp_fail(meeting->tcp, culprit, DML_ERROR_MISMATCH, "%s", text);
+    return false;
+}
+
 static bool dml__meet_all(dml__meeting *meeting)
 {
     while (meeting->to_connect > 0 || !meeting->addresses_done) {
+        if (!dml__comers_are_alike(meeting)) return false;
         if (dml_seconds() >= meeting->deadline) {
             dml__meet_too_late(meeting);
             return false;
         }
         if (!dml__meet_once(meeting)) return false;
-        if (meeting->me.rank == 0 && !meeting->addresses_done && dml__all_have_come(meeting) &&
-            !dml__send_addresses(meeting))
+        if (meeting->me.rank == 0 && !meeting->addresses_done && meeting->judge_at == 0 &&
+            dml__all_have_come(meeting) && !dml__send_addresses(meeting))
             return false;
     }
     return true;
@@ -556,8 +528,10 @@ static bool dml__meet_all(dml__meeting *meeting)
 static void dml__tell_those_who_come(dml__meeting *meeting)
 {
     const double now = dml_seconds();
-    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->failed = true;
+    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
+        if (meeting->shakes[i].stage == DML__SHAKE_HELD) dml__tell_held(meeting, &meeting->shakes[i]);
+    if (meeting->listener < 0 || now >= meeting->deadline) return;
     meeting->deadline = now + meeting->settings->grace;
     while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
         if (!dml__meet_once(meeting)) return;
@@ -577,7 +551,9 @@ static bool dml__prepare_meeting(dml__meeting *meeting)
     const size_t polled = 1 + (size_t)meeting->shake_count + world;
     meeting->polls = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->polls);
     meeting->waits = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->waits);
-    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits) {
+    meeting->comers = (dml__comer *)dml__allocate_array(memory, world + (size_t)meeting->shake_count,
+                                                        sizeof *meeting->comers);
+    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits || !meeting->comers) {
         dml__tcp_fail(meeting->tcp, rank, DML_ERROR_MEMORY, "rank %d has no memory for the rendezvous", rank);
         return false;
     }
@@ -608,6 +584,7 @@ static void dml__end_meeting(dml__meeting *meeting)
     for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
         dml__close_shake(meeting, &meeting->shakes[i]);
     if (meeting->listener >= 0) meeting->me.calls->close(meeting->listener);
+    dml__release(memory, meeting->comers);
     dml__release(memory, meeting->waits);
     dml__release(memory, meeting->polls);
     dml__release(memory, meeting->shakes);
@@ -636,6 +613,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.me.max_requests = (uint32_t)settings->max_requests;
     meeting.me.taken = dml__is_taken;
     meeting.me.port = dml__own_port;
+    meeting.me.hold = dml__holds;
+    meeting.expected = settings->world;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
     if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);

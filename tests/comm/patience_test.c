@@ -268,7 +268,8 @@ static void who_is_absent_is_to_blame(void)
         ranks_prepare(ranks, 3, 0.6, absent_body, &from_waiting);
         ranks_run_on(ranks, 3, transports[i]);
         check_blame(ranks, 3, 2,
-                    i ? "took no part in receive(f32, 10, from 2) with tag 6 within 0.6 s: it is busy with "
+                    i ? "took no part in receive(f32, 10, from 2) with tag 6 (a message from 2 with tag 7 "
+                        "lies there unreceived) within 0.6 s: it is busy with "
                         "something else, in no call: only its progress thread answers"
                       : "took no part in all_reduce(f32, 10, sum) within 0.6 s: it is busy");
     }

@@ -196,8 +196,10 @@ static void alone(void)
     CHECK_INT(dml_comm_send(comm, x, 3, DML_F32, 0, 0), DML_ERROR_ARGUMENT);
     CHECK_CONTAINS(dml_comm_error(comm), "send(f32, 3, to 0): it must be another rank");
     dml_comm_close(comm);
-    CHECK_INT(dml_comm_barrier(NULL), DML_ERROR_MEMORY);
-    CHECK_INT(dml_comm_wait(NULL, NULL), DML_ERROR_MEMORY);
+    CHECK_INT(dml_comm_barrier(NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_comm_wait(NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_comm_status(NULL), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_comm_error(NULL), "no communicator (NULL): dml_comm_split gives that to ranks of");
     CHECK(dml_comm_all_reduce_start(NULL, x, 3, DML_F32, DML_SUM) == NULL);
     dml_comm_close(NULL);
 }

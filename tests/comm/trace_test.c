@@ -3,7 +3,10 @@
 
 #include "base/json.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 enum { WORLD = 3, ROWS = 4096, MOST_EVENTS = 20000 };
 
@@ -280,12 +283,82 @@ static void where_there_is_none(void)
     dml_comm_options options = { .trace = "/nowhere/at/all" };
     comm = dml_comm_open(&options);
     CHECK_INT(dml_comm_trace_write(comm), DML_ERROR_IO);
-    CHECK_INT(dml_comm_close(comm), DML_OK);
+    CHECK_INT(dml_comm_status(comm), DML_OK);
+    CHECK_INT(dml_comm_close(comm), DML_ERROR_IO);
     options.trace_events = -1;
     comm = dml_comm_open(&options);
     CHECK_INT(dml_comm_status(comm), DML_ERROR_ARGUMENT);
     CHECK_CONTAINS(dml_comm_error(comm), "trace_events is -1");
     dml_comm_close(comm);
+}
+
+/* What is lost only when the communicator closes is said there, unless there was an error before. */
+static void on_a_full_disk(void)
+{
+    static const char full[] = "/dev/full";
+    char path[128], link[140], text[512];
+    if (access(full, W_OK) != 0) {
+        SKIP("there is no %s", full);
+        return;
+    }
+    snprintf(path, sizeof path, "%s/full", folder);
+    snprintf(link, sizeof link, "%s.0", path);
+    CHECK_INT(symlink(full, link), 0);
+    dml_comm_options options = { .trace = path };
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_close_error(comm, text, sizeof text), DML_ERROR_IO);
+    CHECK_CONTAINS(text, "rank 0 can't write its trace to ");
+    CHECK_CONTAINS(text, "full.0: ");
+    CHECK_CONTAINS(text, strerror(ENOSPC));
+    comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_send(comm, text, 1, DML_U8, 0, 0), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_comm_close_error(comm, text, sizeof text), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(text, "it must be another rank");
+    remove(link);
+}
+
+/* A program that is started meanwhile doesn't get the file. */
+static int files_of_others; /* that a program started by this one would have */
+static void count_files(const char *path)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        char name[64], target[256];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        const ssize_t length = readlink(name, target, sizeof target - 1);
+        if (length < 0) continue;
+        target[length] = '\0';
+        if (strcmp(target, path) == 0 && !(fcntl(fd, F_GETFD) & FD_CLOEXEC)) files_of_others++;
+    }
+}
+
+/* Both opens wait for each other, and what is written doesn't fit until somebody reads. */
+static void *look_at_files(void *pipe)
+{
+    const int fd = open((const char *)pipe, O_RDONLY | O_CLOEXEC);
+    char bytes[4096];
+    ranks_sleep(0.1);
+    count_files((const char *)pipe);
+    while (read(fd, bytes, sizeof bytes) > 0) continue;
+    close(fd);
+    return NULL;
+}
+
+static void no_other_program_has_it(void)
+{
+    char path[128], name[140];
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    snprintf(name, sizeof name, "%s.0", path);
+    CHECK_INT(mkfifo(name, 0600), 0);
+    dml_comm_options options = { .trace = path };
+    dml_comm *comm = dml_comm_open(&options);
+    for (int i = 0; i < 1500; i++) dml_comm_trace_span(comm, "more than a pipe holds", 0, 1);
+    pthread_t thread;
+    files_of_others = 0;
+    pthread_create(&thread, NULL, look_at_files, name);
+    dml_comm_close(comm);
+    pthread_join(thread, NULL);
+    CHECK_INT(files_of_others, 0);
+    remove(name);
 }
 
 static void by_the_environment(void)
@@ -311,6 +384,8 @@ int main(void)
     RUN(clocks);
     RUN(the_last_ones);
     RUN(where_there_is_none);
+    RUN(on_a_full_disk);
+    RUN(no_other_program_has_it);
     RUN(by_the_environment);
     rmdir(folder);
     return test_report("comm/trace");

@@ -192,7 +192,7 @@ static void bad_times(void)
 {
     static double seconds[] = { 0, -1, NAN, INFINITY, 3600.5 };
     test_rank ranks[3];
-    CHECK_INT(dml_comm_tune(NULL, 1), DML_ERROR_MEMORY);
+    CHECK_INT(dml_comm_tune(NULL, 1), DML_ERROR_ARGUMENT);
     for (int i = 0; i < 5; i++) {
         ranks_prepare(ranks, 3, 30, bad_time_body, &seconds[i]);
         ranks_run_on(ranks, 3, "local");
