@@ -3020,6 +3020,7 @@ typedef struct dml__peer {
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
+    int erred; /* how many ranks erred at least, if this one did */
     bool said; /* what it called in the place that is disputed: */
     dml__signature call;
 } dml__peer;
@@ -15528,22 +15529,6 @@ DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[
     return text;
 }
 
-/* Of two calls that don't belong together the one is to blame that fewer ranks are in. */
-static dml_status dml__blame_different(dml__comm_job *job, int first, int other)
-{
-    char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
-    const bool fewer = dml__count_same(job, first) < dml__count_same(job, other);
-    const int culprit = fewer ? first : other, waits_for = job->peers[culprit].waits_for;
-    const bool waits_for_other =
-        waits_for >= 0 && dml__is_judged(&job->peers[waits_for], DML__REACHED) &&
-        dml__calls_differ(&job->peers[waits_for].waits_in, &job->peers[culprit].waits_in);
-    const int against = waits_for_other ? waits_for : fewer ? other : first;
-    return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
-                         "rank %d called %s while rank %d called %s: they wait for each other", culprit,
-                         dml__waiting_text(&job->peers[culprit].waits_in, text), against,
-                         dml__waiting_text(&job->peers[against].waits_in, against_text));
-}
-
 /* The first place of a communicator that a rank waits in. False: none waits in a collective of it. */
 static bool dml__first_place(const dml_comm *comm, uint64_t *sequence)
 {
@@ -15569,15 +15554,63 @@ static const dml_comm *dml__next_comm(const dml__comm_job *job, const dml_comm *
     return next;
 }
 
+/* Members that haven't come to a place: that one of them erred means that all of them did. */
+static void dml__note_missing(const dml_comm *comm)
+{
+    dml__peer *peers = comm->job->peers;
+    int missing = 0;
+    for (int r = 0; r < comm->size; r++) missing += !peers[comm->world_ranks[r]].said;
+    for (int r = 0; r < comm->size; r++) {
+        dml__peer *peer = &peers[comm->world_ranks[r]];
+        if (!peer->said && missing < peer->erred) peer->erred = missing;
+    }
+}
+
 /* Who waits for each other may have parted in a call that some have behind them: they are asked what they
-   called in the first place of a communicator that somebody waits in. DML_OK: the same. */
+   called in the first place of a communicator that somebody waits in. DML_OK: the same. Then those erred who
+   are in one call, or those who should have come to another. */
 static dml_status dml__compare_places(const dml__comm_job *job)
 {
     dml_status status = DML_OK;
     uint64_t sequence;
+    for (int r = 0; r < job->world; r++)
+        job->peers[r].erred =
+            dml__is_judged(&job->peers[r], DML__REACHED) ? dml__count_same(job, r) : job->world;
     for (const dml_comm *comm = dml__next_comm(job, NULL); comm && !status; comm = dml__next_comm(job, comm))
-        if (dml__first_place(comm, &sequence)) status = dml__compare_calls(comm, sequence);
+        if (dml__first_place(comm, &sequence)) {
+            status = dml__compare_calls(comm, sequence);
+            if (!status) dml__note_missing(comm);
+        }
     return status;
+}
+
+/* Of these ranks, which are in calls that don't belong together, the one that erred with the fewest; of such
+   the one whose call fewer are in, then `other`. */
+static int dml__find_erring(const dml__comm_job *job, dml__reach reach, int other)
+{
+    const dml__peer *peers = job->peers;
+    int culprit = other;
+    for (int r = 0; r < job->world; r++) {
+        if (!dml__is_judged(&peers[r], reach) || peers[r].erred > peers[culprit].erred) continue;
+        if (peers[r].erred < peers[culprit].erred || dml__count_same(job, r) < dml__count_same(job, culprit))
+            culprit = r;
+    }
+    return culprit;
+}
+
+static dml_status dml__blame_different(dml__comm_job *job, dml__reach reach, int first, int other)
+{
+    const dml__peer *peers = job->peers;
+    char text[DML__WAITING_TEXT], against_text[DML__WAITING_TEXT];
+    const int culprit = dml__find_erring(job, reach, other), waits_for = peers[culprit].waits_for;
+    int against = waits_for;
+    if (against < 0 || !dml__is_judged(&peers[against], DML__REACHED) ||
+        !dml__calls_differ(&peers[against].waits_in, &peers[culprit].waits_in))
+        against = dml__calls_differ(&peers[first].waits_in, &peers[culprit].waits_in) ? first : other;
+    return dml__job_fail(job, culprit, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s: they wait for each other", culprit,
+                         dml__waiting_text(&peers[culprit].waits_in, text), against,
+                         dml__waiting_text(&peers[against].waits_in, against_text));
 }
 
 /* Whether somebody waits in a collective of a communicator that this rank isn't in, whose members know more
@@ -15603,9 +15636,10 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     const int around = dml__reach_circle(job);
     const dml_status status = dml__compare_places(job);
     if (status) return status;
-    if ((around && dml__find_different(job, DML__IN_CIRCLE, &first, &other)) ||
-        dml__find_different(job, DML__REACHED, &first, &other))
-        return dml__blame_different(job, first, other);
+    if (around && dml__find_different(job, DML__IN_CIRCLE, &first, &other))
+        return dml__blame_different(job, DML__IN_CIRCLE, first, other);
+    if (dml__find_different(job, DML__REACHED, &first, &other))
+        return dml__blame_different(job, DML__REACHED, first, other);
     first = around ? 0 : job->rank;
     while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;

@@ -197,6 +197,7 @@ typedef struct dml__peer {
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
+    int erred; /* how many ranks erred at least, if this one did */
     bool said; /* what it called in the place that is disputed: */
     dml__signature call;
 } dml__peer;

@@ -151,6 +151,20 @@ static void other_group_body(job_rank *me)
     dml_comm_close(group);
 }
 
+/* Three of six are a group, of which one leaves out what the two others are in, and waits for the world like
+   the rest. */
+static void leaves_out_group_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *x = numbers(MOST);
+    dml_comm *group = dml_comm_split(me->comm, me->rank > 1 && me->rank < 5 ? 0 : -1, 0);
+    if (group && me->rank != e->odd) dml_comm_all_reduce(group, x, e->count, DML_F32, DML_SUM);
+    dml_comm_barrier(me->comm);
+    note_culprit(me);
+    free(x);
+    dml_comm_close(group);
+}
+
 /* All but the last rank are a group; the last one only knows that it waits for the first. */
 static void group_leaves_out_body(job_rank *me)
 {
@@ -215,6 +229,12 @@ static void calls_that_send_nothing(void)
         { "a group's gather left out", 4, 0, 10, group_leaves_out_body, "barrier()",
           "gather(f32, 10, root 1)", NULL },
         { "a group's gather left out", 5, 3, MOST, group_leaves_out_body, "barrier()", "gather(f32, ", NULL },
+        { "a group's sum left out", 6, 2, 10, leaves_out_group_body, "barrier()", "all_reduce(f32, 10, sum)",
+          NULL },
+        { "a group's sum left out", 6, 3, MOST, leaves_out_group_body, "barrier()", "all_reduce(f32, ",
+          NULL },
+        { "a group's sum left out", 6, 4, 10, leaves_out_group_body, "barrier()", "all_reduce(f32, 10, sum)",
+          NULL },
         { "a split", 3, 0, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
         { "a split", 3, 1, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
         { "a tune", 3, 2, 0, tunes_body, "all_reduce(f64, 1, max) in dml_comm_tune",
