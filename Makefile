@@ -307,7 +307,7 @@ chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
 TEST_NAMES := $(TEST_FILES:tests/%_test.c=%)
 SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
 V_NAMES = $(foreach v,$(filter $(V),$(VARIANTS)),$(filter $($(v).folders) $(addsuffix /%,$($(v).folders)),$(TEST_NAMES))) \
-    $(if $(filter scripts,$(V)),$(SCRIPT_NAMES)) $(if $(filter oclgrind,$(V)),$(filter gpu/%,$(TEST_NAMES)))
+    $(if $(filter scripts,$(V)),$(SCRIPT_NAMES)) $(if $(filter oclgrind,$(V)),gpu/kernels)
 ifneq ($(filter test,$(MAKECMDGOALS)),) # of a name that there isn't, nothing would be run, and nothing fail
   BAD_V := $(strip $(foreach v,$(V),$(if $(filter $(v),$(VARIANTS) scripts oclgrind),,$(v))))
   BAD_T := $(strip $(foreach t,$(T),$(if $(filter $(t) $(t)/%,$(TEST_NAMES) $(SCRIPT_NAMES)),,$(t))))
@@ -351,10 +351,10 @@ endef
 TAB := $(shell printf '\t')
 program_lines = $(foreach n,$(call names,$(1)),$(2) $(n)$(TAB)$(3)$(BUILD)/$(1)/tests/$(n)_test$($(1).exe)$(NEWLINE))
 skip_line = $(if $(2),skip$(TAB)$(1)$(TAB)$(2)$(NEWLINE))
-gpu_names := $(filter gpu/%,$(call names,normal))
 NO_OCLGRIND := $(if $(NO_OPENCL),$(NO_OPENCL),$(if $(wildcard /usr/lib/oclgrind/liboclgrind-rt-icd.so),,oclgrind is \
     not installed))
-oclgrind_lines = $(foreach n,$(gpu_names),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
+# What the other programs of gpu/ launch, if anything, is among its kernels.
+oclgrind_lines = $(foreach n,$(call chosen,gpu/kernels),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
 PLAN = $(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
 $(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
 $(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(v).run) )))\
