@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh PLAN: runs a plan that the Makefile wrote, as many lines at once as there are processors (DML_TEST_JOBS) and one
-# more, since some wait for a clock, and adds up. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command
+# run.sh PLAN: runs a plan that the Makefile wrote and adds up: as many lines at once as there are processors
+# (DML_TEST_JOBS), and beside them as many of the tests of ranks, which mostly wait for each other or for a clock. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command
 # prints "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
 limit=${DML_TEST_TIMEOUT:-600} # seconds a command
 tab=$(printf '\t') return=$(printf '\r')
@@ -45,6 +45,7 @@ run_one() { # label, command
 
 # Line NUMBER of the plan, in a process of its own.
 if [ "$1" = --line ]; then
+    [ -n "$4" ] || exit 0 # xargs of no lines
     result=$2/$4
     line=$(sed -n "$4s/^[ $tab]*//p" "$3")
     rest=${line#*"$tab"}
@@ -61,8 +62,15 @@ fi
 
 results=$(mktemp -d) || exit 1
 trap 'rm -rf "$results"' EXIT
-jobs=${DML_TEST_JOBS:-$(($(nproc 2>/dev/null || echo 2) + 1))}
-awk '{ print NR }' "$1" | xargs -P "$jobs" -n 1 sh "$0" --line "$results" "$1"
+jobs=${DML_TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
+run_lines() { # whether the label says that it has ranks: "$1 ~" or "$1 !~"
+    awk -F "$tab" "$1 / (comm|net|dist)\\// { print NR }" "$plan" |
+        xargs -P "$jobs" -n 1 sh "$0" --line "$results" "$plan"
+}
+plan=$1
+run_lines '$1 ~' &
+run_lines '$1 !~'
+wait
 
 if cat "$results"/*.skips 2>/dev/null | grep -q .; then
     echo 'skipped:'

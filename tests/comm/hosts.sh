@@ -155,7 +155,7 @@ hosts_fails() {
 # hosts_build_job TEST: $job is hosts_job.c; where it doesn't build the test ends.
 hosts_build_job() {
     job=$WORK/hosts_job
-    check "the job builds" $CC -std=c99 -O1 $WARN -I. tests/comm/hosts_job.c -o "$job" -lm -lpthread
+    check "the job builds" $QUICK -std=c99 $WARN -I. tests/comm/hosts_job.c -o "$job" -lm -lpthread
     [ -x "$job" ] && return
     report "$1"
     exit

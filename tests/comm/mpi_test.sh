@@ -33,7 +33,8 @@ job_says() { # sentence, ranks, program, arguments...: it fails, saying so
     grep -q -e "$sentence" "$WORK/sentences"
 }
 
-# The library is compiled once, with an MPI whose counts are small, so that what is longer goes in blocks.
+# The library is compiled once, by the compiler that takes least, with an MPI whose counts are small, so that what is longer goes in blocks.
+export OMPI_CC=$QUICK_CC MPICH_CC=$QUICK_CC
 flags="-std=c99 -O0 -DDML_NO_AVX -D_GNU_SOURCE $WARN -I. -Isamples -DDML_MPI -DDML__MPI_LARGEST=1000"
 printf '#define DML_IMPLEMENTATION\n#include "dml.h"\n#include "dml_comm.h"\n' >"$WORK/library.c"
 program() { # source, name

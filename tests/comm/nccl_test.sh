@@ -34,12 +34,12 @@ aborted() { # HOW MANY: so many communicators were
     ls "$WORK/moved" | grep -c -e -aborted- | grep -qx "$1"
 }
 
-flags="-std=c99 -O1 -g -D_GNU_SOURCE $WARN -I."
+flags="-std=c99 -D_GNU_SOURCE $WARN -I."
 check "the stand-in compiles" $CC $flags -shared -fPIC tests/comm/fake_nccl.c -o "$WORK/libnccl.so.2" -lpthread
-check "a program for NCCL compiles" $CC $flags -DDML_NCCL tests/comm/nccl_job.c -o "$WORK/job" -lm -lpthread -ldl
+check "a program for NCCL compiles" $QUICK $flags -DDML_NCCL tests/comm/nccl_job.c -o "$WORK/job" -lm -lpthread -ldl
 printf '#define DML_IMPLEMENTATION\n#include "dml_comm.h"\n' >"$WORK/header.cc"
 check "the header is C++11 with it" $CXX -std=c++11 $WARN -I. -DDML_NCCL -fsyntax-only "$WORK/header.cc"
-check "one that has none" $CC $flags tests/comm/nccl_job.c -o "$WORK/without" -lm -lpthread -ldl
+check "one that has none" $QUICK $flags tests/comm/nccl_job.c -o "$WORK/without" -lm -lpthread -ldl
 mkdir "$WORK/lib" "$WORK/half" "$WORK/old"
 ln "$WORK/libnccl.so.2" "$WORK/lib/libnccl.so.2" && ln "$WORK/libnccl.so.2" "$WORK/lib/libcudart.so.13" # one library under both names
 cp "$WORK/libnccl.so.2" "$WORK/half/libcudart.so.13"

@@ -8,13 +8,13 @@ if [ ! -x "$programs/xblat3s" ] || [ ! -x "$programs/xscblat3" ]; then
     exit
 fi
 
-shim() { # file, options...
-    file=$1
-    shift
-    "$CC" -std=c99 -O2 -Wall -Wextra -fPIC -shared -fvisibility=hidden -I. "$@" tests/conformance/blas_shim.c -o "$file" -lm -lpthread
+shim() { # compiler and flags, file, options...
+    compiler=$1 file=$2
+    shift 2
+    $compiler -std=c99 -Wall -Wextra -fPIC -shared -fvisibility=hidden -I. "$@" tests/conformance/blas_shim.c -o "$file" -lm -lpthread
 }
-check "the shim compiles" shim "$WORK/shim.so"
-check "a wrong shim compiles" shim "$WORK/wrong.so" -DBLAS_SHIM_WRONG
+check "the shim compiles" shim "$CC -O2" "$WORK/shim.so"
+check "a wrong shim compiles" shim "$QUICK" "$WORK/wrong.so" -DBLAS_SHIM_WRONG
 
 # Their input files, with SGEMM alone, and once with larger sizes (65 is their most) beside the usual ones.
 only_sgemm() { # file

@@ -263,7 +263,7 @@ static job plain(int ranks, int stage)
 
 static void any_stage_trains_like_one_rank(void)
 {
-    for (int ranks = 1; ranks <= 4; ranks++)
+    for (int ranks = 1; ranks <= 4; ranks += TEST_SLOW ? 2 : 1)
         for (int stage = 1; stage <= 3; stage++) {
             job j = plain(ranks, stage);
             compare(&j, 1e-5);
@@ -278,7 +278,7 @@ static void any_stage_trains_like_one_rank(void)
 
 static void all_that_a_step_can_do(void)
 {
-    for (int ranks = 2; ranks <= 4; ranks++)
+    for (int ranks = 2; ranks <= 4; ranks += TEST_SLOW ? 2 : 1)
         for (int stage = 1; stage <= 3; stage++) {
             job j = plain(ranks, stage);
             j.model = RICH;
@@ -298,7 +298,7 @@ static void all_that_a_step_can_do(void)
 /* Parameters that come before the op that needs them, as few or as many at a time as there is room for. */
 static void parameters_come_ahead(void)
 {
-    for (int ranks = 1; ranks <= 4; ranks++)
+    for (int ranks = 1; ranks <= 4; ranks += TEST_SLOW ? 2 : 1)
         for (size_t bytes = 400; bytes <= 6400; bytes *= 2) {
             job j = plain(ranks, 3);
             j.model = bytes == 800 ? PLAIN : RICH;
@@ -442,7 +442,7 @@ static void a_step_that_overflows_is_skipped_by_all(void)
 /* Sums over samples have no larger numbers in 16 bits than one rank's mean has. */
 static void in_f16_ranks_skip_the_steps_that_one_rank_skips(void)
 {
-    for (int ranks = 1; ranks <= 4; ranks++)
+    for (int ranks = 1; ranks <= 4; ranks += TEST_SLOW ? 2 : 1)
         for (int stage = 0; stage <= 3; stage++) {
             job j = plain(ranks, stage);
             j.options.dtype = DML_F16;

@@ -8,7 +8,7 @@ if ! has "$CXX"; then
     report gpu/cuda_host
     exit
 fi
-flags="-O1 -g1 -DDML__SEPARATE -DDML_CUDA -Isrc $WARN"
+flags="-O1 -g1 -DDML__SEPARATE -DDML_CUDA -DDML_NO_AVX -Isrc $WARN"
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 echo 'int main(void){return 0;}' | $CC $sanitize -x c - -o "$WORK/probe" 2>/dev/null || sanitize=
 

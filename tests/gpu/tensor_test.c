@@ -108,7 +108,7 @@ static void products(void)
     }
     static const int sizes[][3] = { { 256, 192, 320 }, { 130, 257, 200 }, { 1, 65, 70 }, { 600, 70, 1000 } };
     for (int s = 0; s < (int)(sizeof sizes / sizeof *sizes); s++)
-        for (int t = 0; t < 4; t++) {
+        for (int t = 0; t < 4 && (!TEST_SLOW || s == 2); t++) { /* of one tile, where it is slow */
             const int m = sizes[s][0], n = sizes[s][1], k = sizes[s][2], ta = t & 1, tb = t >> 1;
             const size_t all = (size_t)m * (size_t)n;
             dml_buffer *a = floats((size_t)m * (size_t)k, true), *b = floats((size_t)k * (size_t)n, true);
@@ -170,7 +170,7 @@ static void attention(void)
                                      { 1, 130, 150, 2, 2, 40, INT_MAX, INT_MAX },
                                      { 1, 100, 100, 1, 1, 128, 20, 0 },
                                      { 1, 20, 30, 2, 1, 5, INT_MAX, 0 } };
-    for (int s = 0; s < (int)(sizeof shapes / sizeof *shapes); s++) attend(shapes[s]);
+    for (int s = TEST_SLOW ? 3 : 0; s < (int)(sizeof shapes / sizeof *shapes); s++) attend(shapes[s]);
 }
 
 int main(void)

@@ -90,6 +90,12 @@ static void check_bound(int s, const operands *o, float alpha, float beta, const
     kernel_free(got);
 }
 
+/* Where it is slow, a shape takes one of three kinds of inputs: all shapes together take all. */
+static bool taken(int s, int kind)
+{
+    return !TEST_SLOW || s % 3 == kind % 3;
+}
+
 /* In pairs along k whose products cancel, up to a little. */
 static void make_cancelling(int s, operands *o)
 {
@@ -107,17 +113,17 @@ static void bounds(void)
     unsigned state = 11;
     for (int s = 0; s < SHAPES; s++) {
         operands o = operands_create(s, &state);
-        check_bound(s, &o, 1, 0, "random");
-        check_bound(s, &o, -0.5f, 1, "random");
-        check_bound(s, &o, 1, 0.75f, "random");
+        if (taken(s, 0)) check_bound(s, &o, 1, 0, "random");
+        if (taken(s, 1)) check_bound(s, &o, -0.5f, 1, "random");
+        if (taken(s, 2)) check_bound(s, &o, 1, 0.75f, "random");
         for (size_t i = 0; i < o.a_count; i++) o.a[i] *= 1e-22f;
         for (size_t i = 0; i < o.b_count; i++) o.b[i] *= 1e-22f;
-        check_bound(s, &o, 1, 0, "products that are denormal");
+        if (taken(s, 1)) check_bound(s, &o, 1, 0, "products that are denormal");
         for (size_t i = 0; i < o.a_count; i++) o.a[i] *= 1e-20f;
         for (size_t i = 0; i < o.b_count; i++) o.b[i] *= 1e22f;
-        check_bound(s, &o, 1, 0, "factors that are denormal");
+        if (taken(s, 2)) check_bound(s, &o, 1, 0, "factors that are denormal");
         make_cancelling(s, &o);
-        check_bound(s, &o, 1, 0, "terms that cancel");
+        if (taken(s, 0)) check_bound(s, &o, 1, 0, "terms that cancel");
         operands_destroy(&o);
     }
 }
@@ -129,6 +135,7 @@ static void specials(void)
     unsigned state = 12;
     for (int s = 0; s < SHAPES; s++)
         for (int v = 0; v < 3; v++) {
+            if (!taken(s, v)) continue;
             operands o = operands_create(s, &state);
             float *got = kernel_copy(o.c, o.c_count);
             const size_t where = test_random(&state) % o.a_count;
