@@ -1554,10 +1554,11 @@ static inline bool dml__adds(dml__comm_operation operation)
     return false;
 }
 
-/* What a collective is beside its operation: itself, a part of another call, or, from the last on, one with
-   a count for each rank (all_gatherv and its like), of which it is a hash. */
+/* What a collective is beside its operation: itself, an all_to_all in place, a part of another call, or, from
+   the last on, one with a count for each rank (all_gatherv and its like), of which it is a hash. */
 typedef enum dml__call_variant {
     DML__PLAIN,
+    DML__IN_PLACE,
     DML__IN_SPLIT,
     DML__IN_TUNE,
     DML__WITH_COUNTS
@@ -3116,6 +3117,7 @@ typedef struct dml__comm_job {
     bool outlives;         /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting; /* while the ranks meet */
     int probing;           /* calls that wait for a message to probe */
+    bool probed;           /* the last call did, and found none */
     bool waits_for_any;    /* a call waits for whichever of several operations ends first */
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
@@ -3315,6 +3317,10 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
 /* Asks the members what they called in a place of their communicator: DML_OK if all who say so called the
    same, or the error that ends the job. */
 DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence);
+
+/* After that: the first who came to that place, if most have closed their communicators without it; else -1.
+ */
+DML__LOCAL int dml__one_too_many(const dml_comm *comm);
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
    that is over, or of one that has no use for it. */
@@ -9207,8 +9213,11 @@ DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting)
     const int error = errno;
     dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK, "rank 0 can't listen on %s: %s",
                   dml__address_text(&meeting->listens_at, text),
-                  error == EADDRINUSE ? "the port is in use; choose another master_port (MASTER_PORT)"
-                                      : strerror(error));
+                  error == EADDRINUSE
+                      ? "the port is in use: another process is rank 0, too, or another job or program "
+                        "has it; give each process its own rank (RANK), or choose another "
+                        "master_port (MASTER_PORT)"
+                      : strerror(error));
     return false;
 }
 
@@ -9899,13 +9908,14 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
         snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
         const char *parts = signature->variant >= DML__WITH_COUNTS ? "v" : "";
-        const char *within = signature->variant == DML__IN_SPLIT  ? " in dml_comm_split"
-                             : signature->variant == DML__IN_TUNE ? " in dml_comm_tune"
-                                                                  : "";
+        const char *within = signature->variant == DML__IN_PLACE   ? " in place"
+                             : signature->variant == DML__IN_SPLIT ? " in dml_comm_split"
+                             : signature->variant == DML__IN_TUNE  ? " in dml_comm_tune"
+                                                                   : "";
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
         const size_t used = strlen(last);
-        if (operations[operation].root && signature->root == DML_ANY_SOURCE)
+        if (signature->operation == DML__CALL_RECEIVE && signature->root == DML_ANY_SOURCE)
             snprintf(last + used, sizeof last - used, ", %s any", operations[operation].root);
         else if (operations[operation].root)
             snprintf(last + used, sizeof last - used, ", %s %d", operations[operation].root, signature->root);
@@ -9918,7 +9928,9 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
 DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b)
 {
     const bool counted = a->variant >= DML__WITH_COUNTS && b->variant >= DML__WITH_COUNTS;
-    return counted && a->variant != b->variant ? " with other counts for the ranks" : "";
+    return counted && a->operation == b->operation && a->variant != b->variant
+               ? " with other counts for the ranks"
+               : "";
 }
 
 #endif
@@ -15377,9 +15389,12 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__WAITING_TEXT];
+    int extra = -1;
     dml_status status = dml__hear_last_words(job, rank);
-    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
+    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation)) {
         status = dml__compare_calls(request->comm, request->sequence);
+        if (!status) extra = dml__one_too_many(request->comm);
+    }
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);
@@ -15388,6 +15403,11 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
     dml__waiting waiting = dml__waiting_of(job, request);
     waiting.communicator = request->comm->id;
     dml__waiting_text(&waiting, text);
+    if (extra >= 0)
+        return dml__job_fail(job, extra, DML_ERROR_PEER,
+                             "rank %d called %s, which most ranks didn't: they, rank %d among them, have "
+                             "closed their communicators instead",
+                             extra, text, rank);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
                              "rank %d closed its communicator while rank %d was in %s", rank, job->rank,
@@ -15751,10 +15771,23 @@ static void dml__excuse_probing(dml__comm_job *job)
         if (job->peers[r].absent == DML__IS_PROBING) job->peers[r].absent = DML__IS_THERE;
 }
 
+/* All others have closed: of two that one, of more this rank, whose receive is one too many. */
+static dml_status dml__blame_last(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    char text[DML__WAITING_TEXT];
+    dml__waiting waiting = dml__waiting_of(job, request);
+    if (comm->size == 2) return dml__data_gone(job, request, comm->world_ranks[!comm->rank]);
+    waiting.communicator = comm->id;
+    return dml__job_fail(job, job->rank, DML_ERROR_PEER,
+                         "rank %d called %s, which nobody sends any more: all other ranks have closed their "
+                         "communicators",
+                         job->rank, dml__waiting_text(&waiting, text));
+}
+
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    if (dml__nobody_sends(job, request))
-        return dml__data_gone(job, request, request->comm->world_ranks[request->comm->rank == 0]);
+    if (dml__nobody_sends(job, request)) return dml__blame_last(job, request);
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. So it may while no call waits. */
@@ -15960,10 +15993,12 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job)
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
 }
 
-/* Who probes waits for nothing that the others would know of. */
+/* Who probes, or does so again and again while nothing is under way, waits for nothing that the others would
+   know of. */
 static dml__absence dml__absence_of(const dml__comm_job *job)
 {
     if (job->probing && !dml__waited(job)) return DML__IS_PROBING;
+    if (job->probed && !job->active && !job->unmatched) return DML__IS_PROBING;
     return dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE;
 }
 
@@ -16248,16 +16283,44 @@ static void dml__forget_calls(dml__comm_job *job)
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
 }
 
-static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
+/* Two members whose calls in one place differ. */
+typedef struct dml__dispute {
+    int wrong, right;
+    dml__signature wrong_call, right_call;
+} dml__dispute;
+
+/* By what the members have said. False: all called the same. */
+static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
 {
     const dml__peer *peers = comm->job->peers;
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    if (wrong < 0) return false;
+    dispute->wrong = wrong;
+    dispute->right = right;
+    dispute->wrong_call = peers[wrong].call;
+    dispute->right_call = peers[right].call;
+    return true;
+}
+
+/* What sends nothing may have been another call before that, without anybody's notice: where the ways parted
+   first counts. Looks back for no longer than the search for a culprit may take. */
+static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml__dispute *dispute)
+{
+    dml__comm_job *job = comm->job;
     char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
+    const double until = dml_seconds() + job->grace;
+    for (bool differ = true; differ && sequence && dml_seconds() < until; sequence--) {
+        dml__forget_calls(job);
+        const dml_status status = dml__compare_with(comm, sequence - 1, dml__call_at(comm, sequence - 1));
+        if (status) return status;
+        differ = dml__find_dispute(comm, dispute);
+    }
     if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
-    dml__signature_text(&peers[wrong].call, wrong_text);
-    dml__signature_text(&peers[right].call, right_text);
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH,
-                         "rank %d called %s while rank %d called %s%s%s", wrong, wrong_text, right,
-                         right_text, dml__apart_text(&peers[wrong].call, &peers[right].call), where);
+    return dml__job_fail(job, dispute->wrong, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s%s%s", dispute->wrong,
+                         dml__signature_text(&dispute->wrong_call, wrong_text), dispute->right,
+                         dml__signature_text(&dispute->right_call, right_text),
+                         dml__apart_text(&dispute->wrong_call, &dispute->right_call), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -16265,20 +16328,37 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
                                   const dml__signature *theirs, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
+    dml__dispute dispute;
     dml__forget_calls(job);
-    job->peers[rank].call = *theirs;
+    dispute.wrong = rank;
+    dispute.right = job->rank;
+    dispute.wrong_call = job->peers[rank].call = *theirs;
+    dispute.right_call = *mine;
     job->peers[rank].said = true;
     const dml_status status = dml__compare_with(comm, sequence, mine);
-    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
-    return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
+    if (status) return status;
+    dml__find_dispute(comm, &dispute);
+    return dml__blame_first(comm, sequence, &dispute);
 }
 
 DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence)
 {
+    dml__dispute dispute;
     dml__forget_calls(comm->job);
     const dml_status status = dml__compare_with(comm, sequence, dml__call_at(comm, sequence));
-    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
-    return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
+    if (status || !dml__find_dispute(comm, &dispute)) return status;
+    return dml__blame_first(comm, sequence, &dispute);
+}
+
+DML__LOCAL int dml__one_too_many(const dml_comm *comm)
+{
+    int closed = 0, first = -1;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        closed += peer->goodbye && !peer->said;
+        if (peer->said && first < 0) first = comm->world_ranks[r];
+    }
+    return 2 * closed > comm->size ? first : -1;
 }
 
 /* ---- looking at a frame ---- */
@@ -16288,17 +16368,17 @@ static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_r
                                        const dml__frame *frame)
 {
     const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int sender = sends ? job->rank : rank, receiver = sends ? rank : job->rank;
     const int peer = dml__group_rank(request->comm, rank);
     const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
     char text[DML__SIGNATURE_TEXT];
     while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
     if (step == end || frame->signature.count == step->count) return DML_OK;
-    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
-                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
-                         rank, (unsigned long long)frame->signature.count, job->rank,
+    return dml__job_fail(job, sender, DML_ERROR_MISMATCH,
+                         "rank %d has %llu elements for rank %d in %s, which takes %llu from it", sender,
+                         (unsigned long long)(sends ? step->count : frame->signature.count), receiver,
                          dml__signature_text(&request->call.signature, text),
-                         (unsigned long long)step->count);
+                         (unsigned long long)(sends ? frame->signature.count : step->count));
 }
 
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
@@ -16318,7 +16398,7 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(
         job, rank, DML_ERROR_MISMATCH,
-        "rank %d and rank %d go about %s in different ways: make it in place at all ranks or at none", rank,
+        "rank %d and rank %d go about %s in different ways: open all ranks with the same options", rank,
         job->rank, dml__signature_text(mine, text));
 }
 
@@ -17821,7 +17901,7 @@ static bool dml__check_owners(dml__comm_job *job, const dml_request *request)
         if (claims == 1) continue;
         dml__signature_text(&request->call.signature, text);
         if (claims == 0)
-            dml__job_fail(job, comm->world_ranks[0], DML_ERROR_MISMATCH,
+            dml__job_fail(job, -1, DML_ERROR_MISMATCH,
                           "%s: no rank gave leaf %d: each of the leaves has to be at one rank", text, i);
         else
             dml__job_fail(job, comm->world_ranks[last], DML_ERROR_MISMATCH,
@@ -20636,6 +20716,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     const uintptr_t out = (uintptr_t)call->out;
     if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
     if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
+    if ((uintptr_t)call->owners % sizeof(int64_t) || (uintptr_t)call->leaves % sizeof(void *))
+        return "its leaves or owners must begin at a multiple of 8";
     if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
     if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
     for (int i = 0; bytes && i < call->signature.root; i++) {
@@ -20706,6 +20788,7 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
                                            dml_dtype dtype, dml_reduce_op op, int root)
 {
     dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    call.signature.variant = DML__WITH_COUNTS;
     if (!comm || !counts) {
         call.parts_missing = true;
         return call;
@@ -20774,6 +20857,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
+    job->probed = false;
     if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
@@ -20782,6 +20866,8 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
         dml__bad_call(job, &call->signature, fault);
         return NULL;
     }
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
+        call->signature.variant = DML__IN_PLACE;
     if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
     dml__set_reduction(comm, call);
     dml_request *request = dml__start(comm, call, blocking);
@@ -20849,7 +20935,9 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
 {
     dml_status status = job->error.status;
     if (request->state == DML__REQUEST_FREE)
-        return dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d waited twice for the same request",
+        return dml__job_fail(job, job->rank, DML_ERROR_STATE,
+                             "rank %d waited for a request that isn't out: it waited twice for the same one, "
+                             "or had cancelled it or closed its communicator",
                              job->rank);
     if (request->state == DML__REQUEST_DONE) status = request->status;
     if (message) *message = request->message;
@@ -20998,12 +21086,15 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
         dml__leave_job(job);
         return false;
     }
+    job->clock = dml_seconds();
+    const double until = job->clock + (seconds > 0 ? seconds : 0);
+    job->probing++;
+    if (job->clock - job->heard_at > 2e-3) dml__come_back(job);
     job->look_around = true;
     dml__make_progress(job);
-    job->probing++;
-    const bool found =
-        dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
+    const bool found = dml__wait_until(job, dml__probe_found, &probing, until);
     job->probing--;
+    job->probed = !found;
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;

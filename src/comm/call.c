@@ -43,13 +43,14 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
         snprintf(text, DML__SIGNATURE_TEXT, "all_to_allv(%s)", dml_dtype_name(signature->dtype));
     } else {
         const char *parts = signature->variant >= DML__WITH_COUNTS ? "v" : "";
-        const char *within = signature->variant == DML__IN_SPLIT  ? " in dml_comm_split"
-                             : signature->variant == DML__IN_TUNE ? " in dml_comm_tune"
-                                                                  : "";
+        const char *within = signature->variant == DML__IN_PLACE   ? " in place"
+                             : signature->variant == DML__IN_SPLIT ? " in dml_comm_split"
+                             : signature->variant == DML__IN_TUNE  ? " in dml_comm_tune"
+                                                                   : "";
         char last[48] = "";
         if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
         const size_t used = strlen(last);
-        if (operations[operation].root && signature->root == DML_ANY_SOURCE)
+        if (signature->operation == DML__CALL_RECEIVE && signature->root == DML_ANY_SOURCE)
             snprintf(last + used, sizeof last - used, ", %s any", operations[operation].root);
         else if (operations[operation].root)
             snprintf(last + used, sizeof last - used, ", %s %d", operations[operation].root, signature->root);
@@ -62,7 +63,9 @@ DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char
 DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b)
 {
     const bool counted = a->variant >= DML__WITH_COUNTS && b->variant >= DML__WITH_COUNTS;
-    return counted && a->variant != b->variant ? " with other counts for the ranks" : "";
+    return counted && a->operation == b->operation && a->variant != b->variant
+               ? " with other counts for the ranks"
+               : "";
 }
 
 #endif

@@ -56,10 +56,11 @@ static inline bool dml__adds(dml__comm_operation operation)
     return false;
 }
 
-/* What a collective is beside its operation: itself, a part of another call, or, from the last on, one with
-   a count for each rank (all_gatherv and its like), of which it is a hash. */
+/* What a collective is beside its operation: itself, an all_to_all in place, a part of another call, or, from
+   the last on, one with a count for each rank (all_gatherv and its like), of which it is a hash. */
 typedef enum dml__call_variant {
     DML__PLAIN,
+    DML__IN_PLACE,
     DML__IN_SPLIT,
     DML__IN_TUNE,
     DML__WITH_COUNTS

@@ -176,6 +176,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     const uintptr_t out = (uintptr_t)call->out;
     if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
     if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
+    if ((uintptr_t)call->owners % sizeof(int64_t) || (uintptr_t)call->leaves % sizeof(void *))
+        return "its leaves or owners must begin at a multiple of 8";
     if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
     if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
     for (int i = 0; bytes && i < call->signature.root; i++) {
@@ -246,6 +248,7 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
                                            dml_dtype dtype, dml_reduce_op op, int root)
 {
     dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    call.signature.variant = DML__WITH_COUNTS;
     if (!comm || !counts) {
         call.parts_missing = true;
         return call;
@@ -314,6 +317,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
+    job->probed = false;
     if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
@@ -322,6 +326,8 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
         dml__bad_call(job, &call->signature, fault);
         return NULL;
     }
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
+        call->signature.variant = DML__IN_PLACE;
     if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
     dml__set_reduction(comm, call);
     dml_request *request = dml__start(comm, call, blocking);
@@ -389,7 +395,9 @@ static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_m
 {
     dml_status status = job->error.status;
     if (request->state == DML__REQUEST_FREE)
-        return dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d waited twice for the same request",
+        return dml__job_fail(job, job->rank, DML_ERROR_STATE,
+                             "rank %d waited for a request that isn't out: it waited twice for the same one, "
+                             "or had cancelled it or closed its communicator",
                              job->rank);
     if (request->state == DML__REQUEST_DONE) status = request->status;
     if (message) *message = request->message;
@@ -538,12 +546,15 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
         dml__leave_job(job);
         return false;
     }
+    job->clock = dml_seconds();
+    const double until = job->clock + (seconds > 0 ? seconds : 0);
+    job->probing++;
+    if (job->clock - job->heard_at > 2e-3) dml__come_back(job);
     job->look_around = true;
     dml__make_progress(job);
-    job->probing++;
-    const bool found =
-        dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + (seconds > 0 ? seconds : 0));
+    const bool found = dml__wait_until(job, dml__probe_found, &probing, until);
     job->probing--;
+    job->probed = !found;
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;

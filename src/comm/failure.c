@@ -201,9 +201,12 @@ DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__WAITING_TEXT];
+    int extra = -1;
     dml_status status = dml__hear_last_words(job, rank);
-    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation))
+    if (!status && job->peers[rank].goodbye && !dml__is_pair(request->call.signature.operation)) {
         status = dml__compare_calls(request->comm, request->sequence);
+        if (!status) extra = dml__one_too_many(request->comm);
+    }
     if (status) return status;
     if (job->outlives && dml__is_pair(request->call.signature.operation)) {
         dml__end_pairs_with(job, rank);
@@ -212,6 +215,11 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
     dml__waiting waiting = dml__waiting_of(job, request);
     waiting.communicator = request->comm->id;
     dml__waiting_text(&waiting, text);
+    if (extra >= 0)
+        return dml__job_fail(job, extra, DML_ERROR_PEER,
+                             "rank %d called %s, which most ranks didn't: they, rank %d among them, have "
+                             "closed their communicators instead",
+                             extra, text, rank);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
                              "rank %d closed its communicator while rank %d was in %s", rank, job->rank,

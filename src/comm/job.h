@@ -293,6 +293,7 @@ typedef struct dml__comm_job {
     bool outlives;         /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting; /* while the ranks meet */
     int probing;           /* calls that wait for a message to probe */
+    bool probed;           /* the last call did, and found none */
     bool waits_for_any;    /* a call waits for whichever of several operations ends first */
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
@@ -492,6 +493,10 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
 /* Asks the members what they called in a place of their communicator: DML_OK if all who say so called the
    same, or the error that ends the job. */
 DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence);
+
+/* After that: the first who came to that place, if most have closed their communicators without it; else -1.
+ */
+DML__LOCAL int dml__one_too_many(const dml_comm *comm);
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
    that is over, or of one that has no use for it. */

@@ -349,10 +349,23 @@ static void dml__excuse_probing(dml__comm_job *job)
         if (job->peers[r].absent == DML__IS_PROBING) job->peers[r].absent = DML__IS_THERE;
 }
 
+/* All others have closed: of two that one, of more this rank, whose receive is one too many. */
+static dml_status dml__blame_last(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    char text[DML__WAITING_TEXT];
+    dml__waiting waiting = dml__waiting_of(job, request);
+    if (comm->size == 2) return dml__data_gone(job, request, comm->world_ranks[!comm->rank]);
+    waiting.communicator = comm->id;
+    return dml__job_fail(job, job->rank, DML_ERROR_PEER,
+                         "rank %d called %s, which nobody sends any more: all other ranks have closed their "
+                         "communicators",
+                         job->rank, dml__waiting_text(&waiting, text));
+}
+
 DML__LOCAL dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
 {
-    if (dml__nobody_sends(job, request))
-        return dml__data_gone(job, request, request->comm->world_ranks[request->comm->rank == 0]);
+    if (dml__nobody_sends(job, request)) return dml__blame_last(job, request);
     dml__excuse_probing(job);
     /* Who waits for any of several is kept waiting by nobody as long as something moves here; one of the
        operations may have stood still all the same. So it may while no call waits. */

@@ -149,16 +149,44 @@ static void dml__forget_calls(dml__comm_job *job)
     for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
 }
 
-static dml_status dml__blame_minority(const dml_comm *comm, int right, int wrong)
+/* Two members whose calls in one place differ. */
+typedef struct dml__dispute {
+    int wrong, right;
+    dml__signature wrong_call, right_call;
+} dml__dispute;
+
+/* By what the members have said. False: all called the same. */
+static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
 {
     const dml__peer *peers = comm->job->peers;
+    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
+    if (wrong < 0) return false;
+    dispute->wrong = wrong;
+    dispute->right = right;
+    dispute->wrong_call = peers[wrong].call;
+    dispute->right_call = peers[right].call;
+    return true;
+}
+
+/* What sends nothing may have been another call before that, without anybody's notice: where the ways parted
+   first counts. Looks back for no longer than the search for a culprit may take. */
+static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml__dispute *dispute)
+{
+    dml__comm_job *job = comm->job;
     char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
+    const double until = dml_seconds() + job->grace;
+    for (bool differ = true; differ && sequence && dml_seconds() < until; sequence--) {
+        dml__forget_calls(job);
+        const dml_status status = dml__compare_with(comm, sequence - 1, dml__call_at(comm, sequence - 1));
+        if (status) return status;
+        differ = dml__find_dispute(comm, dispute);
+    }
     if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
-    dml__signature_text(&peers[wrong].call, wrong_text);
-    dml__signature_text(&peers[right].call, right_text);
-    return dml__job_fail(comm->job, wrong, DML_ERROR_MISMATCH,
-                         "rank %d called %s while rank %d called %s%s%s", wrong, wrong_text, right,
-                         right_text, dml__apart_text(&peers[wrong].call, &peers[right].call), where);
+    return dml__job_fail(job, dispute->wrong, DML_ERROR_MISMATCH,
+                         "rank %d called %s while rank %d called %s%s%s", dispute->wrong,
+                         dml__signature_text(&dispute->wrong_call, wrong_text), dispute->right,
+                         dml__signature_text(&dispute->right_call, right_text),
+                         dml__apart_text(&dispute->wrong_call, &dispute->right_call), where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -166,20 +194,37 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
                                   const dml__signature *theirs, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
+    dml__dispute dispute;
     dml__forget_calls(job);
-    job->peers[rank].call = *theirs;
+    dispute.wrong = rank;
+    dispute.right = job->rank;
+    dispute.wrong_call = job->peers[rank].call = *theirs;
+    dispute.right_call = *mine;
     job->peers[rank].said = true;
     const dml_status status = dml__compare_with(comm, sequence, mine);
-    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
-    return status ? status : dml__blame_minority(comm, right, wrong < 0 ? rank : wrong);
+    if (status) return status;
+    dml__find_dispute(comm, &dispute);
+    return dml__blame_first(comm, sequence, &dispute);
 }
 
 DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence)
 {
+    dml__dispute dispute;
     dml__forget_calls(comm->job);
     const dml_status status = dml__compare_with(comm, sequence, dml__call_at(comm, sequence));
-    const int right = dml__find_right(comm), wrong = dml__find_wrong(comm, right);
-    return status || wrong < 0 ? status : dml__blame_minority(comm, right, wrong);
+    if (status || !dml__find_dispute(comm, &dispute)) return status;
+    return dml__blame_first(comm, sequence, &dispute);
+}
+
+DML__LOCAL int dml__one_too_many(const dml_comm *comm)
+{
+    int closed = 0, first = -1;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
+        closed += peer->goodbye && !peer->said;
+        if (peer->said && first < 0) first = comm->world_ranks[r];
+    }
+    return 2 * closed > comm->size ? first : -1;
 }
 
 /* ---- looking at a frame ---- */
@@ -189,17 +234,17 @@ static dml_status dml__check_exchanged(dml__comm_job *job, int rank, const dml_r
                                        const dml__frame *frame)
 {
     const bool sends = frame->kind == DML__FRAME_GRANT;
+    const int sender = sends ? job->rank : rank, receiver = sends ? rank : job->rank;
     const int peer = dml__group_rank(request->comm, rank);
     const dml__step *step = request->schedule.steps, *const end = step + request->schedule.count;
     char text[DML__SIGNATURE_TEXT];
     while (step < end && (step->peer != peer || (step->kind == DML__STEP_SEND) != sends)) step++;
     if (step == end || frame->signature.count == step->count) return DML_OK;
-    return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
-                         sends ? "rank %d takes %llu elements from rank %d in %s, which has %llu for it"
-                               : "rank %d has %llu elements for rank %d in %s, which takes %llu from it",
-                         rank, (unsigned long long)frame->signature.count, job->rank,
+    return dml__job_fail(job, sender, DML_ERROR_MISMATCH,
+                         "rank %d has %llu elements for rank %d in %s, which takes %llu from it", sender,
+                         (unsigned long long)(sends ? step->count : frame->signature.count), receiver,
                          dml__signature_text(&request->call.signature, text),
-                         (unsigned long long)step->count);
+                         (unsigned long long)(sends ? frame->signature.count : step->count));
 }
 
 DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
@@ -219,7 +264,7 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
         return dml__is_by_parts(mine) ? dml__check_exchanged(job, rank, request, frame) : DML_OK;
     return dml__job_fail(
         job, rank, DML_ERROR_MISMATCH,
-        "rank %d and rank %d go about %s in different ways: make it in place at all ranks or at none", rank,
+        "rank %d and rank %d go about %s in different ways: open all ranks with the same options", rank,
         job->rank, dml__signature_text(mine, text));
 }
 

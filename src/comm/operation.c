@@ -265,7 +265,7 @@ static bool dml__check_owners(dml__comm_job *job, const dml_request *request)
         if (claims == 1) continue;
         dml__signature_text(&request->call.signature, text);
         if (claims == 0)
-            dml__job_fail(job, comm->world_ranks[0], DML_ERROR_MISMATCH,
+            dml__job_fail(job, -1, DML_ERROR_MISMATCH,
                           "%s: no rank gave leaf %d: each of the leaves has to be at one rank", text, i);
         else
             dml__job_fail(job, comm->world_ranks[last], DML_ERROR_MISMATCH,

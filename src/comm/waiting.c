@@ -161,10 +161,12 @@ DML__LOCAL bool dml__is_away(const dml__comm_job *job)
     return job->helper_started && !job->waiting && dml_seconds() > job->called_at + job->grace;
 }
 
-/* Who probes waits for nothing that the others would know of. */
+/* Who probes, or does so again and again while nothing is under way, waits for nothing that the others would
+   know of. */
 static dml__absence dml__absence_of(const dml__comm_job *job)
 {
     if (job->probing && !dml__waited(job)) return DML__IS_PROBING;
+    if (job->probed && !job->active && !job->unmatched) return DML__IS_PROBING;
     return dml__is_away(job) ? DML__IS_AWAY : DML__IS_THERE;
 }
 

@@ -109,8 +109,11 @@ DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting)
     const int error = errno;
     dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK, "rank 0 can't listen on %s: %s",
                   dml__address_text(&meeting->listens_at, text),
-                  error == EADDRINUSE ? "the port is in use; choose another master_port (MASTER_PORT)"
-                                      : strerror(error));
+                  error == EADDRINUSE
+                      ? "the port is in use: another process is rank 0, too, or another job or program "
+                        "has it; give each process its own rank (RANK), or choose another "
+                        "master_port (MASTER_PORT)"
+                      : strerror(error));
     return false;
 }
 

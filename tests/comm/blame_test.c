@@ -38,7 +38,7 @@ static void check_errors(const error *all, int count)
             const error *e = &all[begin + i];
             char wrong[128], right[128], name[128];
             snprintf(name, sizeof name, "%s, rank %d of %d, %zu", e->name, e->odd, e->world, e->count);
-            if (e->wrong) snprintf(wrong, sizeof wrong, "rank %d called %s while", e->odd, e->wrong);
+            if (e->wrong) snprintf(wrong, sizeof wrong, "rank %d called %s", e->odd, e->wrong);
             if (e->right) snprintf(right, sizeof right, "called %s%s", e->right, e->what ? e->what : "");
             job_wait(&jobs[i], 15);
             check_job_fails(&jobs[i], name, DML_ERROR_MISMATCH, e->wrong ? wrong : NULL,
@@ -205,6 +205,61 @@ static void tunes_body(job_rank *me)
     note_culprit(me);
 }
 
+static void in_place_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *in = numbers(8 * MOST), *out = numbers(8 * MOST);
+    dml_comm_all_to_all(me->comm, in, e->count, DML_F32, me->rank == e->odd ? in : out);
+    dml_comm_barrier(me->comm);
+    note_culprit(me);
+    free(in);
+    free(out);
+}
+
+/* Rank 1 leaves out the first call, of which rank 3 gets nothing, and sends nothing into its place; the
+   second of rank 3 and the third of rank 1 meet. */
+static void leaves_out_scatterv_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *in = numbers(8 * MOST), *out = numbers(8 * MOST);
+    const size_t n = e->count, first[4] = { n, n, n, 0 }, second[4] = { n, 0, n, n };
+    if (me->rank != e->odd) dml_comm_scatterv(me->comm, in, first, NULL, DML_F32, out, 1);
+    dml_comm_gatherv(me->comm, in, second, NULL, DML_F32, out, 0);
+    dml_comm_all_to_all(me->comm, in, 1, DML_F32, out);
+    note_culprit(me);
+    free(in);
+    free(out);
+}
+
+/* One call more than the others, as the last. */
+static void one_more_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    me->notes[0] = -2;
+    if (me->rank != e->odd) return;
+    dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+    note_culprit(me);
+}
+
+static void one_call_too_many(void)
+{
+    for (int odd = 0; odd < 4; odd++) {
+        const error e = { "a call too many", 4, odd, 0, one_more_body, NULL, NULL, NULL };
+        char sentence[96];
+        job job;
+        job_prepare(&job, e.world, 4, e.body, &e);
+        job_start(&job);
+        job_wait(&job, 15);
+        snprintf(sentence, sizeof sentence,
+                 "rank %d called all_reduce(f32, 10, sum), which most ranks didn't", odd);
+        check_rank_fails(&job.ranks[odd], e.name, DML_ERROR_PEER, sentence, NULL);
+        CHECK_INT(job.ranks[odd].notes[0], odd);
+        job_release(&job);
+    }
+}
+
 static void calls_that_send_nothing(void)
 {
     static const error all[] = {
@@ -235,6 +290,14 @@ static void calls_that_send_nothing(void)
           NULL },
         { "a group's sum left out", 6, 4, 10, leaves_out_group_body, "barrier()", "all_reduce(f32, 10, sum)",
           NULL },
+        { "a scatterv left out", 4, 1, 1, leaves_out_scatterv_body, "gatherv(f32, 3, root 0)",
+          "scatterv(f32, 3, root 1)", NULL },
+        { "a scatterv left out", 4, 1, MOST, leaves_out_scatterv_body, "gatherv(f32, ", "scatterv(f32, ",
+          NULL },
+        { "one in place", 4, 0, 10, in_place_body, "all_to_all(f32, 10) in place", "all_to_all(f32, 10)",
+          NULL },
+        { "one in place", 4, 2, MOST, in_place_body, "all_to_all(f32, 20000) in place",
+          "all_to_all(f32, 20000)", NULL },
         { "a split", 3, 0, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
         { "a split", 3, 1, 0, splits_body, "all_gather(i64, 3) in dml_comm_split", "barrier()", NULL },
         { "a tune", 3, 2, 0, tunes_body, "all_reduce(f64, 1, max) in dml_comm_tune",
@@ -247,5 +310,6 @@ int main(void)
 {
     RUN(counts_of_the_same_sum);
     RUN(calls_that_send_nothing);
+    RUN(one_call_too_many);
     return test_report("comm/blame");
 }

@@ -141,6 +141,7 @@ static void signature_texts(void)
     check_text(DML__CALL_ALL_GATHER, DML_SUM, 3, 2, "all_gather(f64, 2)");
     check_text(DML__CALL_REDUCE_SCATTER, DML_MEAN, 3, 2, "reduce_scatter(f64, 2, mean)");
     check_text(DML__CALL_REDUCE, DML_MIN, 3, 2, "reduce(f64, 2, min, root 3)");
+    check_text(DML__CALL_REDUCE, DML_MIN, -1, 2, "reduce(f64, 2, min, root -1)");
     check_text(DML__CALL_SCATTER, DML_SUM, 3, 2, "scatter(f64, 2, root 3)");
     check_text(DML__CALL_GATHER, DML_SUM, 3, 2, "gather(f64, 2, root 3)");
     check_text(DML__CALL_ALL_TO_ALL, DML_SUM, 3, 2, "all_to_all(f64, 2)");
@@ -151,6 +152,7 @@ static void signature_texts(void)
     check_variant(DML__CALL_SCATTER, DML__WITH_COUNTS, "scatterv(i8, 7, root 1)");
     check_variant(DML__CALL_REDUCE_SCATTER, UINT32_MAX, "reduce_scatterv(i8, 7, sum)");
     check_variant(DML__CALL_ALL_TO_ALL, DML__WITH_COUNTS, "all_to_allv(i8)");
+    check_variant(DML__CALL_ALL_TO_ALL, DML__IN_PLACE, "all_to_all(i8, 7) in place");
     check_variant(DML__CALL_ALL_GATHER, DML__IN_SPLIT, "all_gather(i8, 7) in dml_comm_split");
     check_variant(DML__CALL_ALL_REDUCE, DML__IN_TUNE, "all_reduce(i8, 7, sum) in dml_comm_tune");
     check_text(DML__COMM_OPERATION_COUNT, DML_SUM, 0, 0, "?()");

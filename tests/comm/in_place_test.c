@@ -158,7 +158,9 @@ static void what_is_refused(void)
     ranks_run_on(ranks, 3, "shm");
     for (int rank = 0; rank < 3; rank++)
         CHECK_MESSAGE(ranks[rank].status == DML_ERROR_MISMATCH && !ranks[rank].bad &&
-                          strstr(ranks[rank].error, "in place at all ranks or at none"),
+                          strstr(ranks[rank].error,
+                                 "rank 1 called all_to_all(f64, 10) in place while rank 0 called "
+                                 "all_to_all(f64, 10)"),
                       "rank %d: %s", rank, ranks[rank].error);
     ranks_prepare(ranks, 3, 5, overlap_body, NULL);
     ranks_run_on(ranks, 3, "shm");

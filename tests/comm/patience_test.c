@@ -487,12 +487,26 @@ static void who_comes_back_moves(void)
     }
 }
 
-/* Who probes is missed like who computes: it doesn't wait for what the others do. */
+/* Who probes is missed like who computes: it doesn't wait for what the others do. Nor does who probes again
+   and again. */
+typedef struct probing_case {
+    bool polls, helps;
+} probing_case;
+
 static void probing_body(test_rank *me)
 {
     dml_message message;
+    const probing_case *c = (const probing_case *)me->user;
+    if (c->helps) dml_comm_start_progress_thread(me->comm);
     dml_comm_barrier(me->comm);
-    if (me->rank == 0) dml_comm_probe(me->comm, 1, 1, 4, &message);
+    const double until = dml_seconds() + 4;
+    if (me->rank == 0 && c->polls)
+        while (!dml_comm_probe(me->comm, 1, 1, 0, &message) && !dml_comm_status(me->comm) &&
+               dml_seconds() < until)
+            ranks_sleep(0.001);
+    else if (me->rank == 0)
+        dml_comm_probe(me->comm, 1, 1, 4, &message);
+    me->bad = me->rank == 0 && dml_seconds() > until - 1; /* it hears that the job is over */
     dml_comm_barrier(me->comm);
     me->culprit = dml_comm_culprit(me->comm);
 }
@@ -500,11 +514,16 @@ static void probing_body(test_rank *me)
 static void who_probes_is_missed(void)
 {
     test_rank ranks[3];
-    for (int world = 2; world <= 3; world++) {
-        ranks_prepare(ranks, world, 0.6, probing_body, NULL);
+    for (int i = 0; i < 4; i++) {
+        const int world = 2 + i % 2;
+        probing_case c;
+        c.polls = i > 0;
+        c.helps = i > 1;
+        ranks_prepare(ranks, world, 0.6, probing_body, &c);
         ranks_run_on(ranks, world, "shm");
         for (int rank = 0; rank < world; rank++) {
             CHECK_INT(ranks[rank].culprit, 0);
+            CHECK_INT(ranks[rank].bad, 0);
             CHECK_CONTAINS(ranks[rank].error, "rank 0 of ");
             CHECK_CONTAINS(ranks[rank].error, "took no part in barrier() within 0.6 s: it is waiting for a "
                                               "message in dml_comm_probe");

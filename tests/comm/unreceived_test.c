@@ -18,7 +18,9 @@ static void nobody_is_left_to_send(void)
         ranks_run(ranks, world);
         CHECK_INT(ranks[0].bad, DML_ERROR_PEER);
         CHECK_CONTAINS(ranks[0].error,
-                       "rank 1 closed its communicator while rank 0 was in receive(f32, 1, from any)");
+                       world == 2
+                           ? "rank 1 closed its communicator while rank 0 was in receive(f32, 1, from any)"
+                           : "rank 0 called receive(f32, 1, from any), which nobody sends any more");
         CHECK_MESSAGE(ranks[0].seconds < 10, "it took %g s", ranks[0].seconds);
     }
 }

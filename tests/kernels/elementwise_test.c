@@ -218,8 +218,8 @@ static void the_same_at_any_place(void)
     }
 }
 
-/* Arrays beyond the caches are written in another way, which only x86-64 has: the same bits, at aligned places
- * and others. Threads share them as they do smaller ones. */
+/* Arrays beyond the caches are written in another way, which only x86-64 has: the same bits, at aligned
+ * places and others. Threads share them as they do smaller ones. */
 static void large_arrays(void)
 {
     if (TEST_EMULATOR || KERNEL_BEST_ALONE) return;
