@@ -650,8 +650,9 @@ DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, s
                                                void *out);
 
 /* The same with parts of different sizes: rank r's has counts[r] elements and begins at element offsets[r] of
-   the array that has one for each rank. All ranks give the same `counts` and `offsets` (world_size), which
-   are read before the call returns. `offsets` NULL: one behind the other. */
+   the array that has one for each rank. All ranks give the same `counts` (world_size); where parts lie
+   in its own array each says by itself. Both are read before the call returns. `offsets` NULL: one behind the
+   other. */
 DML_API dml_request *dml_comm_scatterv_start(dml_comm *comm, const void *in, const size_t *counts,
                                              const size_t *offsets, dml_dtype dtype, void *out, int root);
 DML_API dml_request *dml_comm_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,
@@ -6576,6 +6577,7 @@ DML__LOCAL const dml__host_calls *dml__system_host(void);
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -6648,8 +6650,16 @@ static bool dml__host_take(int fd, size_t bytes)
     return true;
 }
 
+/* Who grows a file, as this memory is one, beyond that is killed. */
+static bool dml__host_may_create(size_t bytes)
+{
+    struct rlimit most;
+    return getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= bytes;
+}
+
 static int dml__host_create(size_t bytes)
 {
+    if (!dml__host_may_create(bytes)) return -1;
     const int fd = (int)syscall(SYS_memfd_create, "dml", DML__MEMFD_FLAGS);
     if (fd < 0) return -1;
     /* Taken now, since who touches memory that the system doesn't have is killed. */
@@ -9685,8 +9695,10 @@ static void dml__meet_too_late(dml__meeting *meeting)
                                      : "who listens there is no rank of this job",
                       meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
-        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
-                      "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
+        /* (Whom it waits for rank 0 knows.) */
+        dml__tcp_fail(meeting->tcp, -1, DML_ERROR_TIMEOUT,
+                      "rank %d of %d gave up after %g s: rank 0 was still waiting for other ranks, or is "
+                      "frozen",
                       rank, world, timeout);
     } else {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT,
@@ -20754,7 +20766,8 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     const char *fault = dml__size_fault(comm, call, element);
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
-    if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    if (in && !call->in) return "NULL for its input";
+    if (out && !call->out) return in ? "NULL for its output" : "NULL for its data";
     const uintptr_t odd = element - 1; /* the bits that a place of elements doesn't have: a power of two */
     if ((in && ((uintptr_t)call->in & odd)) || (out && ((uintptr_t)call->out & odd)))
         return "its arrays must begin at a multiple of the element's size";

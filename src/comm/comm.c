@@ -214,7 +214,8 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     const char *fault = dml__size_fault(comm, call, element);
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
-    if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    if (in && !call->in) return "NULL for its input";
+    if (out && !call->out) return in ? "NULL for its output" : "NULL for its data";
     const uintptr_t odd = element - 1; /* the bits that a place of elements doesn't have: a power of two */
     if ((in && ((uintptr_t)call->in & odd)) || (out && ((uintptr_t)call->out & odd)))
         return "its arrays must begin at a multiple of the element's size";

@@ -352,8 +352,9 @@ DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, s
                                                void *out);
 
 /* The same with parts of different sizes: rank r's has counts[r] elements and begins at element offsets[r] of
-   the array that has one for each rank. All ranks give the same `counts` and `offsets` (world_size), which
-   are read before the call returns. `offsets` NULL: one behind the other. */
+   the array that has one for each rank. All ranks give the same `counts` (world_size); where parts lie
+   in its own array each says by itself. Both are read before the call returns. `offsets` NULL: one behind the
+   other. */
 DML_API dml_request *dml_comm_scatterv_start(dml_comm *comm, const void *in, const size_t *counts,
                                              const size_t *offsets, dml_dtype dtype, void *out, int root);
 DML_API dml_request *dml_comm_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,

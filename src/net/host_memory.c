@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -83,8 +84,16 @@ static bool dml__host_take(int fd, size_t bytes)
     return true;
 }
 
+/* Who grows a file, as this memory is one, beyond that is killed. */
+static bool dml__host_may_create(size_t bytes)
+{
+    struct rlimit most;
+    return getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= bytes;
+}
+
 static int dml__host_create(size_t bytes)
 {
+    if (!dml__host_may_create(bytes)) return -1;
     const int fd = (int)syscall(SYS_memfd_create, "dml", DML__MEMFD_FLAGS);
     if (fd < 0) return -1;
     /* Taken now, since who touches memory that the system doesn't have is killed. */

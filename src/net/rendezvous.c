@@ -448,8 +448,10 @@ static void dml__meet_too_late(dml__meeting *meeting)
                                      : "who listens there is no rank of this job",
                       meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
-        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
-                      "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
+        /* (Whom it waits for rank 0 knows.) */
+        dml__tcp_fail(meeting->tcp, -1, DML_ERROR_TIMEOUT,
+                      "rank %d of %d gave up after %g s: rank 0 was still waiting for other ranks, or is "
+                      "frozen",
                       rank, world, timeout);
     } else {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT,

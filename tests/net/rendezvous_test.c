@@ -512,7 +512,7 @@ static void wrong_number_of_addresses(void)
         { 4, 0, DML_ERROR_FORMAT, "a message that makes no sense" },
         { 3, 0, DML_ERROR_TIMEOUT, "did not connect with rank 3" }, /* no address, but also none missing */
         { 1, 2, DML_ERROR_TIMEOUT, "did not connect with rank 3" },
-        { 1, 1, DML_ERROR_TIMEOUT, "gave up after 0.3 s, while rank 0 was still waiting" },
+        { 1, 1, DML_ERROR_TIMEOUT, "gave up after 0.3 s: rank 0 was still waiting" },
     };
     static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
