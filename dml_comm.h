@@ -445,7 +445,8 @@ typedef struct dml_comm_options {
 
    Ranks whose world_size, segment_bytes or max_requests differ, or of which two are the same rank, all fail
    with one sentence, which says who has what: most are right, and of as many rank 0 is. For those who are yet
-   to come rank 0 waits a quarter of the timeout for that, at most 1 s.
+   to come rank 0 waits a quarter of the timeout for that, at most 1 s. (A second rank 0 finds the port in
+   use, and the others lack the rank that it should have been.)
 
    Who else comes to the ports (scanners, other protocols, wrong keys) is dropped and counted. A rank that is
    refused for its key or its version may have met a stranger on rank 0's port: it tries a few times more, for
@@ -15604,7 +15605,7 @@ static void dml__note_missing(const dml_comm *comm)
 static dml_status dml__compare_places(const dml__comm_job *job)
 {
     dml_status status = DML_OK;
-    uint64_t sequence;
+    uint64_t sequence = 0;
     for (int r = 0; r < job->world; r++)
         job->peers[r].erred =
             dml__is_judged(&job->peers[r], DML__REACHED) ? dml__count_same(job, r) : job->world;

@@ -170,7 +170,7 @@ static void dml__note_missing(const dml_comm *comm)
 static dml_status dml__compare_places(const dml__comm_job *job)
 {
     dml_status status = DML_OK;
-    uint64_t sequence;
+    uint64_t sequence = 0;
     for (int r = 0; r < job->world; r++)
         job->peers[r].erred =
             dml__is_judged(&job->peers[r], DML__REACHED) ? dml__count_same(job, r) : job->world;
