@@ -217,8 +217,8 @@ DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *requ
     dml__waiting_text(&waiting, text);
     if (extra >= 0)
         return dml__job_fail(job, extra, DML_ERROR_PEER,
-                             "rank %d called %s, which most ranks didn't: they, rank %d among them, have "
-                             "closed their communicators instead",
+                             "rank %d called %s, while more ranks, rank %d among them, have closed their "
+                             "communicators without it",
                              extra, text, rank);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,

@@ -197,8 +197,11 @@ typedef struct dml__peer {
     dml__waiting waits_in;
     double moved_at; /* when something moved there last */
     dml__reach reach;
-    int erred; /* how many ranks erred at least, if this one did */
-    bool said; /* what it called in the place that is disputed: */
+    /* How many ranks erred at least, if this one did: by calling what it waits in, and by not coming to what
+       others wait in. */
+    int called, missed;
+    bool passed; /* others have what it waits in behind them */
+    bool said;   /* what it called in the place that is disputed: */
     dml__signature call;
 } dml__peer;
 
@@ -494,7 +497,7 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
    same, or the error that ends the job. */
 DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence);
 
-/* After that: the first who came to that place, if most have closed their communicators without it; else -1.
+/* After that: the first who came to that place, if more have closed their communicators without it; else -1.
  */
 DML__LOCAL int dml__one_too_many(const dml_comm *comm);
 

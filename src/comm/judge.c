@@ -127,6 +127,14 @@ DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[
     return text;
 }
 
+/* Whether a rank is known to wait in that place of a communicator. */
+static bool dml__waits_at(const dml__peer *peer, const dml_comm *comm, uint64_t sequence)
+{
+    const dml__waiting *waiting = &peer->waits_in;
+    return dml__is_judged(peer, DML__REACHED) && !dml__is_pair(waiting->call.operation) &&
+           waiting->communicator == comm->id && waiting->sequence == sequence;
+}
+
 /* The first place of a communicator that a rank waits in. False: none waits in a collective of it. */
 static bool dml__first_place(const dml_comm *comm, uint64_t *sequence)
 {
@@ -152,16 +160,30 @@ static const dml_comm *dml__next_comm(const dml__comm_job *job, const dml_comm *
     return next;
 }
 
-/* Members that haven't come to a place: that one of them erred means that all of them did. */
-static void dml__note_missing(const dml_comm *comm)
+/* How many erred if those did who called what is waited for in a place, or those who haven't come to it. */
+static void dml__count_erring(const dml_comm *comm, uint64_t sequence)
 {
     dml__peer *peers = comm->job->peers;
-    int missing = 0;
-    for (int r = 0; r < comm->size; r++) missing += !peers[comm->world_ranks[r]].said;
+    int said = 0;
+    bool passed = false;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &peers[comm->world_ranks[r]];
+        said += peer->said;
+        passed = passed || (peer->said && !dml__waits_at(peer, comm, sequence));
+    }
     for (int r = 0; r < comm->size; r++) {
         dml__peer *peer = &peers[comm->world_ranks[r]];
-        if (!peer->said && missing < peer->erred) peer->erred = missing;
+        if (!peer->said && comm->size - said < peer->missed) peer->missed = comm->size - said;
+        if (!dml__waits_at(peer, comm, sequence)) continue;
+        peer->called = said;
+        peer->passed = passed;
     }
+}
+
+/* Who waits where others have passed has come as far as it could, and is missed elsewhere for that. */
+static int dml__erring(const dml__peer *peer)
+{
+    return peer->passed || peer->called < peer->missed ? peer->called : peer->missed;
 }
 
 /* Who waits for each other may have parted in a call that some have behind them: they are asked what they
@@ -171,13 +193,16 @@ static dml_status dml__compare_places(const dml__comm_job *job)
 {
     dml_status status = DML_OK;
     uint64_t sequence = 0;
-    for (int r = 0; r < job->world; r++)
-        job->peers[r].erred =
-            dml__is_judged(&job->peers[r], DML__REACHED) ? dml__count_same(job, r) : job->world;
+    for (int r = 0; r < job->world; r++) {
+        dml__peer *peer = &job->peers[r];
+        peer->called = dml__is_judged(peer, DML__REACHED) ? dml__count_same(job, r) : job->world;
+        peer->missed = job->world;
+        peer->passed = false;
+    }
     for (const dml_comm *comm = dml__next_comm(job, NULL); comm && !status; comm = dml__next_comm(job, comm))
         if (dml__first_place(comm, &sequence)) {
             status = dml__compare_calls(comm, sequence);
-            if (!status) dml__note_missing(comm);
+            if (!status) dml__count_erring(comm, sequence);
         }
     return status;
 }
@@ -189,9 +214,9 @@ static int dml__find_erring(const dml__comm_job *job, dml__reach reach, int othe
     const dml__peer *peers = job->peers;
     int culprit = other;
     for (int r = 0; r < job->world; r++) {
-        if (!dml__is_judged(&peers[r], reach) || peers[r].erred > peers[culprit].erred) continue;
-        if (peers[r].erred < peers[culprit].erred || dml__count_same(job, r) < dml__count_same(job, culprit))
-            culprit = r;
+        const int erring = dml__erring(&peers[r]), least = dml__erring(&peers[culprit]);
+        if (!dml__is_judged(&peers[r], reach) || erring > least) continue;
+        if (erring < least || dml__count_same(job, r) < dml__count_same(job, culprit)) culprit = r;
     }
     return culprit;
 }

@@ -218,13 +218,14 @@ DML__LOCAL dml_status dml__compare_calls(const dml_comm *comm, uint64_t sequence
 
 DML__LOCAL int dml__one_too_many(const dml_comm *comm)
 {
-    int closed = 0, first = -1;
+    int closed = 0, came = 0, first = -1;
     for (int r = 0; r < comm->size; r++) {
         const dml__peer *peer = &comm->job->peers[comm->world_ranks[r]];
         closed += peer->goodbye && !peer->said;
+        came += peer->said;
         if (peer->said && first < 0) first = comm->world_ranks[r];
     }
-    return 2 * closed > comm->size ? first : -1;
+    return closed > came ? first : -1;
 }
 
 /* ---- looking at a frame ---- */

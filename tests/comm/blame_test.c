@@ -231,6 +231,20 @@ static void leaves_out_scatterv_body(job_rank *me)
     free(out);
 }
 
+/* A gather is left out, and then all but its root wait in another communicator. */
+static void leaves_out_before_group_body(job_rank *me)
+{
+    const error *e = (const error *)me->user;
+    float *in = numbers(MOST), *out = numbers(4 * MOST);
+    dml_comm *group = dml_comm_split(me->comm, 0, 0);
+    if (me->rank != e->odd) dml_comm_gather(me->comm, in, e->count, DML_F32, out, 1);
+    dml_comm_barrier(group);
+    note_culprit(me);
+    free(in);
+    free(out);
+    dml_comm_close(group);
+}
+
 /* One call more than the others, as the last. */
 static void one_more_body(job_rank *me)
 {
@@ -253,7 +267,7 @@ static void one_call_too_many(void)
         job_start(&job);
         job_wait(&job, 15);
         snprintf(sentence, sizeof sentence,
-                 "rank %d called all_reduce(f32, 10, sum), which most ranks didn't", odd);
+                 "rank %d called all_reduce(f32, 10, sum), while more ranks, rank ", odd);
         check_rank_fails(&job.ranks[odd], e.name, DML_ERROR_PEER, sentence, NULL);
         CHECK_INT(job.ranks[odd].notes[0], odd);
         job_release(&job);
@@ -294,6 +308,10 @@ static void calls_that_send_nothing(void)
           "scatterv(f32, 3, root 1)", NULL },
         { "a scatterv left out", 4, 1, MOST, leaves_out_scatterv_body, "gatherv(f32, ", "scatterv(f32, ",
           NULL },
+        { "a gather left out before a group's barrier", 4, 0, 10, leaves_out_before_group_body, "barrier()",
+          "gather(f32, 10, root 1)", NULL },
+        { "a gather left out before a group's barrier", 4, 3, MOST, leaves_out_before_group_body, "barrier()",
+          "gather(f32, ", NULL },
         { "one in place", 4, 0, 10, in_place_body, "all_to_all(f32, 10) in place", "all_to_all(f32, 10)",
           NULL },
         { "one in place", 4, 2, MOST, in_place_body, "all_to_all(f32, 20000) in place",
