@@ -97,7 +97,7 @@ check "a frozen rank" job_says "rank 2 of 3 took no part in all_reduce(f32, 100,
     frozen 1
 check "a rank that closes" job_says "rank 2 closed its communicator while rank [01] was in all_reduce" 3 "$WORK/mpi" \
     closes 1
-check "other calls" job_says "(f32, 100, sum).*: they wait for each other" 3 "$WORK/mpi" \
+check "other calls" job_says "rank 1 called barrier() while rank 0 called all_reduce(f32, 100, sum)" 3 "$WORK/mpi" \
     calls 1
 check "a longer message" job_says "rank 1 sent more elements while rank 0 called receive(f32, 10, from 1)" 2 \
     "$WORK/mpi" longer 1
