@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh PLAN: runs a plan that the Makefile wrote and adds up: as many lines at once as there are processors
-# (DML_TEST_JOBS), and beside them as many of the tests of ranks, which mostly wait for each other or for a clock. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command
-# prints "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
+# (DML_TEST_JOBS), and beside them as many of the tests of ranks, which mostly wait for each other or for a clock. A line
+# is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command prints "# NAME: N passed, N failed, N skipped" at its
+# end; one that doesn't, or exits as it shouldn't, is a failed test.
 limit=${DML_TEST_TIMEOUT:-600} # seconds a command
 tab=$(printf '\t') return=$(printf '\r')
 

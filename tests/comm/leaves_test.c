@@ -185,13 +185,13 @@ static void several_at_once(void)
 
 /* ---- what goes wrong ---- */
 
-enum { MISSING, TWICE, TOTALS, NONE, NO_OWNERS, OVERLAP, UNALIGNED, FAULTS };
+enum { MISSING, TWICE, TOTALS, NONE, NO_OWNERS, OVERLAP, UNALIGNED, ODD_OWNERS, FAULTS };
 
 static void wrong_body(test_rank *me)
 {
     float data[10] = { 0 };
     void *leaves[4] = { NULL, NULL, NULL, NULL };
-    int64_t owners[4];
+    int64_t owners[5], *given = owners;
     void *out = &data[8];
     size_t total = 4;
     const int fault = *(const int *)me->user;
@@ -203,8 +203,10 @@ static void wrong_body(test_rank *me)
     if (fault == NONE) total = 0;
     if (fault == OVERLAP) out = &data[2 * me->rank + 1];
     if (fault == UNALIGNED) out = (char *)out + 2;
-    dml_comm_all_reduce_leaves(me->comm, leaves, fault == NO_OWNERS ? NULL : owners, total, out, 2, DML_F32,
-                               DML_SUM);
+    if (fault == NO_OWNERS) given = NULL;
+    if (fault == ODD_OWNERS) given = (int64_t *)(void *)((char *)owners + 4);
+    dml_comm_all_reduce_leaves(me->comm, leaves, given, total, out, 2, DML_F32, DML_SUM);
+    me->culprit = dml_comm_culprit(me->comm);
 }
 
 static void faults_are_told(void)
@@ -217,6 +219,7 @@ static void faults_are_told(void)
         "NULL for its leaves or owners",
         "its output overlaps a leaf that it isn't",
         "must begin at a multiple of the element's size",
+        "its leaves or owners must begin at a multiple of 8",
     };
     for (int fault = 0; fault < FAULTS; fault++) {
         test_rank ranks[3];
@@ -225,6 +228,9 @@ static void faults_are_told(void)
         for (int rank = 0; rank < 3; rank++) {
             CHECK_INT(ranks[rank].status, fault < NONE ? DML_ERROR_MISMATCH : DML_ERROR_ARGUMENT);
             CHECK_CONTAINS(ranks[rank].error, sentences[fault]);
+            /* (Whose leaf is missing nobody knows.) */
+            if (fault == MISSING) CHECK_INT(ranks[rank].culprit, -1);
+            if (fault == TWICE) CHECK_INT(ranks[rank].culprit, 2);
         }
     }
 }

@@ -1,6 +1,8 @@
 /* What an open communicator costs: memory that isn't used isn't touched. */
 #include "jobs.h"
 
+#include <sys/resource.h>
+
 /* Bytes in RAM; 0 where nobody says. */
 static size_t resident(void)
 {
@@ -68,9 +70,27 @@ static void a_usual_segment(void)
 #endif
 }
 
+/* `ulimit -f`: who grows what it shares beyond that would be killed. */
+static void a_limit_of_files(void)
+{
+    struct rlimit before, low;
+    job job;
+    CHECK_INT(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low = before;
+    low.rlim_cur = 100000;
+    job_prepare(&job, 3, 10, resident_body, NULL);
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &low), 0);
+    job_start(&job);
+    setrlimit(RLIMIT_FSIZE, &before);
+    job_wait(&job, 20);
+    check_job(&job, "a limit of files");
+    job_release(&job);
+}
+
 int main(void)
 {
     RUN(a_segment_of_a_gigabyte);
     RUN(a_usual_segment);
+    RUN(a_limit_of_files);
     return test_report("comm/resident");
 }

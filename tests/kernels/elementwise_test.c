@@ -219,10 +219,9 @@ static void the_same_at_any_place(void)
 }
 
 /* Arrays beyond the caches are written in another way, which only x86-64 has: the same bits, at aligned
- * places and others. Threads share them as they do smaller ones. */
+ * places and others. */
 static void large_arrays(void)
 {
-    if (TEST_EMULATOR || KERNEL_BEST_ALONE) return;
     enum { N = (4 << 20) + 13, PART = 50000 };
     unsigned state = 6;
     float *a = kernel_array(N + 3, &state), *b = kernel_array(N + 3, &state),
@@ -322,7 +321,6 @@ static void all(void)
     the_same_for_any_threads();
     the_same_at_any_place();
     works_in_place();
-    large_arrays();
     special_values();
     bias_add();
 }
@@ -332,10 +330,20 @@ static void elementwise(void)
     kernel_each_isa(all);
 }
 
+static void large_arrays_on_each_isa(void)
+{
+    if (TEST_EMULATOR || KERNEL_BEST_ALONE)
+        SKIP("only vectors of x86-64 write past the caches, and threads share large arrays as they do small "
+             "ones");
+    else
+        kernel_each_isa(large_arrays);
+}
+
 int main(void)
 {
     kernel_pools_open();
     RUN(elementwise);
+    RUN(large_arrays_on_each_isa);
     kernel_pools_close();
     return test_report("kernels/elementwise");
 }
