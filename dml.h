@@ -4037,6 +4037,9 @@ DML__LOCAL int dml__cpu_environment(const char *name);
 /* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
 DML__LOCAL int dml__processor_number(void);
 
+/* Whether Intel made it: what pays on others doesn't always there, and the other way round. */
+DML__LOCAL bool dml__is_intel(void);
+
 /* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
    files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
 DML__LOCAL int dml__cpu_quota(const char *root);
@@ -4317,6 +4320,16 @@ DML__LOCAL int dml__processor_number(void)
 #endif
 }
 
+DML__LOCAL bool dml__is_intel(void)
+{
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+#else
+    return false;
+#endif
+}
+
 DML_API int dml_cpu_count(void)
 {
     const int count = dml__cpu_in_mask();
@@ -4540,8 +4553,7 @@ static bool dml__has_avx512_bf16(void)
    time there (measured on a Sapphire Rapids without AMX: 79 and 145 GFLOP/s). */
 static bool dml__avx512_bf16_pays(void)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b != signature_INTEL_ebx;
+    return !dml__is_intel();
 }
 
 #if defined(DML__HAS_AMX)

@@ -13,9 +13,11 @@
 #include "loopback.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 enum { RANKS_MAX = 64, SAMPLES_MAX = 32, SAMPLES_MIN = 6, ALGORITHMS_MAX = 16, SLOW = 4 };
+enum { DOUBTS_MAX = 2 * OPERATIONS * 32 };
 enum {
     AGAIN_MAX = 48,
     AGAIN_MIN = 10,
@@ -29,6 +31,21 @@ typedef struct settings {
     double least, most, seconds, tune;
     bool each, quick;
 } settings;
+
+/* A row that is short in one job, for the next to ask again. */
+typedef struct doubt {
+    const operation *operation;
+    double bytes;
+    const dml__algorithm_info *best;
+    bool tuned;
+    double before; /* the chosen one's speed by the best one's */
+} doubt;
+
+/* In memory that all ranks of both jobs share; rank 0 of the first writes it. */
+typedef struct doubts {
+    int count;
+    doubt rows[DOUBTS_MAX];
+} doubts;
 
 static const char usage[] =
     "usage: choice [--op NAME] [--transport tcp|shm|local] [--ranks N] [--min B] [--max B] [--seconds S] "
@@ -54,7 +71,11 @@ static const char usage[] =
     "(ratio_peer).\n"
     "Where that is more than 10 %, the two are asked again, by turns and longer, and the median of that "
     "counts\n"
-    "(asked_again=1).\n"
+    "(asked_again=1). Where it still is, a new job, whose ranks the system places anew, asks again: what it "
+    "chooses\n"
+    "beside what was the best one in the job before, and that counts (asked_again=2; ratio_before: in the "
+    "job "
+    "before).\n"
     "Rows of name=choice are of what is chosen by prices, of name=tuned of what is by dml_comm_tune.\n";
 
 static void die(const char *what, const char *name)
@@ -73,6 +94,7 @@ typedef struct job {
     dml__choice by_prices, by_trials;
     float *in, *out; /* (count) each */
     size_t count;    /* floats of the whole array */
+    doubts *doubts;
 } job;
 
 static void check(const dml_comm *comm)
@@ -109,7 +131,8 @@ typedef struct candidate {
     double seconds, price; /* 0: not known */
     double half[2];        /* seconds, of the rounds with even and with odd numbers */
     double by_best;        /* of the best one's speed; of the chosen ones only, as `again` */
-    bool chosen, tuned, again;
+    int again;             /* 1: in this job; 2: in a new one */
+    bool chosen, tuned;
 } candidate;
 
 static double price_of(const job *j, const dml__algorithm_info *info, uint64_t count)
@@ -157,7 +180,7 @@ static int list_candidates(const job *j, candidate *list)
         c->info = &infos[i];
         c->chosen = i == chosen;
         c->tuned = i == tuned;
-        c->again = false;
+        c->again = 0;
         c->seconds = c->by_best = 0;
         c->price = dml_comm_rank(j->comm) ? 0 : price_of(j, c->info, call.signature.count);
     }
@@ -276,58 +299,124 @@ static void judge_chosen(const job *j, candidate *list, int count)
     }
 }
 
-/* `name`: what it was chosen by. */
-static void print_choice(const char *name, const char *where, const candidate *list, int count,
-                         const candidate *chosen)
+static void where_text(const job *j, char where[128])
 {
-    const candidate *best = best_of(list, count);
-    if (!chosen || best->seconds <= 0) return;
-    printf("name=%s %s chosen=%s threads=1 ours=%.4g best_peer=%.4g peer=%s limit=0 ratio_peer=%.3f "
-           "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g asked_again=%d\n",
-           name, where, chosen->info->name, 1e6 * chosen->seconds, 1e6 * best->seconds, best->info->name,
-           chosen->by_best, 1e6 * chosen->price, 1e6 * best->price, chosen->again);
+    snprintf(where, 128, "op=%s transport=%s ranks=%d bytes=%zu", j->operation->name, j->transport,
+             dml_comm_world_size(j->comm), j->count * sizeof(float));
 }
 
-static void print_rows(const job *j, const candidate *list, int count)
+/* `before`: its ratio in the job before; 0: there was none. */
+static void print_choice(const job *j, bool tuned, const candidate *chosen, const candidate *best,
+                         double before)
 {
-    const candidate *chosen = NULL, *tuned = NULL;
     char where[128];
-    snprintf(where, sizeof where, "op=%s transport=%s ranks=%d bytes=%zu", j->operation->name, j->transport,
-             dml_comm_world_size(j->comm), j->count * sizeof(float));
-    for (int i = 0; i < count; i++) {
-        if (list[i].chosen) chosen = &list[i];
-        if (list[i].tuned) tuned = &list[i];
-        if (j->asked->each)
-            printf("name=algorithm %s algo=%s chosen=%d tuned=%d us=%.4g price_us=%.4g\n", where,
-                   list[i].info->name, list[i].chosen, list[i].tuned, 1e6 * list[i].seconds,
-                   1e6 * list[i].price);
+    where_text(j, where);
+    if (best->seconds <= 0) return;
+    printf("name=%s %s chosen=%s threads=1 ours=%.4g best_peer=%.4g peer=%s limit=0 ratio_peer=%.3f "
+           "ratio_limit=0 unit=us price_us=%.4g best_price_us=%.4g asked_again=%d ratio_before=%.3f\n",
+           tuned ? "tuned" : "choice", where, chosen->info->name, 1e6 * chosen->seconds, 1e6 * best->seconds,
+           best->info->name, chosen->by_best, 1e6 * chosen->price, 1e6 * best->price, chosen->again, before);
+}
+
+/* What is short is left for the next job. */
+static void print_or_doubt(const job *j, double bytes, bool tuned, const candidate *chosen,
+                           const candidate *best)
+{
+    if (chosen->by_best >= AS_GOOD || best->seconds <= 0 || j->doubts->count == DOUBTS_MAX) {
+        print_choice(j, tuned, chosen, best, 0);
+        return;
     }
-    print_choice("choice", where, list, count, chosen);
-    if (j->asked->tune > 0) print_choice("tuned", where, list, count, tuned);
+    doubt *d = &j->doubts->rows[j->doubts->count++];
+    d->operation = j->operation;
+    d->bytes = bytes;
+    d->best = best->info;
+    d->tuned = tuned;
+    d->before = chosen->by_best;
+}
+
+static void print_rows(const job *j, double bytes, const candidate *list, int count)
+{
+    char where[128];
+    where_text(j, where);
+    for (int i = 0; j->asked->each && i < count; i++)
+        printf("name=algorithm %s algo=%s chosen=%d tuned=%d us=%.4g price_us=%.4g\n", where,
+               list[i].info->name, list[i].chosen, list[i].tuned, 1e6 * list[i].seconds, 1e6 * list[i].price);
+    for (int i = 0; i < count; i++)
+        if (list[i].chosen) print_or_doubt(j, bytes, false, &list[i], best_of(list, count));
+    for (int i = 0; j->asked->tune > 0 && i < count; i++)
+        if (list[i].tuned) print_or_doubt(j, bytes, true, &list[i], best_of(list, count));
     fflush(stdout);
 }
 
-static void measure_size(job *j, double bytes)
+/* Arrays for so many bytes, and the algorithms that can run the call. */
+static int begin_size(job *j, double bytes, candidate list[ALGORITHMS_MAX])
 {
     const size_t ranks = (size_t)dml_comm_world_size(j->comm);
-    candidate list[ALGORITHMS_MAX];
     j->count = (size_t)bytes / sizeof(float);
     if (j->operation->parts) j->count = (j->count + ranks - 1) / ranks * ranks;
     j->in = new_array(j->count);
     j->out = new_array(j->count);
-    const int count = list_candidates(j, list);
-    if (j->asked->seconds > 0) {
-        time_candidates(j, list, try_candidates(j, list, count));
-        judge_chosen(j, list, count);
-    }
-    if (dml_comm_rank(j->comm) == 0) print_rows(j, list, count);
+    return list_candidates(j, list);
+}
+
+static void end_size(job *j)
+{
     free(j->in);
     free(j->out);
 }
 
+static void measure_size(job *j, double bytes)
+{
+    candidate list[ALGORITHMS_MAX];
+    const int count = begin_size(j, bytes, list);
+    if (j->asked->seconds > 0) {
+        time_candidates(j, list, try_candidates(j, list, count));
+        judge_chosen(j, list, count);
+    }
+    if (dml_comm_rank(j->comm) == 0) print_rows(j, bytes, list, count);
+    end_size(j);
+}
+
+/* What this job chooses beside what was the best one in the job before. */
+static void measure_doubt(job *j, const doubt *d)
+{
+    candidate list[ALGORITHMS_MAX], two[2];
+    j->operation = d->operation;
+    const int count = begin_size(j, d->bytes, list);
+    two[0] = two[1] = list[0];
+    for (int i = 0; i < count; i++) {
+        if (d->tuned ? list[i].tuned : list[i].chosen) two[0] = list[i];
+        if (list[i].info == d->best) two[1] = list[i];
+    }
+    const dml__algorithm_info *chosen = two[0].info;
+    const int different = chosen == d->best ? 1 : 2;
+    try_candidates(j, two, different);
+    if (two[0].info != chosen) { /* it is slow, and was put behind */
+        const candidate best = two[0];
+        two[0] = two[1];
+        two[1] = best;
+    }
+    time_candidates(j, two, different);
+    two[0].by_best = different == 1 ? 1 : asked_again(j, &two[0], &two[1]);
+    two[0].again = 2;
+    if (dml_comm_rank(j->comm) == 0) print_choice(j, d->tuned, &two[0], &two[different - 1], d->before);
+    fflush(stdout);
+    end_size(j);
+}
+
 /* ---- the ranks ---- */
 
-static void run_rank(dml_comm *comm, const char *transport, const settings *asked)
+static void measure_sizes(job *j)
+{
+    for (int i = 0; i < OPERATIONS; i++) {
+        j->operation = &operations[i];
+        if (j->asked->operation && strcmp(j->asked->operation, operations[i].name) != 0) continue;
+        for (double bytes = 4; bytes <= j->asked->most; bytes *= j->asked->quick ? 64 : 4)
+            if (bytes >= j->asked->least) measure_size(j, bytes);
+    }
+}
+
+static void run_rank(dml_comm *comm, const char *transport, const settings *asked, doubts *doubts, bool again)
 {
     job j;
     memset(&j, 0, sizeof j);
@@ -339,17 +428,14 @@ static void run_rank(dml_comm *comm, const char *transport, const settings *aske
     if (asked->tune > 0) dml_comm_tune(comm, asked->tune);
     check(comm);
     j.by_trials = comm->choice;
-    for (int i = 0; i < OPERATIONS; i++) {
-        j.operation = &operations[i];
-        if (asked->operation && strcmp(asked->operation, operations[i].name) != 0) continue;
-        for (double bytes = 4; bytes <= asked->most; bytes *= asked->quick ? 64 : 4)
-            if (bytes >= asked->least) measure_size(&j, bytes);
-    }
+    j.doubts = doubts;
+    if (!again) measure_sizes(&j);
+    for (int i = 0; again && i < doubts->count; i++) measure_doubt(&j, &doubts->rows[i]);
     dml_comm_close(comm);
 }
 
 /* Forks the ranks and waits for them: 0 if all went well. */
-static int run_processes(int ranks, const char *transport, const settings *asked)
+static int run_processes(int ranks, const char *transport, const settings *asked, doubts *doubts, bool again)
 {
     pid_t pids[RANKS_MAX];
     const int port = loopback_free_port();
@@ -366,7 +452,7 @@ static int run_processes(int ranks, const char *transport, const settings *asked
         options.master_addr = "127.0.0.1";
         options.master_port = port;
         options.transport = transport;
-        run_rank(dml_comm_open(&options), transport, asked);
+        run_rank(dml_comm_open(&options), transport, asked, doubts, again);
         exit(0);
     }
     for (int rank = 0; rank < ranks; rank++) {
@@ -381,16 +467,18 @@ typedef struct thread_rank {
     pthread_t thread;
     dml_comm *comm;
     const settings *asked;
+    doubts *doubts;
+    bool again;
 } thread_rank;
 
 static void *run_thread(void *argument)
 {
     thread_rank *r = (thread_rank *)argument;
-    run_rank(r->comm, "local", r->asked);
+    run_rank(r->comm, "local", r->asked, r->doubts, r->again);
     return NULL;
 }
 
-static int run_threads(int ranks, const settings *asked)
+static int run_threads(int ranks, const settings *asked, doubts *doubts, bool again)
 {
     dml_comm *comms[RANKS_MAX];
     thread_rank all[RANKS_MAX];
@@ -398,10 +486,26 @@ static int run_threads(int ranks, const settings *asked)
     for (int rank = 0; rank < ranks; rank++) {
         all[rank].comm = comms[rank];
         all[rank].asked = asked;
+        all[rank].doubts = doubts;
+        all[rank].again = again;
         if (pthread_create(&all[rank].thread, NULL, run_thread, &all[rank])) die("can't start a thread", "");
     }
     for (int rank = 0; rank < ranks; rank++) pthread_join(all[rank].thread, NULL);
     return 0;
+}
+
+static int run_job(int ranks, const char *transport, const settings *asked, doubts *doubts, bool again)
+{
+    return strcmp(transport, "local") == 0 ? run_threads(ranks, asked, doubts, again)
+                                           : run_processes(ranks, transport, asked, doubts, again);
+}
+
+/* A job, and one for what was short in it. */
+static int run_jobs(int ranks, const char *transport, const settings *asked, doubts *doubts)
+{
+    doubts->count = 0;
+    const int failed = run_job(ranks, transport, asked, doubts, false);
+    return failed || doubts->count == 0 ? failed : run_job(ranks, transport, asked, doubts, true);
 }
 
 int main(int argc, char **argv)
@@ -430,11 +534,13 @@ int main(int argc, char **argv)
     if (asked.seconds == 0) asked.tune = 0;
     if (asked.operation && !find_operation(asked.operation))
         die("there is no such collective: ", asked.operation);
+    doubts *doubts = mmap(NULL, sizeof *doubts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (doubts == MAP_FAILED) die("can't share memory", "");
     for (int t = 0; t < 3; t++) {
         if (asked.transport && strcmp(asked.transport, transports[t]) != 0) continue;
         known = true;
         for (int n = ranks ? ranks : 2; n <= (ranks ? ranks : 8); n *= 2)
-            failed |= t == 2 ? run_threads(n, &asked) : run_processes(n, transports[t], &asked);
+            failed |= run_jobs(n, transports[t], &asked, doubts);
     }
     if (!known) die("there is no such transport: ", asked.transport);
     return failed;

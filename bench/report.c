@@ -86,7 +86,8 @@ static const struct {
       "Ours is the chosen algorithm's microseconds, the best peer's those of the fastest one: the less the "
       "better. `by peer` is beside the one that is best in the other half of the rounds, both ways round; "
       "where that "
-      "is short of the bar, of the two asked again by turns",
+      "is short of the bar, of the two asked again by turns, and where that is, too, in a new job, of what "
+      "that chooses and what was the best one before (asked_again=2)",
       "at most 1.1 times the best algorithm's time" },
     { "tuned", "As choice, of what dml_comm_tune chose", "at most 1.1 times the best algorithm's time" },
     { "all_reduce", "The limit is a bare exchange of as many bytes between the same processes",

@@ -218,6 +218,16 @@ DML__LOCAL int dml__processor_number(void)
 #endif
 }
 
+DML__LOCAL bool dml__is_intel(void)
+{
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+#else
+    return false;
+#endif
+}
+
 DML_API int dml_cpu_count(void)
 {
     const int count = dml__cpu_in_mask();

@@ -2,6 +2,7 @@
 #define DML_BASE_CPU_BF16_C
 
 #include "base/cpu_bf16.h"
+#include "base/cpu_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,7 @@ static bool dml__has_avx512_bf16(void)
    time there (measured on a Sapphire Rapids without AMX: 79 and 145 GFLOP/s). */
 static bool dml__avx512_bf16_pays(void)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b != signature_INTEL_ebx;
+    return !dml__is_intel();
 }
 
 #if defined(DML__HAS_AMX)

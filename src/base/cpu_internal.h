@@ -15,6 +15,9 @@ DML__LOCAL int dml__cpu_environment(const char *name);
 /* The one that the caller runs on at the moment, from 0; -1 where the system doesn't say. */
 DML__LOCAL int dml__processor_number(void);
 
+/* Whether Intel made it: what pays on others doesn't always there, and the other way round. */
+DML__LOCAL bool dml__is_intel(void);
+
 /* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
    files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
 DML__LOCAL int dml__cpu_quota(const char *root);

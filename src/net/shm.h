@@ -12,7 +12,8 @@ typedef struct dml__shm_settings {
     int rank, world;
     bool off;           /* no memory is shared with this rank */
     size_t ring_bytes;  /* on their way between two ranks, a power of two from 4 KiB to 1 GiB; 0: 2 MiB, or
-                           256 KiB where there are more ranks than processors; of many ranks less */
+                           256 KiB where there are more ranks than processors; 128 KiB on Intel's; of many
+                           ranks less */
     int spin;           /* microseconds that a wait spins before it sleeps; 0: 50, or none when there are more
                            ranks on this host than processors; -1: none */
     bool no_reads;      /* nobody reads another's own memory: all bytes go through the rings */
