@@ -18313,6 +18313,7 @@ enum { DML__TUNE_ALGORITHMS = 16 }; /* of an operation, at most */
 typedef struct dml__trials {
     int algorithm;
     double seconds[DML__TUNE_SIZES]; /* of a call; infinite: it can't run */
+    double turn;                     /* of one with what goes before it, of the size that is tried */
 } dml__trials;
 
 typedef struct dml__tuning {
@@ -18355,25 +18356,51 @@ static void dml__tune_set(const dml__tuning *t, dml__comm_operation operation, i
     t->comm->job->choices++;
 }
 
-/* Seconds of a call of a block of them, behind one that isn't counted: what the algorithm before has left in
-   the caches isn't this one's affair. */
-static dml_status dml__tune_block(dml__tuning *t, dml__comm_operation operation, int algorithm, size_t count,
-                                  int calls, double *seconds)
+/* Calls with a root run one way, so that one can begin before the one before it has ended everywhere: each is
+   timed by itself, behind a barrier. */
+static bool dml__tune_apart(dml__comm_operation operation)
 {
-    double known[2]; /* of all ranks */
+    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
+           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER;
+}
+
+/* Seconds of one of so many calls. */
+static dml_status dml__tune_several(const dml__tuning *t, dml__comm_operation operation, size_t count,
+                                    int calls, double *seconds)
+{
+    const bool apart = dml__tune_apart(operation);
+    const int at_once = apart ? 1 : calls;
+    dml_status status = DML_OK;
+    *seconds = 0;
+    for (int done = 0; done < calls && !status; done += at_once) {
+        if (apart) status = dml_comm_barrier(t->comm);
+        const double begin = dml_seconds();
+        for (int i = 0; i < at_once && !status; i++) status = dml__tune_call(t, operation, count);
+        *seconds += (dml_seconds() - begin) / calls;
+    }
+    return status;
+}
+
+/* Of a block of calls, behind one that isn't counted: what the algorithm before has left in the caches isn't
+   this one's affair. */
+static dml_status dml__tune_block(dml__tuning *t, dml__comm_operation operation, dml__trials *trials,
+                                  size_t count, int calls, double *seconds)
+{
+    double known[3] = { 0, 0, 0 }; /* of all ranks */
     dml_status status = dml_comm_barrier(t->comm);
-    dml__tune_set(t, operation, algorithm);
+    dml__tune_set(t, operation, trials->algorithm);
     if (!status) status = dml__tune_call(t, operation, count);
     const double begin = dml_seconds();
-    for (int i = 0; i < calls && !status; i++) status = dml__tune_call(t, operation, count);
+    if (!status) status = dml__tune_several(t, operation, count, calls, &known[0]);
     const double end = dml_seconds();
-    known[0] = (end - begin) / calls;
-    known[1] = end - t->begun;
+    known[1] = (end - begin) / calls;
+    known[2] = end - t->begun;
     t->comm->choice = t->before;
     t->comm->job->choices++;
-    if (!status) status = dml_comm_all_reduce(t->comm, known, 2, DML_F64, DML_MAX);
+    if (!status) status = dml_comm_all_reduce(t->comm, known, 3, DML_F64, DML_MAX);
     *seconds = known[0];
-    t->elapsed = known[1];
+    trials->turn = known[1];
+    t->elapsed = known[2];
     return status;
 }
 
@@ -18417,16 +18444,16 @@ static dml_status dml__tune_first(dml__tuning *t, dml__comm_operation operation,
         double *seconds = &t->trials[i].seconds[size], again;
         *seconds = INFINITY;
         if (!dml__tune_can_run(t, operation, t->trials[i].algorithm, count)) continue;
-        status = dml__tune_block(t, operation, t->trials[i].algorithm, count, 1, seconds);
+        status = dml__tune_block(t, operation, &t->trials[i], count, 1, seconds);
         if (!status && *seconds < DML__TUNE_BLOCK) {
-            status = dml__tune_block(t, operation, t->trials[i].algorithm, count, 4, &again);
+            status = dml__tune_block(t, operation, &t->trials[i], count, 4, &again);
             if (again < *seconds) *seconds = again;
         }
         if (*seconds < *least) *least = *seconds;
     }
     for (int i = 0; i < t->count; i++) {
         const double seconds = t->trials[i].seconds[size];
-        if (seconds <= DML__TUNE_SLOW * *least) *round += seconds * (dml__tune_calls(seconds) + 1);
+        if (seconds <= DML__TUNE_SLOW * *least) *round += t->trials[i].turn * (dml__tune_calls(seconds) + 1);
     }
     return status;
 }
@@ -18447,8 +18474,7 @@ static dml_status dml__tune_rounds(dml__tuning *t, dml__comm_operation operation
     for (int r = 0; r < rounds; r++)
         for (int i = 0; i < t->count && !status; i++)
             if (calls[i])
-                status =
-                    dml__tune_block(t, operation, t->trials[i].algorithm, count, calls[i], &samples[i][r]);
+                status = dml__tune_block(t, operation, &t->trials[i], count, calls[i], &samples[i][r]);
     for (int i = 0; i < t->count && !status; i++)
         if (calls[i]) t->trials[i].seconds[size] = dml__tune_median(samples[i], rounds);
     return status;
@@ -18530,8 +18556,7 @@ static dml_status dml__tune_operation(dml__tuning *t, dml__comm_operation operat
                 dml__tune_rounds(t, operation, size, count, least, round, rest / (t->left + sizes - size));
         first = 0;
         for (int i = 0; i < t->count; i++)
-            if (t->trials[i].seconds[size] < INFINITY)
-                first += t->trials[i].seconds[size] * 2 * (1 << DML__TUNE_STEP);
+            if (t->trials[i].seconds[size] < INFINITY) first += t->trials[i].turn * 2 * (1 << DML__TUNE_STEP);
     }
     if (!status) dml__tune_fill(t, operation, all);
     return status;

@@ -62,20 +62,21 @@ static const char usage[] =
     "  --quick           fewer sizes\n"
     "Prints a row for each transport, number of ranks, collective and size: the algorithm that is chosen and "
     "the\n"
-    "best one by median times (microseconds of a call, of many one after the other, on the rank that takes\n"
-    "longest), both with their prices (of one call, by the links that rank 0 measured), and how much longer "
-    "the\n"
-    "chosen one takes: the least of many noisy medians is lower than what that algorithm takes when it is "
-    "asked\n"
-    "again, so the best one of every other round is compared in the rounds between, both ways round "
-    "(ratio_peer).\n"
-    "Where that is more than 10 %, the two are asked again, by turns and longer, and the median of that "
-    "counts\n"
-    "(asked_again=1). Where it still is, a new job, whose ranks the system places anew, asks again: what it "
-    "chooses\n"
-    "beside what was the best one in the job before, and that counts (asked_again=2; ratio_before: in the "
-    "job "
-    "before).\n"
+    "best one by median times (microseconds of a call, of many one after the other, on the rank that takes "
+    "longest;\n"
+    "those with a root, which would overlap, one by one behind barriers), both with their prices (of one "
+    "call, by\n"
+    "the links that rank 0 measured), and how much longer the chosen one takes: the least of many noisy "
+    "medians is\n"
+    "lower than what that algorithm takes when it is asked again, so the best one of every other round is "
+    "compared\n"
+    "in the rounds between, both ways round (ratio_peer). Where that is more than 10 %, the two are asked "
+    "again, by\n"
+    "turns and longer, and the median of that counts (asked_again=1). Where it still is, a new job, whose "
+    "ranks the\n"
+    "system places anew, asks again: what it chooses beside what was the best one in the job before, and "
+    "that\n"
+    "counts (asked_again=2; ratio_before: in the job before).\n"
     "Rows of name=choice are of what is chosen by prices, of name=tuned of what is by dml_comm_tune.\n";
 
 static void die(const char *what, const char *name)
@@ -104,6 +105,29 @@ static void check(const dml_comm *comm)
     exit(1);
 }
 
+/* Calls with a root run one way, so one can begin before the one before it has ended everywhere, and many
+   take less than many times one. They are timed one by one, each behind a barrier, as the OSU benchmarks do
+   (osu_bcast, osu_reduce, osu_scatter, osu_gather). */
+static bool has_root(const operation *o)
+{
+    return o->call == DML__CALL_BROADCAST || o->call == DML__CALL_REDUCE || o->call == DML__CALL_SCATTER ||
+           o->call == DML__CALL_GATHER;
+}
+
+static double seconds_of_calls(const job *j, int calls)
+{
+    const bool apart = has_root(j->operation);
+    const int at_once = apart ? 1 : calls;
+    double seconds = 0;
+    for (int done = 0; done < calls; done += at_once) {
+        if (apart) dml_comm_barrier(j->comm);
+        const double start = dml_seconds();
+        for (int i = 0; i < at_once; i++) call_operation(j->operation, j->comm, j->in, j->out, j->count);
+        seconds += dml_seconds() - start;
+    }
+    return seconds / calls;
+}
+
 /* Seconds of one, on the rank that takes longest; told to all. What the algorithm before has left in the
    caches is not this one's affair, so a call goes before. */
 static double time_calls(const job *j, const char *algorithm, int calls)
@@ -115,9 +139,7 @@ static double time_calls(const job *j, const char *algorithm, int calls)
     snprintf(name, sizeof name, "%s=%s", j->operation->name, algorithm);
     dml__ask_for_algorithm(own, name);
     call_operation(j->operation, j->comm, j->in, j->out, j->count);
-    const double start = dml_seconds();
-    for (int i = 0; i < calls; i++) call_operation(j->operation, j->comm, j->in, j->out, j->count);
-    double seconds = (dml_seconds() - start) / calls;
+    double seconds = seconds_of_calls(j, calls);
     dml__ask_for_algorithm(own, "");
     dml_comm_all_reduce(j->comm, &seconds, 1, DML_F64, DML_MAX);
     check(j->comm);
