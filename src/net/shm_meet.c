@@ -80,7 +80,7 @@ static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_t
     talk->expects = DML__SHM_ANSWER;
 }
 
-/* On Intel's processors two pieces, which stay in the second caches: 1.2 to 1.9 times as fast as 2 MiB
+/* On Intel's processors two pieces, which stay in the second caches: 1.1 to 2.3 times as fast as 2 MiB
    between two ranks of a Cascade Lake (one piece would let nobody write while it is read). On others, where
    ranks share processors, a segment of the engine's, which is used again and again, as near as the second
    cache: those of all ranks share the third with the arrays. Else rings go round beyond it: a line that the
