@@ -1541,6 +1541,14 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
+/* Whether its data run one way, from a root or to it: many of these, one after the other, overlap, since one
+   can begin before the one before it has ended everywhere. */
+static inline bool dml__has_root(dml__comm_operation operation)
+{
+    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
+           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER;
+}
+
 static inline bool dml__is_pair(dml__comm_operation operation)
 {
     return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
@@ -18356,19 +18364,11 @@ static void dml__tune_set(const dml__tuning *t, dml__comm_operation operation, i
     t->comm->job->choices++;
 }
 
-/* Calls with a root run one way, so that one can begin before the one before it has ended everywhere: each is
-   timed by itself, behind a barrier. */
-static bool dml__tune_apart(dml__comm_operation operation)
-{
-    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
-           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER;
-}
-
-/* Seconds of one of so many calls. */
+/* Seconds of one of so many calls; those with a root, which would overlap, one by one behind barriers. */
 static dml_status dml__tune_several(const dml__tuning *t, dml__comm_operation operation, size_t count,
                                     int calls, double *seconds)
 {
-    const bool apart = dml__tune_apart(operation);
+    const bool apart = dml__has_root(operation);
     const int at_once = apart ? 1 : calls;
     dml_status status = DML_OK;
     *seconds = 0;

@@ -105,18 +105,11 @@ static void check(const dml_comm *comm)
     exit(1);
 }
 
-/* Calls with a root run one way, so one can begin before the one before it has ended everywhere, and many
-   take less than many times one. They are timed one by one, each behind a barrier, as the OSU benchmarks do
-   (osu_bcast, osu_reduce, osu_scatter, osu_gather). */
-static bool has_root(const operation *o)
-{
-    return o->call == DML__CALL_BROADCAST || o->call == DML__CALL_REDUCE || o->call == DML__CALL_SCATTER ||
-           o->call == DML__CALL_GATHER;
-}
-
+/* Those with a root, which would overlap, are timed one by one, each behind a barrier, as the OSU benchmarks
+   do (osu_bcast, osu_reduce, osu_scatter, osu_gather). */
 static double seconds_of_calls(const job *j, int calls)
 {
-    const bool apart = has_root(j->operation);
+    const bool apart = dml__has_root(j->operation->call);
     const int at_once = apart ? 1 : calls;
     double seconds = 0;
     for (int done = 0; done < calls; done += at_once) {

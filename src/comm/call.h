@@ -41,6 +41,14 @@ static inline bool dml__is_elementwise(dml__comm_operation operation)
            operation == DML__CALL_BROADCAST;
 }
 
+/* Whether its data run one way, from a root or to it: many of these, one after the other, overlap, since one
+   can begin before the one before it has ended everywhere. */
+static inline bool dml__has_root(dml__comm_operation operation)
+{
+    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
+           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER;
+}
+
 static inline bool dml__is_pair(dml__comm_operation operation)
 {
     return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
