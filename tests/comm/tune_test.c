@@ -125,6 +125,24 @@ static void no_time(void)
     run_all(3, "shm", NULL, no_time_body);
 }
 
+/* There is time for the smallest size of the first operation alone: calls up to it get what was the fastest
+   there, larger ones keep what they had. */
+static void one_size_body(test_rank *me)
+{
+    const int worst = dml__find_algorithm(DML__CALL_ALL_REDUCE, "ring");
+    uint8_t *choice = me->comm->choice.algorithm[0][DML__CALL_ALL_REDUCE];
+    memset(choice, worst, DML__CHOICE_SIZES);
+    me->comm->job->choices++;
+    me->bad += dml_comm_tune(me->comm, 1e-4) != DML_OK;
+    me->bad += choice[1] != choice[0] || choice[2] != choice[0]; /* 4 bytes, and less */
+    for (int power = 3; power < DML__CHOICE_SIZES; power++) me->bad += choice[power] != worst;
+}
+
+static void one_size(void)
+{
+    run_all(6, "local", NULL, one_size_body);
+}
+
 /* What is asked for by name stays. */
 static void named_body(test_rank *me)
 {
@@ -255,6 +273,7 @@ int main(void)
     RUN(any_ranks);
     RUN(misled);
     RUN(no_time);
+    RUN(one_size);
     RUN(named);
     RUN(opened);
     RUN(bad_times);

@@ -5,6 +5,8 @@
 
 /* ---- a rank 0 made by hand ---- */
 
+static const uint8_t some_session[DML__SESSION_BYTES] = { 1 };
+
 static int listen_at(int port)
 {
     dml__address address;
@@ -29,7 +31,7 @@ static int take_hello(int listener, dml__hello *hello)
     return fd;
 }
 
-static void send_answer(int fd, dml__verdict verdict, int world, const uint8_t session[DML__SESSION_BYTES])
+static void send_answer(int fd, dml__verdict verdict, int world)
 {
     uint8_t bytes[DML__WELCOME_BYTES];
     dml__welcome welcome;
@@ -39,7 +41,7 @@ static void send_answer(int fd, dml__verdict verdict, int world, const uint8_t s
     welcome.world = world;
     welcome.segment_bytes = SEGMENT_BYTES;
     welcome.max_requests = MAX_REQUESTS;
-    memcpy(welcome.session, session, sizeof welcome.session);
+    memcpy(welcome.session, some_session, sizeof welcome.session);
     dml__encode_welcome(&welcome, bytes);
     (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
 }
@@ -47,7 +49,6 @@ static void send_answer(int fd, dml__verdict verdict, int world, const uint8_t s
 /* Whoever has taken rank 0's port without having the key doesn't end the job by a refusal. */
 static void an_impostor_refuses(void)
 {
-    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     static const dml__verdict verdicts[] = { DML__VERDICT_WRONG_REQUESTS, DML__VERDICT_WRONG_KEY,
                                              DML__VERDICT_NEEDS_KEY, DML__VERDICT_HAS_NO_KEY,
                                              DML__VERDICT_WRONG_VERSION };
@@ -60,7 +61,7 @@ static void an_impostor_refuses(void)
         const int listener = listen_at(ranks[0].options.master_port);
         pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
         const int fd = take_hello(listener, &hello);
-        send_answer(fd, verdicts[i], 2, session);
+        send_answer(fd, verdicts[i], 2);
         close(fd);
         close(listener);
         ranks_run(ranks, 1);
@@ -72,7 +73,6 @@ static void an_impostor_refuses(void)
 /* And where nobody comes behind it, what it said is told. */
 static void an_impostor_goes(void)
 {
-    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     test_rank ranks[2];
     pthread_t thread;
     dml__hello hello;
@@ -81,7 +81,7 @@ static void an_impostor_goes(void)
     const int listener = listen_at(ranks[0].options.master_port);
     pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
     const int fd = take_hello(listener, &hello);
-    send_answer(fd, DML__VERDICT_WRONG_KEY, 2, session);
+    send_answer(fd, DML__VERDICT_WRONG_KEY, 2);
     close(fd);
     close(listener);
     pthread_join(thread, NULL);
@@ -90,36 +90,48 @@ static void an_impostor_goes(void)
     CHECK_CONTAINS(ranks[1].error, "; before, it was refused: rank 1 has another key than rank 0");
 }
 
+/* The last of `world` ranks, which nobody will come to, is told `count` addresses, of rank `first` on. */
+static test_rank told_addresses(int world, double timeout, int first, int count)
+{
+    test_rank ranks[RANKS_MAX];
+    pthread_t thread;
+    dml__hello hello;
+    dml__control control;
+    dml__endpoint endpoints[4];
+    uint8_t bytes[DML__CONTROL_BYTES];
+    ranks_prepare(ranks, world, timeout, NULL, NULL);
+    const int listener = listen_at(ranks[0].options.master_port);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[world - 1]);
+    const int fd = take_hello(listener, &hello);
+    CHECK_INT(hello.port, 0);
+    send_answer(fd, DML__VERDICT_WELCOME, world);
+    memset(&control, 0, sizeof control);
+    control.kind = DML__ADDRESSES;
+    control.rank = first;
+    memset(endpoints, 0, sizeof endpoints);
+    for (int k = 0; k < count; k++) {
+        endpoints[k].family = 4;
+        endpoints[k].ip[0] = 127;
+        endpoints[k].ip[3] = 1;
+        endpoints[k].port = (uint16_t)ranks[0].options.master_port;
+    }
+    dml__set_control_addresses(&control, endpoints, count);
+    dml__encode_control(&control, bytes);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+    pthread_join(thread, NULL);
+    close(fd);
+    close(listener);
+    return ranks[world - 1];
+}
+
 /* Addresses of ranks that there are not are refused, however large their numbers. */
 static void addresses_of_no_rank(void)
 {
     static const int firsts[] = { INT_MAX, 2, 0, -1, INT_MIN };
-    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
-        test_rank ranks[3];
-        pthread_t thread;
-        ranks_prepare(ranks, 3, 5, NULL, NULL);
-        const int listener = listen_at(ranks[0].options.master_port);
-        pthread_create(&thread, NULL, ranks_thread, &ranks[2]);
-        dml__hello hello;
-        dml__control control;
-        dml__endpoint endpoint;
-        uint8_t bytes[DML__CONTROL_BYTES];
-        const int fd = take_hello(listener, &hello);
-        send_answer(fd, DML__VERDICT_WELCOME, 3, session);
-        memset(&control, 0, sizeof control);
-        control.kind = DML__ADDRESSES;
-        control.rank = firsts[i];
-        memset(&endpoint, 0, sizeof endpoint);
-        endpoint.family = 4;
-        dml__set_control_addresses(&control, &endpoint, 1);
-        dml__encode_control(&control, bytes);
-        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
-        pthread_join(thread, NULL);
-        CHECK_INT(ranks[2].status, DML_ERROR_FORMAT);
-        CHECK_CONTAINS(ranks[2].error, "rank 0 sent rank 2 a message that makes no sense");
-        close(fd);
-        close(listener);
+        const test_rank told = told_addresses(3, 5, firsts[i], 1);
+        CHECK_INT(told.status, DML_ERROR_FORMAT);
+        CHECK_CONTAINS(told.error, "rank 0 sent rank 2 a message that makes no sense");
     }
 }
 
@@ -139,38 +151,10 @@ static void wrong_number_of_addresses(void)
         { 1, 2, DML_ERROR_TIMEOUT, "did not connect with rank 3" },
         { 1, 1, DML_ERROR_TIMEOUT, "gave up after 0.3 s: rank 0 was still waiting" },
     };
-    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        test_rank ranks[4];
-        pthread_t thread;
-        ranks_prepare(ranks, 4, 0.3, NULL, NULL);
-        const int listener = listen_at(ranks[0].options.master_port);
-        pthread_create(&thread, NULL, ranks_thread, &ranks[3]);
-        dml__hello hello;
-        dml__control control;
-        dml__endpoint endpoints[4];
-        uint8_t bytes[DML__CONTROL_BYTES];
-        const int fd = take_hello(listener, &hello);
-        CHECK_INT(hello.port, 0); /* nobody will come to the last rank */
-        send_answer(fd, DML__VERDICT_WELCOME, 4, session);
-        memset(&control, 0, sizeof control);
-        control.kind = DML__ADDRESSES;
-        control.rank = cases[i].first;
-        memset(endpoints, 0, sizeof endpoints);
-        for (int k = 0; k < cases[i].count; k++) {
-            endpoints[k].family = 4;
-            endpoints[k].ip[0] = 127;
-            endpoints[k].ip[3] = 1;
-            endpoints[k].port = (uint16_t)ranks[0].options.master_port;
-        }
-        dml__set_control_addresses(&control, endpoints, cases[i].count);
-        dml__encode_control(&control, bytes);
-        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
-        pthread_join(thread, NULL);
-        CHECK_INT(ranks[3].status, cases[i].status);
-        CHECK_CONTAINS(ranks[3].error, cases[i].part);
-        close(fd);
-        close(listener);
+        const test_rank told = told_addresses(4, 0.3, cases[i].first, cases[i].count);
+        CHECK_INT(told.status, cases[i].status);
+        CHECK_CONTAINS(told.error, cases[i].part);
     }
 }
 
@@ -249,7 +233,6 @@ static void wrong_session(void)
 /* Rank 2 comes to rank 1 while rank 0's welcome is still on its way there: no reason to turn it away. */
 static void before_the_session(void)
 {
-    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
     test_rank ranks[3];
     pthread_t thread;
     ranks_prepare(ranks, 3, 5, NULL, NULL);
@@ -262,7 +245,7 @@ static void before_the_session(void)
     uint8_t welcome_bytes[DML__WELCOME_BYTES] = { 0 };
     hello.from = 2;
     hello.to = 1;
-    memcpy(hello.session, session, sizeof hello.session);
+    memcpy(hello.session, some_session, sizeof hello.session);
     dml__encode_hello(&hello, hello_bytes);
     (void)!send(early, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
     struct pollfd answer = { early, POLLIN, 0 };
@@ -271,7 +254,7 @@ static void before_the_session(void)
         receive_all(early, challenge, sizeof challenge);
         poll(&answer, 1, 50);
     }
-    send_answer(control, DML__VERDICT_WELCOME, 3, session);
+    send_answer(control, DML__VERDICT_WELCOME, 3);
     if (!at_once) receive_all(early, challenge, sizeof challenge);
     receive_all(early, welcome_bytes, sizeof welcome_bytes);
     dml__welcome welcome;
