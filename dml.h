@@ -1360,6 +1360,10 @@ typedef struct dml_backend {
        and they may. `unpin` is called with its begin before it is released. NULL: that changes nothing. */
     bool (*pin)(dml_device *device, void *memory, size_t bytes);
     void (*unpin)(dml_device *device, void *memory);
+    /* Where libraries of the device's maker find what lies there, and what they queue behind to see all that
+       the device was given to do so far: an address and a cudaStream_t. Whoever lent it waits for them before
+       the device is given what comes after. NULL: there are no such libraries. */
+    dml_status (*lend)(dml_device *device, dml_ref ref, void **address, void **stream);
 } dml_backend;
 
 struct dml_device {
@@ -26131,6 +26135,7 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          NULL,
                                          NULL,
                                          NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }
@@ -40121,6 +40126,9 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, si
 /* g[begin, end) is a gradient again, which an update may use. */
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
 
+/* The same of values that no backward pass has written. */
+DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
@@ -40141,8 +40149,8 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
    a whole step and nothing looks at all of g first. */
 DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
 
-/* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
-   goes through all of g before `finish` returns, or later (below). */
+/* g[begin, end) is where the device has it, a sum over `samples`: makes it the mean, and w follows it. Who
+   has begun so goes through all of g before `finish` returns, or later (below). */
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
 
 /* Where w may follow: whether the step may end before it has, and says that it does. `take` is then called
@@ -40157,10 +40165,15 @@ DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, s
 /* All of w is, or what was left is given up, with the error recorded unless there is one. */
 DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
 
+/* Whether libraries of the device's maker can work on its vectors; where they find what begins with element
+   `begin`, and the stream that they queue behind (dml_backend.lend). */
+DML__LOCAL bool dml__can_lend(const dml_trainer *trainer);
+DML__LOCAL dml_status dml__lend(dml_trainer *trainer, int vector, size_t begin, float **data, void **stream);
+
 /* Elements of g that are final, on their way to the host. */
 typedef struct dml__fetch {
     size_t begin, end;
-    float *host;  /* (end - begin) they, when they have come */
+    float *data;  /* (end - begin) they, when they have come: on the host, or where they were lent */
     void *ticket; /* the device's; NULL: they have */
 } dml__fetch;
 
@@ -40366,6 +40379,13 @@ static void dml__mark_spent(dml_trainer *trainer, size_t begin, size_t end, bool
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end)
 {
     dml__mark_spent(trainer, begin, end, false);
+}
+
+DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end)
+{
+    trainer->spoiled = trainer->clipped = false;
+    dml__gradient_written(trainer, begin, end);
+    dml__gradient_changed(trainer->program);
 }
 
 /* Whether g is still a gradient. */
@@ -40845,10 +40865,7 @@ static dml_status dml__follow_late_range(dml_trainer *trainer, size_t begin, siz
 
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
 {
-    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return trainer->context->error.status;
-    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    const dml_status status = dml__scale_gradient(trainer, begin, end, 1 / samples);
     if (status == DML_OK && trainer->late.take) return dml__follow_late_range(trainer, begin, end);
     trainer->followed = true;
     return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
@@ -40935,6 +40952,21 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
 #ifndef DML_TRAIN_TRAINER_FETCH_C
 #define DML_TRAIN_TRAINER_FETCH_C
 
+DML__LOCAL bool dml__can_lend(const dml_trainer *trainer)
+{
+    return trainer->context->device.backend->lend != NULL;
+}
+
+DML__LOCAL dml_status dml__lend(dml_trainer *trainer, int vector, size_t begin, float **data, void **stream)
+{
+    dml_device *device = &trainer->context->device;
+    void *address = NULL;
+    const dml_status status =
+        device->backend->lend(device, dml__trainer_ref(trainer, vector, begin), &address, stream);
+    *data = (float *)address;
+    return status;
+}
+
 /* The first fetch has g's host copy held where it is. */
 static void dml__pin_gradient(dml_trainer *trainer)
 {
@@ -40960,11 +40992,11 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
     fetch->begin = begin;
     fetch->end = end;
     fetch->ticket = NULL;
-    fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
-    if (!fetch->host) return dml_status_of(trainer->context);
+    fetch->data = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
+    if (!fetch->data) return dml_status_of(trainer->context);
     if (!starts) return DML_OK;
     dml__pin_gradient(trainer);
-    return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
+    return device->backend->read_start(device, fetch->data, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
                                        (end - begin) * sizeof(float), &fetch->ticket);
 }
 
@@ -41641,11 +41673,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml__settle(trainer->context);
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) { /* the caller's own */
-        trainer->spoiled = trainer->clipped = false;
-        dml__gradient_written(trainer, begin, end);
-        dml__gradient_changed(trainer->program);
-    }
+    if (vector == DML_GRADIENTS) dml__gradient_replaced(trainer, begin, end); /* by the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     dml__entry entry;

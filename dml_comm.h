@@ -414,12 +414,13 @@ typedef struct dml_comm_options {
        the job), so who opens several initialises it first. Everything above but rank, world_size, timeout_s
        and max_requests is of no interest to MPI.
        "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
-       memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
-       default stream has, and their result is there when they have been waited for; all ranks start those of
-       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a
-       sentence for what NCCL has not: sends and receives, all_to_all in place, functions of yours, means of
-       integers, all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a
-       maximum is, NCCL says. timeout_s must cover the longest of them. */
+       memory go through NCCL, on the device that is current when this opens: that of a context on "cuda:N"
+       that was opened just before. They begin behind CUDA's default stream, or dml_comm_set_stream's, and
+       their result is there when they have been waited for; all ranks start those of all communicators in one
+       order, and give arrays of one kind, also of no elements. The job fails with a sentence for what NCCL
+       has not: sends and receives, all_to_all in place, functions of yours, means of integers,
+       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
+       NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */
@@ -565,6 +566,10 @@ DML_API void dml_comm_outlive(dml_comm *comm);
 
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority);
+
+/* The CUDA stream (a cudaStream_t) whose work is done before collectives that are started from now on look at
+   arrays in a GPU's memory, of engine "nccl". NULL, at first: CUDA's default stream. */
+DML_API void dml_comm_set_stream(dml_comm *comm, void *stream);
 
 /* A number that stands for `function` wherever a dml_reduce_op is asked for, in this communicator and those
    split from it later. All ranks add theirs in the same order, since only the number is compared. When 16
@@ -2407,8 +2412,8 @@ DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__co
    abort messages are those of its control connections: NCCL waits for ever for a rank that is gone, so when
    the job fails its communicators are aborted before any call returns.
 
-   A call begins behind what has been enqueued on CUDA's default stream, and on those that wait for it, runs
-   on a stream of the job's own, and is done when an event behind it has passed. */
+   A call begins behind what has been enqueued on the communicator's stream (dml_comm_set_stream), runs on a
+   stream of the job's own, and is done when an event behind it has passed. */
 #ifndef DML_COMM_NCCL_ENGINE_H
 #define DML_COMM_NCCL_ENGINE_H
 
@@ -3053,6 +3058,8 @@ struct dml_comm {
     size_t *offsets;   /* (2, size): of parts that lie one behind the other */
     uint64_t sequence; /* collectives started so far */
     int priority;
+    void
+        *stream; /* what lies in a GPU's memory is there when this stream's work is done; NULL: the default */
     dml_reduce_function functions[DML__MOST_FUNCTIONS];
     void *function_users[DML__MOST_FUNCTIONS];
     int function_count;
@@ -3413,8 +3420,12 @@ DML__LOCAL void dml__nccl_open(dml_comm *world);
 /* The same for a group that was split off. */
 DML__LOCAL void dml__nccl_join(dml_comm *group);
 
-/* Whether the call is about a device's memory. It may have failed the job: arrays in both. */
+/* Whether the call is about a device's memory. It may have failed the job: arrays in both, or on a device
+   that isn't the job's. */
 DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm);
+
+/* Whether collectives of this communicator take such an array from where it is, without the host. */
+DML__LOCAL bool dml__nccl_reaches(const dml_comm *comm, const void *data);
 
 /* Begins a collective that it takes, or fails the job where NCCL has nothing like it; dml__nccl_progress ends
    it. */
@@ -3444,6 +3455,12 @@ static inline void dml__nccl_join(dml_comm *group)
 static inline bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
 {
     (void)job, (void)call, (void)comm;
+    return false;
+}
+
+static inline bool dml__nccl_reaches(const dml_comm *comm, const void *data)
+{
+    (void)comm, (void)data;
     return false;
 }
 
@@ -19235,16 +19252,20 @@ DML__LOCAL void dml__nccl_open(dml_comm *world)
 
 /* ---- which calls ---- */
 
-static bool dml__nccl_is_device(const dml__nccl *nccl, const void *data)
+/* The device that an array is on; the job's for one that CUDA moves; -1: the host. */
+static int dml__nccl_device_of(const dml__nccl *nccl, const void *data)
 {
-    /* (The first member of what CUDA writes there, which has grown, is what kind of memory it is.) */
+    /* (What CUDA writes there, which has grown, begins with these.) */
     union {
-        int kind;
+        struct {
+            int kind, device;
+        } of;
         double room[32];
     } attributes;
     memset(&attributes, 0, sizeof attributes);
-    return nccl->cudaPointerGetAttributes(&attributes, data) == DML__CUDA_OK &&
-           (attributes.kind == DML__CUDA_ON_DEVICE || attributes.kind == DML__CUDA_MANAGED);
+    if (nccl->cudaPointerGetAttributes(&attributes, data) != DML__CUDA_OK) return -1;
+    if (attributes.of.kind == DML__CUDA_MANAGED) return nccl->device;
+    return attributes.of.kind == DML__CUDA_ON_DEVICE ? attributes.of.device : -1;
 }
 
 /* Of leaves the first that is this rank's. */
@@ -19264,12 +19285,26 @@ DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, 
     char text[DML__SIGNATURE_TEXT];
     if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))
         return false;
-    const bool first = dml__nccl_is_device(job->nccl, in ? in : out);
-    if (in && out && dml__nccl_is_device(job->nccl, out) != first)
+    const int first = dml__nccl_device_of(job->nccl, in ? in : out);
+    const int second = out ? dml__nccl_device_of(job->nccl, out) : first;
+    if ((first < 0) != (second < 0))
         dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                       "rank %d called %s with one array in a GPU's memory and one in the host's", job->rank,
                       dml__signature_text(&call->signature, text));
-    return first;
+    else if (first >= 0 && (first != job->nccl->device || second != job->nccl->device))
+        dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                      "rank %d called %s with an array of GPU %d's, but GPU %d was current when its "
+                      "communicator was opened: open it behind the context that is on the GPU, or call "
+                      "cudaSetDevice first",
+                      job->rank, dml__signature_text(&call->signature, text),
+                      first != job->nccl->device ? first : second, job->nccl->device);
+    return first >= 0;
+}
+
+DML__LOCAL bool dml__nccl_reaches(const dml_comm *comm, const void *data)
+{
+    const dml__nccl *nccl = comm->job->nccl;
+    return nccl && !comm->job->error.status && dml__nccl_device_of(nccl, data) >= 0;
 }
 
 /* NULL: NCCL does it as we do. */
@@ -19478,7 +19513,8 @@ DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request)
     const int device = dml__nccl_go(job);
     void **done = dml__nccl_done(job, request);
     nccl->busy++;
-    if (done && dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(nccl->ready, NULL)) &&
+    if (done &&
+        dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(nccl->ready, request->comm->stream)) &&
         dml__cuda_ok(job, "cudaStreamWaitEvent", nccl->cudaStreamWaitEvent(nccl->stream, nccl->ready, 0)) &&
         dml__nccl_post(request, doing))
         dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(*done, nccl->stream));
@@ -21362,6 +21398,11 @@ DML_API void dml_comm_outlive(dml_comm *comm)
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
 {
     if (comm) comm->priority = priority;
+}
+
+DML_API void dml_comm_set_stream(dml_comm *comm, void *stream)
+{
+    if (comm) comm->stream = stream;
 }
 
 DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user)
@@ -25050,6 +25091,124 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const 
 DML__DRIVERS_END
 #ifdef DML_H
 
+/* ---- dist/lent.c ---- */
+
+#ifndef DML_DIST_LENT_C
+#define DML_DIST_LENT_C
+
+/* ---- dist/lent.h ---- */
+
+/* lent.h: gradients and parameters that NCCL takes from the GPU that has them and leaves there, so that
+   nothing of them passes the host. */
+#ifndef DML_DIST_LENT_H
+#define DML_DIST_LENT_H
+
+/* Elements of a bucket, at least, where the caller doesn't say: the links between cards are fast, and what a
+   call takes is mostly its start. Source: Li et al., "PyTorch Distributed", VLDB 2020, section 4.1 (25 MB).
+ */
+#define DML__LENT_BUCKET ((size_t)25 << 18)
+
+/* Collective, of ranks whose options are alike: whether the trainer's vectors are lent, on all ranks. They
+   are where every rank has them on its communicator's GPU, unless the job is deterministic (then NCCL may not
+   add); a rank on another device, or on the CPU, has all of them go through the host. */
+DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends);
+
+/* What is started from now on looks at lent vectors behind this stream. Returns what held before. */
+DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream);
+
+#endif
+
+/* ---- dist/replicas.h ---- */
+
+/* replicas.h: what strategies that train replicas have in common: they begin alike, and say whose fault it
+ * was. */
+#ifndef DML_DIST_REPLICAS_H
+#define DML_DIST_REPLICAS_H
+
+/* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
+   those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
+   rest isn't to be filled in. */
+DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
+                                       dml__memory *memory);
+DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm);
+
+/* The communicator's error becomes the trainer's; returns its status. */
+DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm);
+
+/* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
+DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
+
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
+
+/* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
+   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
+   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
+   whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                     uint32_t options);
+
+/* The same, and all have rank 0's parameters and optimizer's state. */
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
+                                          uint32_t options);
+
+/* How many samples the ranks have together, and whether they are at the same step with the same learning
+   rate: asked while forward runs. It begins as zeros. */
+typedef struct dml__roll_call {
+    double mark, lr; /* of the step that this rank is at */
+    double sent[5];  /* its samples, mark, mark^2, lr and lr^2, then the sums over all ranks */
+    dml_request *request;
+} dml__roll_call;
+
+DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
+                                           dml__roll_call *call);
+
+/* DML_ERROR_MISMATCH where ranks are at different steps, or have different learning rates. */
+DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
+                                         double *samples);
+
+/* The sum over the ranks, for dml_sync.all_reduce: behind the buckets that are on their way, which all ranks
+   have started in the same order. */
+DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count);
+
+/* Waits for one that nobody wants any more, if there is one. */
+DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
+
+#endif
+
+static dml_status dml__can_be_lent(const dml_comm *comm, dml_trainer *trainer, bool *can)
+{
+    float *g = NULL;
+    void *stream = NULL;
+    *can = false;
+    if (!dml__can_lend(trainer) || dml_trainer_count(trainer, DML_GRADIENTS) == 0) return DML_OK;
+    const dml_status status = dml__lend(trainer, DML_GRADIENTS, 0, &g, &stream);
+    if (status == DML_OK) *can = dml__nccl_reaches(comm, g);
+    return status;
+}
+
+DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends)
+{
+    bool can = false;
+    *lends = false;
+    if (!comm->job->nccl || comm->job->deterministic) return DML_OK; /* as on all ranks */
+    const dml_status status = dml__can_be_lent(comm, trainer, &can);
+    int32_t all = status == DML_OK && can; /* who failed comes, too */
+    if (dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    *lends = all != 0;
+    return status;
+}
+
+DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream)
+{
+    void *before = comm->stream;
+    comm->stream = stream;
+    return before;
+}
+
+#endif
+
 /* ---- dist/buckets.c ---- */
 
 #ifndef DML_DIST_BUCKETS_C
@@ -25062,8 +25221,8 @@ DML__DRIVERS_END
 #ifndef DML_DIST_BUCKETS_H
 #define DML_DIST_BUCKETS_H
 
-/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host; all start the same, in the same
-   order. */
+/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host, or, where it is lent, on the
+   device; all start the same, in the same order. */
 typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
 
 /* Buckets on their way from a device with memory of its own, at most. */
@@ -25075,6 +25234,8 @@ typedef struct dml__filling {
     size_t from, to; /* g[from, to) is final and in no bucket yet */
     dml__send_bucket send;
     void *user;
+    bool lends;          /* they stay where they are (dist/lent.h) */
+    void *stream;        /* then: behind which what is sent is there */
     int fetches, oldest; /* on their way to the host; the first of them, in a ring */
     dml__fetch fetch[DML__MOST_FETCHES];
 } dml__filling;
@@ -25095,6 +25256,10 @@ DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *tra
 /* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
    goes on meanwhile, until all of it is queued: then this waits. */
 DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
+
+/* g[begin, end) has been summed where it was sent from: now it is the trainer's. */
+DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
+                                      size_t end);
 
 /* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
    another collective on the same communicator calls this first, and then all ranks have started the same; a
@@ -25153,7 +25318,7 @@ static dml_status dml__send_fetched(dml__filling *filling, dml_trainer *trainer,
         filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
         filling->fetches--;
         if (status == DML_OK)
-            status = filling->send(filling->user, trainer, fetch->host, fetch->begin, fetch->end);
+            status = filling->send(filling->user, trainer, fetch->data, fetch->begin, fetch->end);
     }
     if (status != DML_OK) dml__drop_fetches(filling, trainer);
     return status;
@@ -25164,7 +25329,13 @@ static dml_status dml__fetch_bucket(dml__filling *filling, dml_trainer *trainer)
     dml_status status = dml__send_fetched(filling, trainer, true, DML__MOST_FETCHES - 1);
     if (status != DML_OK) return status;
     dml__fetch *fetch = &filling->fetch[(filling->oldest + filling->fetches) % DML__MOST_FETCHES];
-    status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    if (filling->lends) {
+        const dml__fetch lent = { filling->from, filling->to, NULL, NULL };
+        *fetch = lent;
+        status = dml__lend(trainer, DML_GRADIENTS, lent.begin, &fetch->data, &filling->stream);
+    } else {
+        status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    }
     if (status != DML_OK) return status;
     filling->fetches++;
     filling->to = filling->from;
@@ -25179,6 +25350,14 @@ DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *train
     dml_status status = DML_OK;
     if (begin == 0 || filling->to - begin >= filling->elements) status = dml__fetch_bucket(filling, trainer);
     return status == DML_OK ? dml__send_fetched(filling, trainer, begin == 0, 0) : status;
+}
+
+DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
+                                      size_t end)
+{
+    if (!filling->lends) return dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    dml__gradient_replaced(trainer, begin, end);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer)
@@ -25303,64 +25482,6 @@ DML__LOCAL void dml__compressor_forget(dml__compressor *c);
 
 #endif
 
-/* ---- dist/replicas.h ---- */
-
-/* replicas.h: what strategies that train replicas have in common: they begin alike, and say whose fault it
- * was. */
-#ifndef DML_DIST_REPLICAS_H
-#define DML_DIST_REPLICAS_H
-
-/* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
-   those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
-   rest isn't to be filled in. */
-DML__LOCAL dml_sync dml__make_strategy(dml_comm *comm, const dml_allocator *allocator, size_t bytes,
-                                       dml__memory *memory);
-DML__LOCAL void dml__end_strategy(void *state, dml__memory memory, dml_comm *comm);
-
-/* The communicator's error becomes the trainer's; returns its status. */
-DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm);
-
-/* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
-DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
-
-/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
-DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
-
-/* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
-   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
-   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
-   whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
-DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options);
-
-/* The same, and all have rank 0's parameters and optimizer's state. */
-DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                          uint32_t options);
-
-/* How many samples the ranks have together, and whether they are at the same step with the same learning
-   rate: asked while forward runs. It begins as zeros. */
-typedef struct dml__roll_call {
-    double mark, lr; /* of the step that this rank is at */
-    double sent[5];  /* its samples, mark, mark^2, lr and lr^2, then the sums over all ranks */
-    dml_request *request;
-} dml__roll_call;
-
-DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
-                                           dml__roll_call *call);
-
-/* DML_ERROR_MISMATCH where ranks are at different steps, or have different learning rates. */
-DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
-                                         double *samples);
-
-/* The sum over the ranks, for dml_sync.all_reduce: behind the buckets that are on their way, which all ranks
-   have started in the same order. */
-DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count);
-
-/* Waits for one that nobody wants any more, if there is one. */
-DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
-
-#endif
-
 #include <string.h>
 
 /* However large the model, no more than this many buckets are on their way at once. */
@@ -25402,6 +25523,7 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
+    if (!state->filling.elements && state->filling.lends) state->filling.elements = DML__LENT_BUCKET;
     if (!state->filling.elements) {
         int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
@@ -25437,6 +25559,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
+    if (status == DML_OK && state->compression.kind == DML_COMPRESS_NONE)
+        status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
@@ -25485,7 +25609,9 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
 {
     dml__coded_sum *bucket = &state->bucket[state->buckets++];
     const int usual = dml__go_before(state, state->buckets);
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
     const dml_status status = dml__coded_sum_start(&state->compressor, g, begin, end, bucket);
+    dml__follow_stream(state->comm, stream);
     dml_comm_set_priority(state->comm, usual);
     return status;
 }
@@ -25519,11 +25645,11 @@ static dml_status dml__take_bucket(dml__all_reduce_state *state, dml_trainer *tr
     /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
-    const dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
+    dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
     memset(bucket, 0, sizeof *bucket);
     if (status != DML_OK) return dml__sync_failed(trainer, state->comm);
-    return samples > 0 ? dml__follow_range(trainer, begin, end, samples)
-                       : dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    status = dml__put_bucket(&state->filling, trainer, begin, end);
+    return status == DML_OK && samples > 0 ? dml__follow_range(trainer, begin, end, samples) : status;
 }
 
 /* Of a step that has ended: the buckets that [begin, end) lies in. */
@@ -25776,15 +25902,29 @@ DML__LOCAL dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trai
     return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
 }
 
+/* A vector's elements from `begin` on, of which `own` are as they are to be sent; NULL, with the error
+   recorded. */
+static float *dml__zero_at_hand(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                const dml__zero_range *own, size_t begin, size_t end)
+{
+    float *data = NULL;
+    if (!state->filling.lends)
+        return dml_trainer_get(trainer, vector, own->begin, own->end)
+                   ? dml_trainer_host(trainer, vector, begin, end)
+                   : NULL;
+    return dml__lend(trainer, vector, begin, &data, &state->filling.stream) == DML_OK ? data : NULL;
+}
+
 DML__LOCAL dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
                                                 size_t begin, size_t end)
 {
     const dml__zero_range own = dml__zero_parts(state, begin, end);
-    const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
-    float *all = dml_trainer_host(trainer, vector, begin, end);
-    if (!mine || !all) return NULL;
-    dml_request *request =
-        dml_comm_all_gatherv_start(state->comm, mine, state->counts, state->offsets, DML_F32, all);
+    float *all = dml__zero_at_hand(state, trainer, vector, &own, begin, end);
+    if (!all) return NULL;
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
+    dml_request *request = dml_comm_all_gatherv_start(state->comm, all + (own.begin - begin), state->counts,
+                                                      state->offsets, DML_F32, all);
+    dml__follow_stream(state->comm, stream);
     if (!request) dml__sync_failed(trainer, state->comm);
     return request;
 }
@@ -25794,6 +25934,7 @@ DML__LOCAL dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer 
 {
     const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
     if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
+    if (state->filling.lends) return DML_OK;
     const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
 }
@@ -25973,6 +26114,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const double how[2] = { (double)state->stage, (double)state->filling.elements };
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
+    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -25990,7 +26132,7 @@ static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *tra
     state->buckets--;
     if (dml_comm_wait(state->comm, bucket.request) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const dml__zero_range own = dml__zero_part(state, state->rank, bucket.begin, bucket.end);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, own.begin, own.end);
+    const dml_status status = dml__put_bucket(&state->filling, trainer, own.begin, own.end);
     if (status != DML_OK || !state->drops || state->stage == 1) return status;
     return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
 }
@@ -26006,8 +26148,10 @@ static dml_status dml__zero_send(void *user, dml_trainer *trainer, float *g, siz
     if (status != DML_OK) return status;
     dml__zero_range bucket = { begin, end, NULL };
     const dml__zero_range own = dml__zero_parts(state, bucket.begin, bucket.end);
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
     bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
                                                     DML_SUM, g + (own.begin - bucket.begin));
+    dml__follow_stream(state->comm, stream);
     if (!bucket.request) return dml__sync_failed(trainer, state->comm);
     state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
     return DML_OK;

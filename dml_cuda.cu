@@ -8184,6 +8184,13 @@ static dml_status dml__cuda_finish(dml_device *device)
     return status;
 }
 
+static dml_status dml__cuda_lend(dml_device *device, dml_ref ref, void **address, void **stream)
+{
+    *address = dml__cuda_address(ref);
+    *stream = dml__cuda_of(device)->stream;
+    return dml__cuda_enter_in_order(device);
+}
+
 static dml_status dml__cuda_profile(dml_device *device, bool on)
 {
     dml__cuda *state = dml__cuda_of(device);
@@ -8213,7 +8220,8 @@ DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
                                          dml__cuda_read_start,
                                          dml__cuda_read_end,
                                          dml__cuda_pin,
-                                         dml__cuda_unpin };
+                                         dml__cuda_unpin,
+                                         dml__cuda_lend };
     return &backend;
 }
 

@@ -127,6 +127,7 @@ DML__DRIVERS_BEGIN
 #include "dist/parameter_server_serve.c"
 DML__DRIVERS_END
 #ifdef DML_H
+#include "dist/lent.c"
 #include "dist/buckets.c"
 #include "dist/all_reduce_sync.c"
 #include "dist/zero_share.c"

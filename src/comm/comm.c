@@ -739,6 +739,11 @@ DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
     if (comm) comm->priority = priority;
 }
 
+DML_API void dml_comm_set_stream(dml_comm *comm, void *stream)
+{
+    if (comm) comm->stream = stream;
+}
+
 DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user)
 {
     const int none = DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS;

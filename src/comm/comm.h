@@ -116,12 +116,13 @@ typedef struct dml_comm_options {
        the job), so who opens several initialises it first. Everything above but rank, world_size, timeout_s
        and max_requests is of no interest to MPI.
        "nccl", in what was compiled with -DDML_NCCL (and -ldl): "dml", and collectives of arrays in a GPU's
-       memory go through NCCL, on the device that is current when this opens. They begin behind what CUDA's
-       default stream has, and their result is there when they have been waited for; all ranks start those of
-       all communicators in one order, and give arrays of one kind, also of no elements. The job fails with a
-       sentence for what NCCL has not: sends and receives, all_to_all in place, functions of yours, means of
-       integers, all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a
-       maximum is, NCCL says. timeout_s must cover the longest of them. */
+       memory go through NCCL, on the device that is current when this opens: that of a context on "cuda:N"
+       that was opened just before. They begin behind CUDA's default stream, or dml_comm_set_stream's, and
+       their result is there when they have been waited for; all ranks start those of all communicators in one
+       order, and give arrays of one kind, also of no elements. The job fails with a sentence for what NCCL
+       has not: sends and receives, all_to_all in place, functions of yours, means of integers,
+       all_reduce_leaves, and sums in a deterministic job. Which NaN and which zero a minimum or a maximum is,
+       NCCL says. timeout_s must cover the longest of them. */
     const char *engine;
     /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
        in calls only, whichever they are. */
@@ -267,6 +268,10 @@ DML_API void dml_comm_outlive(dml_comm *comm);
 
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority);
+
+/* The CUDA stream (a cudaStream_t) whose work is done before collectives that are started from now on look at
+   arrays in a GPU's memory, of engine "nccl". NULL, at first: CUDA's default stream. */
+DML_API void dml_comm_set_stream(dml_comm *comm, void *stream);
 
 /* A number that stands for `function` wherever a dml_reduce_op is asked for, in this communicator and those
    split from it later. All ranks add theirs in the same order, since only the number is compared. When 16

@@ -248,16 +248,20 @@ DML__LOCAL void dml__nccl_open(dml_comm *world)
 
 /* ---- which calls ---- */
 
-static bool dml__nccl_is_device(const dml__nccl *nccl, const void *data)
+/* The device that an array is on; the job's for one that CUDA moves; -1: the host. */
+static int dml__nccl_device_of(const dml__nccl *nccl, const void *data)
 {
-    /* (The first member of what CUDA writes there, which has grown, is what kind of memory it is.) */
+    /* (What CUDA writes there, which has grown, begins with these.) */
     union {
-        int kind;
+        struct {
+            int kind, device;
+        } of;
         double room[32];
     } attributes;
     memset(&attributes, 0, sizeof attributes);
-    return nccl->cudaPointerGetAttributes(&attributes, data) == DML__CUDA_OK &&
-           (attributes.kind == DML__CUDA_ON_DEVICE || attributes.kind == DML__CUDA_MANAGED);
+    if (nccl->cudaPointerGetAttributes(&attributes, data) != DML__CUDA_OK) return -1;
+    if (attributes.of.kind == DML__CUDA_MANAGED) return nccl->device;
+    return attributes.of.kind == DML__CUDA_ON_DEVICE ? attributes.of.device : -1;
 }
 
 /* Of leaves the first that is this rank's. */
@@ -277,12 +281,26 @@ DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, 
     char text[DML__SIGNATURE_TEXT];
     if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))
         return false;
-    const bool first = dml__nccl_is_device(job->nccl, in ? in : out);
-    if (in && out && dml__nccl_is_device(job->nccl, out) != first)
+    const int first = dml__nccl_device_of(job->nccl, in ? in : out);
+    const int second = out ? dml__nccl_device_of(job->nccl, out) : first;
+    if ((first < 0) != (second < 0))
         dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                       "rank %d called %s with one array in a GPU's memory and one in the host's", job->rank,
                       dml__signature_text(&call->signature, text));
-    return first;
+    else if (first >= 0 && (first != job->nccl->device || second != job->nccl->device))
+        dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                      "rank %d called %s with an array of GPU %d's, but GPU %d was current when its "
+                      "communicator was opened: open it behind the context that is on the GPU, or call "
+                      "cudaSetDevice first",
+                      job->rank, dml__signature_text(&call->signature, text),
+                      first != job->nccl->device ? first : second, job->nccl->device);
+    return first >= 0;
+}
+
+DML__LOCAL bool dml__nccl_reaches(const dml_comm *comm, const void *data)
+{
+    const dml__nccl *nccl = comm->job->nccl;
+    return nccl && !comm->job->error.status && dml__nccl_device_of(nccl, data) >= 0;
 }
 
 /* NULL: NCCL does it as we do. */
@@ -491,7 +509,8 @@ DML__LOCAL void dml__nccl_start(dml__comm_job *job, dml_request *request)
     const int device = dml__nccl_go(job);
     void **done = dml__nccl_done(job, request);
     nccl->busy++;
-    if (done && dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(nccl->ready, NULL)) &&
+    if (done &&
+        dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(nccl->ready, request->comm->stream)) &&
         dml__cuda_ok(job, "cudaStreamWaitEvent", nccl->cudaStreamWaitEvent(nccl->stream, nccl->ready, 0)) &&
         dml__nccl_post(request, doing))
         dml__cuda_ok(job, "cudaEventRecord", nccl->cudaEventRecord(*done, nccl->stream));

@@ -6,8 +6,8 @@
    abort messages are those of its control connections: NCCL waits for ever for a rank that is gone, so when
    the job fails its communicators are aborted before any call returns.
 
-   A call begins behind what has been enqueued on CUDA's default stream, and on those that wait for it, runs
-   on a stream of the job's own, and is done when an event behind it has passed. */
+   A call begins behind what has been enqueued on the communicator's stream (dml_comm_set_stream), runs on a
+   stream of the job's own, and is done when an event behind it has passed. */
 #ifndef DML_COMM_NCCL_ENGINE_H
 #define DML_COMM_NCCL_ENGINE_H
 
@@ -22,8 +22,12 @@ DML__LOCAL void dml__nccl_open(dml_comm *world);
 /* The same for a group that was split off. */
 DML__LOCAL void dml__nccl_join(dml_comm *group);
 
-/* Whether the call is about a device's memory. It may have failed the job: arrays in both. */
+/* Whether the call is about a device's memory. It may have failed the job: arrays in both, or on a device
+   that isn't the job's. */
 DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm);
+
+/* Whether collectives of this communicator take such an array from where it is, without the host. */
+DML__LOCAL bool dml__nccl_reaches(const dml_comm *comm, const void *data);
 
 /* Begins a collective that it takes, or fails the job where NCCL has nothing like it; dml__nccl_progress ends
    it. */
@@ -53,6 +57,12 @@ static inline void dml__nccl_join(dml_comm *group)
 static inline bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, const dml_comm *comm)
 {
     (void)job, (void)call, (void)comm;
+    return false;
+}
+
+static inline bool dml__nccl_reaches(const dml_comm *comm, const void *data)
+{
+    (void)comm, (void)data;
     return false;
 }
 

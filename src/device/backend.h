@@ -91,6 +91,10 @@ typedef struct dml_backend {
        and they may. `unpin` is called with its begin before it is released. NULL: that changes nothing. */
     bool (*pin)(dml_device *device, void *memory, size_t bytes);
     void (*unpin)(dml_device *device, void *memory);
+    /* Where libraries of the device's maker find what lies there, and what they queue behind to see all that
+       the device was given to do so far: an address and a cudaStream_t. Whoever lent it waits for them before
+       the device is given what comes after. NULL: there are no such libraries. */
+    dml_status (*lend)(dml_device *device, dml_ref ref, void **address, void **stream);
 } dml_backend;
 
 struct dml_device {

@@ -111,6 +111,7 @@ DML__LOCAL const dml_backend *dml__cpu_backend(void)
                                          NULL,
                                          NULL,
                                          NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }

@@ -8,6 +8,7 @@
 #include "comm/job.h"
 #include "dist/buckets.h"
 #include "dist/compress_sum.h"
+#include "dist/lent.h"
 #include "dist/replicas.h"
 #include "train/trainer_internal.h"
 
@@ -52,6 +53,7 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
+    if (!state->filling.elements && state->filling.lends) state->filling.elements = DML__LENT_BUCKET;
     if (!state->filling.elements) {
         int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
@@ -87,6 +89,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
+    if (status == DML_OK && state->compression.kind == DML_COMPRESS_NONE)
+        status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
@@ -135,7 +139,9 @@ static dml_status dml__start_bucket(dml__all_reduce_state *state, float *g, size
 {
     dml__coded_sum *bucket = &state->bucket[state->buckets++];
     const int usual = dml__go_before(state, state->buckets);
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
     const dml_status status = dml__coded_sum_start(&state->compressor, g, begin, end, bucket);
+    dml__follow_stream(state->comm, stream);
     dml_comm_set_priority(state->comm, usual);
     return status;
 }
@@ -169,11 +175,11 @@ static dml_status dml__take_bucket(dml__all_reduce_state *state, dml_trainer *tr
     /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
     float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
-    const dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
+    dml_status status = dml__coded_sum_take(&state->compressor, g, bucket);
     memset(bucket, 0, sizeof *bucket);
     if (status != DML_OK) return dml__sync_failed(trainer, state->comm);
-    return samples > 0 ? dml__follow_range(trainer, begin, end, samples)
-                       : dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    status = dml__put_bucket(&state->filling, trainer, begin, end);
+    return status == DML_OK && samples > 0 ? dml__follow_range(trainer, begin, end, samples) : status;
 }
 
 /* Of a step that has ended: the buckets that [begin, end) lies in. */

@@ -52,7 +52,7 @@ static dml_status dml__send_fetched(dml__filling *filling, dml_trainer *trainer,
         filling->oldest = (filling->oldest + 1) % DML__MOST_FETCHES;
         filling->fetches--;
         if (status == DML_OK)
-            status = filling->send(filling->user, trainer, fetch->host, fetch->begin, fetch->end);
+            status = filling->send(filling->user, trainer, fetch->data, fetch->begin, fetch->end);
     }
     if (status != DML_OK) dml__drop_fetches(filling, trainer);
     return status;
@@ -63,7 +63,13 @@ static dml_status dml__fetch_bucket(dml__filling *filling, dml_trainer *trainer)
     dml_status status = dml__send_fetched(filling, trainer, true, DML__MOST_FETCHES - 1);
     if (status != DML_OK) return status;
     dml__fetch *fetch = &filling->fetch[(filling->oldest + filling->fetches) % DML__MOST_FETCHES];
-    status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    if (filling->lends) {
+        const dml__fetch lent = { filling->from, filling->to, NULL, NULL };
+        *fetch = lent;
+        status = dml__lend(trainer, DML_GRADIENTS, lent.begin, &fetch->data, &filling->stream);
+    } else {
+        status = dml__fetch_start(trainer, filling->from, filling->to, fetch);
+    }
     if (status != DML_OK) return status;
     filling->fetches++;
     filling->to = filling->from;
@@ -78,6 +84,14 @@ DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *train
     dml_status status = DML_OK;
     if (begin == 0 || filling->to - begin >= filling->elements) status = dml__fetch_bucket(filling, trainer);
     return status == DML_OK ? dml__send_fetched(filling, trainer, begin == 0, 0) : status;
+}
+
+DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
+                                      size_t end)
+{
+    if (!filling->lends) return dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    dml__gradient_replaced(trainer, begin, end);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer)

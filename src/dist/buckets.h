@@ -8,8 +8,8 @@
 #include "train/trainer.h"
 #include "train/trainer_internal.h"
 
-/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host; all start the same, in the same
-   order. */
+/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host, or, where it is lent, on the
+   device; all start the same, in the same order. */
 typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
 
 /* Buckets on their way from a device with memory of its own, at most. */
@@ -21,6 +21,8 @@ typedef struct dml__filling {
     size_t from, to; /* g[from, to) is final and in no bucket yet */
     dml__send_bucket send;
     void *user;
+    bool lends;          /* they stay where they are (dist/lent.h) */
+    void *stream;        /* then: behind which what is sent is there */
     int fetches, oldest; /* on their way to the host; the first of them, in a ring */
     dml__fetch fetch[DML__MOST_FETCHES];
 } dml__filling;
@@ -41,6 +43,10 @@ DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *tra
 /* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
    goes on meanwhile, until all of it is queued: then this waits. */
 DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
+
+/* g[begin, end) has been summed where it was sent from: now it is the trainer's. */
+DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
+                                      size_t end);
 
 /* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
    another collective on the same communicator calls this first, and then all ranks have started the same; a

@@ -3,6 +3,7 @@
 
 #include "dist/zero_internal.h"
 
+#include "dist/lent.h"
 #include "graph/weights.h"
 #include "train/trainer_internal.h"
 
@@ -68,15 +69,29 @@ DML__LOCAL dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trai
     return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
 }
 
+/* A vector's elements from `begin` on, of which `own` are as they are to be sent; NULL, with the error
+   recorded. */
+static float *dml__zero_at_hand(dml__zero_state *state, dml_trainer *trainer, int vector,
+                                const dml__zero_range *own, size_t begin, size_t end)
+{
+    float *data = NULL;
+    if (!state->filling.lends)
+        return dml_trainer_get(trainer, vector, own->begin, own->end)
+                   ? dml_trainer_host(trainer, vector, begin, end)
+                   : NULL;
+    return dml__lend(trainer, vector, begin, &data, &state->filling.stream) == DML_OK ? data : NULL;
+}
+
 DML__LOCAL dml_request *dml__zero_collect_start(dml__zero_state *state, dml_trainer *trainer, int vector,
                                                 size_t begin, size_t end)
 {
     const dml__zero_range own = dml__zero_parts(state, begin, end);
-    const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
-    float *all = dml_trainer_host(trainer, vector, begin, end);
-    if (!mine || !all) return NULL;
-    dml_request *request =
-        dml_comm_all_gatherv_start(state->comm, mine, state->counts, state->offsets, DML_F32, all);
+    float *all = dml__zero_at_hand(state, trainer, vector, &own, begin, end);
+    if (!all) return NULL;
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
+    dml_request *request = dml_comm_all_gatherv_start(state->comm, all + (own.begin - begin), state->counts,
+                                                      state->offsets, DML_F32, all);
+    dml__follow_stream(state->comm, stream);
     if (!request) dml__sync_failed(trainer, state->comm);
     return request;
 }
@@ -86,6 +101,7 @@ DML__LOCAL dml_status dml__zero_collect_end(dml__zero_state *state, dml_trainer 
 {
     const dml__zero_range own = dml__zero_part(state, state->rank, begin, end);
     if (dml_comm_wait(state->comm, request) != DML_OK) return dml__sync_failed(trainer, state->comm);
+    if (state->filling.lends) return DML_OK;
     const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
     return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
 }

@@ -4,6 +4,7 @@
 #include "dist/zero_sync.h"
 
 #include "comm/job.h"
+#include "dist/lent.h"
 #include "dist/zero_internal.h"
 
 #include <string.h>
@@ -53,6 +54,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const double how[2] = { (double)state->stage, (double)state->filling.elements };
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
+    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -70,7 +72,7 @@ static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *tra
     state->buckets--;
     if (dml_comm_wait(state->comm, bucket.request) != DML_OK) return dml__sync_failed(trainer, state->comm);
     const dml__zero_range own = dml__zero_part(state, state->rank, bucket.begin, bucket.end);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, own.begin, own.end);
+    const dml_status status = dml__put_bucket(&state->filling, trainer, own.begin, own.end);
     if (status != DML_OK || !state->drops || state->stage == 1) return status;
     return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
 }
@@ -86,8 +88,10 @@ static dml_status dml__zero_send(void *user, dml_trainer *trainer, float *g, siz
     if (status != DML_OK) return status;
     dml__zero_range bucket = { begin, end, NULL };
     const dml__zero_range own = dml__zero_parts(state, bucket.begin, bucket.end);
+    void *const stream = dml__follow_stream(state->comm, state->filling.stream);
     bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
                                                     DML_SUM, g + (own.begin - bucket.begin));
+    dml__follow_stream(state->comm, stream);
     if (!bucket.request) return dml__sync_failed(trainer, state->comm);
     state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
     return DML_OK;

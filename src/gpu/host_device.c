@@ -379,6 +379,7 @@ DML__LOCAL const dml_backend *dml__host_backend(void)
         NULL,
         NULL,
         NULL,
+        NULL,
     };
     return &backend;
 }

@@ -784,6 +784,7 @@ DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
                                          dml__opencl_read_start,
                                          dml__opencl_read_end,
                                          NULL,
+                                         NULL,
                                          NULL };
     return &backend;
 }

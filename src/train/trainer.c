@@ -643,11 +643,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml__settle(trainer->context);
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) { /* the caller's own */
-        trainer->spoiled = trainer->clipped = false;
-        dml__gradient_written(trainer, begin, end);
-        dml__gradient_changed(trainer->program);
-    }
+    if (vector == DML_GRADIENTS) dml__gradient_replaced(trainer, begin, end); /* by the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     dml__entry entry;

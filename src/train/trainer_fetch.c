@@ -5,6 +5,21 @@
 
 #include "device/context_internal.h"
 
+DML__LOCAL bool dml__can_lend(const dml_trainer *trainer)
+{
+    return trainer->context->device.backend->lend != NULL;
+}
+
+DML__LOCAL dml_status dml__lend(dml_trainer *trainer, int vector, size_t begin, float **data, void **stream)
+{
+    dml_device *device = &trainer->context->device;
+    void *address = NULL;
+    const dml_status status =
+        device->backend->lend(device, dml__trainer_ref(trainer, vector, begin), &address, stream);
+    *data = (float *)address;
+    return status;
+}
+
 /* The first fetch has g's host copy held where it is. */
 static void dml__pin_gradient(dml_trainer *trainer)
 {
@@ -30,11 +45,11 @@ DML__LOCAL dml_status dml__fetch_start(dml_trainer *trainer, size_t begin, size_
     fetch->begin = begin;
     fetch->end = end;
     fetch->ticket = NULL;
-    fetch->host = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
-    if (!fetch->host) return dml_status_of(trainer->context);
+    fetch->data = (starts ? dml_trainer_host : dml_trainer_get)(trainer, DML_GRADIENTS, begin, end);
+    if (!fetch->data) return dml_status_of(trainer->context);
     if (!starts) return DML_OK;
     dml__pin_gradient(trainer);
-    return device->backend->read_start(device, fetch->host, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
+    return device->backend->read_start(device, fetch->data, dml__trainer_ref(trainer, DML_GRADIENTS, begin),
                                        (end - begin) * sizeof(float), &fetch->ticket);
 }
 

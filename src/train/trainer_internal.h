@@ -169,6 +169,9 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, si
 /* g[begin, end) is a gradient again, which an update may use. */
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
 
+/* The same of values that no backward pass has written. */
+DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
@@ -189,8 +192,8 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
    a whole step and nothing looks at all of g first. */
 DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
 
-/* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
-   goes through all of g before `finish` returns, or later (below). */
+/* g[begin, end) is where the device has it, a sum over `samples`: makes it the mean, and w follows it. Who
+   has begun so goes through all of g before `finish` returns, or later (below). */
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
 
 /* Where w may follow: whether the step may end before it has, and says that it does. `take` is then called
@@ -205,10 +208,15 @@ DML__LOCAL dml_status dml__take_late_range(dml_trainer *trainer, size_t begin, s
 /* All of w is, or what was left is given up, with the error recorded unless there is one. */
 DML__LOCAL void dml__settle_trainer(dml_trainer *trainer);
 
+/* Whether libraries of the device's maker can work on its vectors; where they find what begins with element
+   `begin`, and the stream that they queue behind (dml_backend.lend). */
+DML__LOCAL bool dml__can_lend(const dml_trainer *trainer);
+DML__LOCAL dml_status dml__lend(dml_trainer *trainer, int vector, size_t begin, float **data, void **stream);
+
 /* Elements of g that are final, on their way to the host. */
 typedef struct dml__fetch {
     size_t begin, end;
-    float *host;  /* (end - begin) they, when they have come */
+    float *data;  /* (end - begin) they, when they have come: on the host, or where they were lent */
     void *ticket; /* the device's; NULL: they have */
 } dml__fetch;
 

@@ -79,10 +79,7 @@ static dml_status dml__follow_late_range(dml_trainer *trainer, size_t begin, siz
 
 DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
 {
-    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
-    if (!g) return trainer->context->error.status;
-    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
-    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    const dml_status status = dml__scale_gradient(trainer, begin, end, 1 / samples);
     if (status == DML_OK && trainer->late.take) return dml__follow_late_range(trainer, begin, end);
     trainer->followed = true;
     return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;

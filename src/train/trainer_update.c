@@ -131,6 +131,13 @@ DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t
     dml__mark_spent(trainer, begin, end, false);
 }
 
+DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end)
+{
+    trainer->spoiled = trainer->clipped = false;
+    dml__gradient_written(trainer, begin, end);
+    dml__gradient_changed(trainer->program);
+}
+
 /* Whether g is still a gradient. */
 static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
 {

@@ -1,9 +1,12 @@
 /* fake_nccl: what the engine over NCCL calls of libnccl and libcudart, in one library, on no GPU: memory of
    the host, of which it is known what cudaMalloc gave; one queue for all streams, that a thread works off;
    and files in $FAKE_NCCL_DIR for what goes from rank to rank. $FAKE_NCCL_FAULT, "RANK:WHAT", makes a rank
-   misbehave. Every fault of use (a config that isn't one, a call after an abort) ends the program. */
+   misbehave. Every fault of use (a config that isn't one, a call after an abort) ends the program. In one
+   that has the cards of tests/gpu/fake_cuda, these are what it works on. */
+#include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,7 +222,31 @@ static void enqueue(const task *t)
 
 /* ---- CUDA ---- */
 
-static int device = 0;
+static int device = 0, home = 3; /* current; the job's */
+static void *streams[8];
+static int (*cards_current)(int), (*cards_device_of)(const void *);
+static bool (*cards_finish)(void *);
+
+static void look(const char *name, void *function)
+{
+    void *const address = dlsym(RTLD_DEFAULT, name);
+    memcpy(function, &address, sizeof address);
+}
+
+/* Whether the program has cards of its own. */
+static bool has_cards(void)
+{
+    if (cards_current) return true;
+    look("fake_cuda_current", &cards_current);
+    look("fake_cuda_device_of", &cards_device_of);
+    look("fake_cuda_finish", &cards_finish);
+    return cards_current != NULL;
+}
+
+static int current(void)
+{
+    return has_cards() ? cards_current(-1) : device;
+}
 
 int cudaGetDevice(int *out);
 int cudaSetDevice(int number);
@@ -238,13 +265,14 @@ int cudaEventQuery(void *of);
 
 int cudaGetDevice(int *out)
 {
-    *out = device;
+    *out = current();
     return OK;
 }
 
 int cudaSetDevice(int number)
 {
     device = number;
+    if (has_cards()) cards_current(number);
     return OK;
 }
 
@@ -280,25 +308,32 @@ const char *cudaGetErrorString(int code)
 
 int cudaPointerGetAttributes(void *attributes, const void *data)
 {
-    int kind = 0;
+    int found[2] = { 0, has_cards() ? cards_device_of(data) : -1 }; /* kind, device */
     for (int i = 0; i < BLOCKS; i++)
         if (blocks[i].begin && (const char *)data >= blocks[i].begin &&
             (const char *)data < blocks[i].begin + blocks[i].bytes)
-            kind = 2;
+            found[1] = 3;
+    found[0] = found[1] < 0 ? 0 : 2;
     memset(attributes, 0, 64); /* CUDA 13's has that many */
-    memcpy(attributes, &kind, sizeof kind);
+    memcpy(attributes, found, sizeof found);
     return OK;
 }
 
 int cudaStreamCreateWithFlags(void **stream, unsigned flags)
 {
     if (flags != 1) die("a stream that waits for the default stream");
-    *stream = malloc(1);
+    home = has_cards() ? current() : home;
+    int i = 0;
+    while (i < 8 && streams[i]) i++;
+    if (i == 8) die("too many streams");
+    *stream = streams[i] = malloc(1);
     return OK;
 }
 
 int cudaStreamDestroy(void *stream)
 {
+    for (int i = 0; i < 8; i++)
+        if (streams[i] == stream) streams[i] = NULL;
     free(stream);
     return OK;
 }
@@ -327,9 +362,11 @@ int cudaEventRecord(void *of, void *stream)
     task t;
     memset(&t, 0, sizeof t);
     t.mark = of;
-    if (device != 3) die("another device is current");
+    if (current() != home) die("another device is current");
+    bool known = !stream;
+    for (int i = 0; i < 8; i++) known = known || streams[i] == stream;
+    if (!known && !(has_cards() && cards_finish(stream))) die("an event in a stream that there isn't");
     t.mark->recorded++;
-    (void)stream;
     enqueue(&t);
     return OK;
 }
@@ -384,7 +421,8 @@ int ncclCommInitRankConfig(void **out, int size, id of, int rank, config *how)
     char path[PATH];
     comm *c = calloc(1, sizeof *c);
     if (!c || how->size != sizeof *how || how->magic != 0xcafebeefu || how->version < 21400 ||
-        how->blocking || how->numbers[0] != INT_MIN || how->name || how->split != INT_MIN || device != 3)
+        how->blocking || how->numbers[0] != INT_MIN || how->name || how->split != INT_MIN ||
+        current() != home)
         die("a communicator's configuration is none");
     memcpy(c->id, of.text, sizeof c->id);
     c->rank = rank, c->size = size;

@@ -75,6 +75,7 @@ static struct {
     int waits;                 /* of the host, for something that was still to do */
     int sent, graphs, changes; /* single launches; launches of graphs; nodes that were changed */
     int alive;                 /* graphs that there are */
+    uint64_t read;             /* bytes, to the host */
 } fake;
 
 /* For the tests, which are C. */
@@ -106,6 +107,12 @@ extern "C" int fake_cuda_waits(void);
 extern "C" int fake_cuda_waits(void)
 {
     return fake.waits;
+}
+
+extern "C" uint64_t fake_cuda_read(void);
+extern "C" uint64_t fake_cuda_read(void)
+{
+    return fake.read;
 }
 
 static bool fake_is_pinned(const void *address, size_t bytes)
@@ -145,6 +152,31 @@ static bool fake_owns(int device, const void *address, size_t bytes)
     if (i == fake.memory.begin()) return false;
     --i;
     return i->second.second == device && (const char *)address + bytes <= i->first + i->second.first;
+}
+
+/* For another instance of the runtime in this process, tests/comm/fake_nccl.c: the current device, which is
+   set first unless it is -1; whose an address is, -1: none's; and doing what is queued. */
+extern "C" int fake_cuda_current(int device);
+extern "C" int fake_cuda_current(int device)
+{
+    if (device >= 0) fake.device = device;
+    return fake.device;
+}
+
+extern "C" int fake_cuda_device_of(const void *address);
+extern "C" int fake_cuda_device_of(const void *address)
+{
+    for (int device = 0; device < 2; device++)
+        if (fake_owns(device, address, 1)) return device;
+    return -1;
+}
+
+extern "C" bool fake_cuda_finish(void *stream);
+extern "C" bool fake_cuda_finish(void *stream)
+{
+    const bool ours = fake.streams.count((fake_stream *)stream) == 1;
+    if (ours) fake_work((fake_stream *)stream, NULL);
+    return ours;
 }
 
 static const char *cudaGetErrorName(cudaError_t error)
@@ -391,6 +423,7 @@ static cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cud
     const bool ok = stream->device == fake.device && to_ours && from_ours;
     if (!ok) return fake_result(false, cudaErrorInvalidValue);
     stream->work.push_back([to, from, bytes]() { memcpy(to, from, bytes); });
+    fake.read += kind == cudaMemcpyDeviceToHost ? bytes : 0;
     const void *host = kind == cudaMemcpyHostToDevice ? from : to;
     if (kind != cudaMemcpyDeviceToDevice && !fake_is_pinned(host, bytes)) fake_work(stream, NULL);
     return cudaSuccess;

@@ -1,0 +1,42 @@
+#ifndef DML_DIST_LENT_C
+#define DML_DIST_LENT_C
+
+#include "dist/lent.h"
+
+#include "comm/job.h"
+#include "comm/nccl_engine.h"
+#include "dist/replicas.h"
+#include "train/trainer_internal.h"
+
+static dml_status dml__can_be_lent(const dml_comm *comm, dml_trainer *trainer, bool *can)
+{
+    float *g = NULL;
+    void *stream = NULL;
+    *can = false;
+    if (!dml__can_lend(trainer) || dml_trainer_count(trainer, DML_GRADIENTS) == 0) return DML_OK;
+    const dml_status status = dml__lend(trainer, DML_GRADIENTS, 0, &g, &stream);
+    if (status == DML_OK) *can = dml__nccl_reaches(comm, g);
+    return status;
+}
+
+DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends)
+{
+    bool can = false;
+    *lends = false;
+    if (!comm->job->nccl || comm->job->deterministic) return DML_OK; /* as on all ranks */
+    const dml_status status = dml__can_be_lent(comm, trainer, &can);
+    int32_t all = status == DML_OK && can; /* who failed comes, too */
+    if (dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    *lends = all != 0;
+    return status;
+}
+
+DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream)
+{
+    void *before = comm->stream;
+    comm->stream = stream;
+    return before;
+}
+
+#endif

@@ -1,0 +1,70 @@
+# Ranks that train on cards and sum their gradients by NCCL, on no GPU: the CUDA host on a runtime of two cards that
+# live in the process (tests/gpu/fake_cuda), tests/comm/fake_nccl.c in NCCL's place.
+. tests/build/check.sh
+unset RANK WORLD_SIZE MASTER_ADDR DML_TIMEOUT DML_THREADS DML_KEY DML_COMM_ENGINE DML_COMM_TRANSPORT FAKE_NCCL_FAULT
+unset DML_COMM_DETERMINISTIC FAKE_CUDA
+port=$((20000 + $$ % 12000)) # below those that systems give to who connects
+
+if [ "$(uname -s)" != Linux ] || ! has "$CXX"; then
+    skip "training over NCCL" "there is none but for Linux, and the CUDA host needs a C++ compiler"
+    report gpu/cuda_nccl
+    exit
+fi
+
+# train RANKS ENGINE HOW WHERE: exit status 0 if all ranks end with 0; rank 0's parameters go to $WORK/ENGINE.
+train() {
+    port=$((port + 1))
+    rm -rf "$WORK/moved" "$WORK/ranks"
+    mkdir "$WORK/moved"
+    rank=0 pids=
+    while [ "$rank" -lt "$1" ]; do
+        env RANK=$rank WORLD_SIZE="$1" MASTER_PORT=$port FAKE_NCCL_DIR="$WORK/moved" DML_TIMEOUT="${limit:-20}" \
+            DML_TUNE=0 DML_COMM_ENGINE="$2" LD_LIBRARY_PATH="$WORK/lib" timeout 60 "$WORK/train" "$3" "$4" \
+            >"$WORK/rank$rank" 2>>"$WORK/ranks" &
+        pids="$pids $!"
+        rank=$((rank + 1))
+    done
+    failed_ranks=0
+    for pid in $pids; do wait "$pid" || failed_ranks=$((failed_ranks + 1)); done
+    cat "$WORK/ranks"
+    mv "$WORK/rank0" "$WORK/$2"
+    [ "$failed_ranks" -eq 0 ]
+}
+
+# The sum of two numbers is the same in any order, and so are the bits.
+same() { # RANKS HOW
+    train "$1" dml "$2" staged && train "$1" nccl "$2" lent && [ -s "$WORK/dml" ] && cmp "$WORK/dml" "$WORK/nccl"
+}
+
+flags="-D_GNU_SOURCE $WARN -I."
+check "the stand-in compiles" $CC -std=c99 $flags -shared -fPIC tests/comm/fake_nccl.c -o "$WORK/libnccl.so.2" -lpthread -ldl
+mkdir "$WORK/lib"
+ln "$WORK/libnccl.so.2" "$WORK/lib/libnccl.so.2" && ln "$WORK/libnccl.so.2" "$WORK/lib/libcudart.so.13"
+check "the CUDA host compiles" $CXX -std=c++11 -O1 -DDML_CUDA -I. -Isrc -Itests/gpu/fake_cuda -x c++ -c dml_cuda.cu -o "$WORK/cuda.o"
+check "a program that trains compiles" $QUICK -std=c99 $flags -DDML_CUDA -DDML_NCCL -c tests/gpu/cuda_nccl.c -o "$WORK/train.o"
+check "it links" $CXX -rdynamic "$WORK/train.o" "$WORK/cuda.o" -o "$WORK/train" -lm -lpthread -ldl
+
+for how in plain large clip across adds zero1 zero2; do
+    check "2 ranks, $how: the same bits as through the host" same 2 $how
+done
+check "1 rank" same 1 plain
+for how in plain across zero1 zero2; do
+    check "3 ranks, $how" train 3 nccl $how lent
+done
+check "a rank on the CPU: all go through the host" train 2 nccl mixed staged
+check "compressed gradients go through the host" train 2 nccl compressed staged
+export DML_COMM_DETERMINISTIC=1
+check "in a deterministic job, too" train 2 nccl plain staged
+unset DML_COMM_DETERMINISTIC
+check_fails "a communicator that was opened on another card" \
+    "an array of GPU 1's, but GPU 0 was current when its communicator was opened" train 2 nccl early lent
+limit=3
+export DIES=1
+check_fails "a rank that dies" "rank 1 of 2 died" train 2 nccl plain lent
+check_fails "a rank that dies under zero2" "rank 1 of 2 died" train 2 nccl zero2 lent
+unset DIES
+export FAKE_NCCL_FAULT=1:hang
+check_fails "NCCL stands still" "all_reduce(f32, " train 2 nccl plain lent
+export FAKE_NCCL_FAULT=1:fail
+check_fails "NCCL fails" "rank 1: NCCL failed in reduce_scatterv" train 2 nccl zero2 lent
+report gpu/cuda_nccl
