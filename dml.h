@@ -1427,10 +1427,12 @@ static inline void *dml__host(dml_ref ref)
 typedef struct dml_context dml_context;
 
 typedef struct dml_options {
-    const char
-        *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
-    int threads;   /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
-    uint64_t seed; /* of every random number; 0 is a seed like any other */
+    /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is; "cuda:local": for
+       the ranks of a host one each, by LOCAL_RANK, and round again where there are more ranks than devices.
+     */
+    const char *device;
+    int threads;             /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
+    uint64_t seed;           /* of every random number; 0 is a seed like any other */
     dml_allocator allocator; /* zero: malloc and free */
     void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
     size_t memory_bytes;
@@ -26303,18 +26305,22 @@ static void dml__explain_no_device(dml_context *context, const dml_backend *back
     dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %s", id, why);
 }
 
-/* "name" or "name:index" -> backend and index. False, with the error recorded, for anything else. */
+/* "name", "name:index" or "name:local" -> backend and index. False, with the error recorded, for anything
+   else. */
 static bool dml__find_device(dml_context *context, const char *id, const dml_backend **found, int *index)
 {
     const char *colon = strchr(id, ':');
     const size_t name_length = colon ? (size_t)(colon - id) : strlen(id);
+    const bool local = colon && strcmp(colon, ":local") == 0;
     *index = 0;
-    if (colon) {
+    if (colon && !local) {
         char *end;
         const long number = strtol(colon + 1, &end, 10);
         if (end == colon + 1 || *end || number < 0 || number > 999) {
-            dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                      "device '%s': after the colon comes a number, as in 'opencl:1'", id);
+            dml__fail(
+                &context->error, DML_ERROR_ARGUMENT,
+                "device '%s': after the colon comes a number, as in 'opencl:1', or 'local', for LOCAL_RANK's",
+                id);
             return false;
         }
         *index = (int)number;
@@ -26337,6 +26343,10 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     if (count == 0) {
         dml__explain_no_device(context, backend, id);
         return false;
+    }
+    if (local) {
+        const int rank = dml__cpu_environment("LOCAL_RANK");
+        *index = rank > 0 ? rank % count : 0;
     }
     if (*index >= count) {
         dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %d %s device%s found: %s:0 to %s:%d",

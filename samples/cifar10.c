@@ -48,7 +48,9 @@ static options parse_options(int argc, char **argv)
           .low = 10, .high = 1e6 },
         { "--depth", "D", "layers: 6 n + 2, such as 20, 32, 44 or 56", .integer = &o.depth, .low = 8,
           .high = 1202 },
-        { "--device", "D", "cpu, opencl, opencl:1, cuda:0, ..., or auto: the best", .text = &o.device },
+        { "--device", "D",
+          "cpu, opencl, opencl:1, cuda:0, ..., cuda:local: one for each rank of a host, or auto: the best",
+          .text = &o.device },
         { "--epochs", "N", "times through the training set; of sandblaster, iterations", .integer = &o.epochs,
           .low = 1, .high = 1e6 },
         { "--steps", "N", "end after this many steps, if that is earlier", .integer = &o.steps, .low = 1 },
@@ -291,9 +293,9 @@ static void test(dml_program *predict, strategy *s, const dataset *set, double s
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
-    strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
-    dml_context *ctx =
+    dml_context *ctx = /* first, since a communicator over NCCL is opened on the device that is current */
         dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+    strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
     dataset training = { 0 }, tests = { 0 };
     complaint c = { "" };
     if (dml_status_of(ctx) != DML_OK) {

@@ -49,7 +49,9 @@ static options parse_options(int argc, char **argv)
         { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },
         { "--drawn", "N", "digits to learn from that are drawn; half as many to test", .integer = &o.drawn,
           .low = 2, .high = 1e7 },
-        { "--device", "D", "cpu, opencl, opencl:1, cuda:0, ..., or auto: the best", .text = &o.device },
+        { "--device", "D",
+          "cpu, opencl, opencl:1, cuda:0, ..., cuda:local: one for each rank of a host, or auto: the best",
+          .text = &o.device },
         { "--list-devices", NULL, "print the devices that there are", .flag = &o.list_devices },
         { "--epochs", "N", "times through the training set; of sandblaster ten iterations each",
           .integer = &o.epochs, .low = 1, .high = 1e6 },
@@ -342,12 +344,14 @@ int main(int argc, char **argv)
     const options o = parse_options(argc, argv);
     if (o.list_devices) return list_devices();
 
+    /* A device: first, since a communicator over NCCL is opened on the one that is current. */
+    dml_context *ctx =
+        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
 
-    /* A device, and the digits. */
-    dml_context *ctx =
-        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+    /* The digits. */
     dataset training = { 0 }, test = { 0 };
     complaint c = { "" };
     if (dml_status_of(ctx) != DML_OK) {

@@ -11,10 +11,12 @@
 typedef struct dml_context dml_context;
 
 typedef struct dml_options {
-    const char
-        *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
-    int threads;   /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
-    uint64_t seed; /* of every random number; 0 is a seed like any other */
+    /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is; "cuda:local": for
+       the ranks of a host one each, by LOCAL_RANK, and round again where there are more ranks than devices.
+     */
+    const char *device;
+    int threads;             /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
+    uint64_t seed;           /* of every random number; 0 is a seed like any other */
     dml_allocator allocator; /* zero: malloc and free */
     void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
     size_t memory_bytes;

@@ -94,6 +94,7 @@ static void bad_options(void)
         { "cpu:-1", DML_ERROR_ARGUMENT, "device 'cpu:-1'" },
         { "cpu:x", DML_ERROR_ARGUMENT, "number" },
         { "cpu:0x", DML_ERROR_ARGUMENT, "number" },
+        { "cpu:locally", DML_ERROR_ARGUMENT, "or 'local', for LOCAL_RANK's" },
         { "cpu:99999999999999999999", DML_ERROR_ARGUMENT, "number" },
         { ":0", DML_ERROR_DEVICE, "no device ':0'" },
         { "opencl:99", DML_ERROR_DEVICE, "no device 'opencl:99'" },

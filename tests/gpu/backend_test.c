@@ -240,6 +240,27 @@ static void devices_describe_themselves(void)
 }
 
 /* The same through the front door. */
+/* Ranks of a host share its devices out; an unset or wrong LOCAL_RANK is the first. */
+static void a_rank_opens_its_own(void)
+{
+    const dml_backend *backend;
+    for (int i = 1; (backend = backend_under_test(i)) != NULL; i++) {
+        const int count = backend->count();
+        for (int rank = -1; count > 0 && rank <= count; rank++) {
+            char id[32], number[16];
+            snprintf(id, sizeof id, "%s:local", backend->name);
+            snprintf(number, sizeof number, "%d", rank);
+            setenv("LOCAL_RANK", number, 1);
+            dml_context *opened = dml_open(&(dml_options){ .device = id, .threads = 1 });
+            CHECK_STRING(dml_error(opened), "");
+            if (dml_status_of(opened) == DML_OK)
+                CHECK_INT(dml_context_device(opened)->index, rank < 0 ? 0 : rank % count);
+            dml_close(opened);
+        }
+        unsetenv("LOCAL_RANK");
+    }
+}
+
 static void a_context_opens_each_device(void)
 {
     const dml_backend *backend;
@@ -263,5 +284,6 @@ int main(void)
     RUN(devices_that_are_not_there);
     RUN(devices_describe_themselves);
     RUN(a_context_opens_each_device);
+    RUN(a_rank_opens_its_own);
     return test_report("gpu/backend");
 }

@@ -47,6 +47,13 @@ check "it links" $CXX -rdynamic "$WORK/train.o" "$WORK/cuda.o" -o "$WORK/train" 
 for how in plain large clip across adds zero1 zero2; do
     check "2 ranks, $how: the same bits as through the host" same 2 $how
 done
+check "the sample compiles" $QUICK -std=c99 $flags -Isamples -DDML_CUDA -DDML_NCCL -c samples/mnist.c -o "$WORK/mnist.o"
+check "it links with the cards" $CXX -rdynamic "$WORK/mnist.o" "$WORK/cuda.o" -o "$WORK/mnist" -lm -lpthread -ldl
+mkdir "$WORK/sample"
+check "the sample on a card for each rank" env FAKE_NCCL_DIR="$WORK/sample" DML_TUNE=0 DML_COMM_ENGINE=nccl \
+    LD_LIBRARY_PATH="$WORK/lib" "$DML_BUILD/dmlrun" -n 2 "$WORK/mnist" --device cuda:local --model mlp \
+    --drawn 64 --epochs 1 --batch 16
+check "its gradients went by NCCL" sh -c 'ls "$0" | grep -q -e "-step-"' "$WORK/sample"
 check "1 rank" same 1 plain
 for how in plain across zero1 zero2; do
     check "3 ranks, $how" train 3 nccl $how lent
