@@ -1200,7 +1200,11 @@ typedef enum dml_cross_device {
     DML_CROSS_CHEAPEST,     /* of all, for each size */
     DML_CROSS_RING,         /* each device sums a part, and sends it round */
     DML_CROSS_HIERARCHICAL, /* up a tree, and down again */
-    DML_CROSS_ONE_DEVICE    /* the first sums all, and sends the sum back */
+    DML_CROSS_ONE_DEVICE,   /* the first sums all, and sends the sum back */
+    /* From card to card by NCCL, and nothing through the host: NVIDIA's alone, in one process, of
+       DML_PLACE_MIRRORED, compiled with -DDML_NCCL (docs/collectives.md). In several processes a rank for
+       each card, without dml_mirrored, does it. */
+    DML_CROSS_NCCL
 } dml_cross_device;
 
 typedef struct dml_mirrored_options {
@@ -25113,6 +25117,10 @@ DML__DRIVERS_END
    add); a rank on another device, or on the CPU, has all of them go through the host. */
 DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends);
 
+/* Collective: from now on this communicator, of engine "dml" so far, takes arrays on the trainer's card by
+   NCCL. Nothing where it does already, or nothing is trained. */
+DML__LOCAL dml_status dml__open_nccl(dml_comm *comm, dml_trainer *trainer);
+
 /* What is started from now on looks at lent vectors behind this stream. Returns what held before. */
 DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream);
 
@@ -25198,6 +25206,17 @@ DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, b
         return dml__sync_failed(trainer, comm);
     *lends = all != 0;
     return status;
+}
+
+DML__LOCAL dml_status dml__open_nccl(dml_comm *comm, dml_trainer *trainer)
+{
+    float *g = NULL;
+    void *stream = NULL;
+    if (comm->job->nccl || dml_trainer_count(trainer, DML_GRADIENTS) == 0) return DML_OK;
+    const dml_status status = dml__lend(trainer, DML_GRADIENTS, 0, &g, &stream);
+    if (status != DML_OK) return status;
+    dml__nccl_open(comm); /* on the card that has just become this thread's */
+    return dml_comm_status(comm) == DML_OK ? DML_OK : dml__sync_failed(trainer, comm);
 }
 
 DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream)
@@ -26990,6 +27009,7 @@ typedef struct dml__mirrored_place {
     dml_comm *outside, *outside_sums;
     bool processes;  /* there are several */
     bool central;    /* the first alone has a gradient, an optimizer and its state; the others receive w: */
+    bool nccl;       /* gradients go from card to card */
     bool late;       /* not after the update, but when somebody sends it to them before a pass */
     int ranks, rank; /* among the replicas of all processes */
     size_t bucket_bytes;
@@ -27721,8 +27741,9 @@ static dml_status dml__replica_attach(dml__replica *replica)
 {
     dml_sync none;
     memset(&none, 0, sizeof none);
-    const dml_status status =
-        dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
+    dml_status status = dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
+    if (status == DML_OK && replica->place.nccl)
+        status = dml__open_nccl(replica->place.inside, replica->trainer);
     if (status != DML_OK) return status;
     return dml_trainer_sync(replica->trainer,
                             dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));
@@ -28193,6 +28214,10 @@ static dml_status dml__open_replica(dml_mirrored *all, int i)
     const dml_device *device = &replica->context->device;
     if (!device->host_memory)
         snprintf(replica->device, sizeof replica->device, "%s:%d", device->backend->name, device->index);
+    if (all->options.cross_device == DML_CROSS_NCCL && !device->backend->lend)
+        return dml__fail(&all->context->error, DML_ERROR_UNSUPPORTED,
+                         "cross_device NCCL, but device %d of %d is %s, which is no card of NVIDIA's", i + 1,
+                         all->count, replica->device);
     return dml__check_listed_once(all, i);
 }
 
@@ -28298,6 +28323,7 @@ static dml_status dml__join_processes(dml_mirrored *all)
         place->outside_sums = i == 0 ? all->outside_sums : NULL;
         place->processes = world > 1;
         place->central = all->options.placement != DML_PLACE_MIRRORED;
+        place->nccl = all->options.cross_device == DML_CROSS_NCCL;
         place->late = all->options.placement == DML_PLACE_EACH_STEP;
         place->ranks = (int)ranks;
         place->rank = (int)before + i;
@@ -28311,7 +28337,8 @@ static dml_status dml__open_inside(dml_mirrored *all)
 {
     static const char *const algorithms[] = { NULL, "all_reduce=ring,reduce=ring,broadcast=chain",
                                               "all_reduce=tree,reduce=binomial,broadcast=binomial",
-                                              "all_reduce=master_worker,reduce=direct,broadcast=direct" };
+                                              "all_reduce=master_worker,reduce=direct,broadcast=direct",
+                                              NULL };
     dml_comm *comms[DML__MOST_REPLICAS];
     dml_comm_options options;
     memset(&options, 0, sizeof options);
@@ -28393,6 +28420,26 @@ static dml_status dml__mirrored_allocate(dml_mirrored *all)
     return DML_OK;
 }
 
+/* What NCCL can't do, but for devices that are none of NVIDIA's. */
+static dml_status dml__check_cross_nccl(dml__error *error, const dml_mirrored_options *options)
+{
+    if (options->cross_device != DML_CROSS_NCCL) return DML_OK;
+#ifndef DML_NCCL
+    return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                     "cross_device NCCL, but dml_comm.h was compiled without -DDML_NCCL");
+#endif
+    if (options->comm)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "cross_device NCCL is for the replicas of one process; in several, give each card a "
+                         "rank with a trainer and dml_all_reduce_sync over engine \"nccl\"");
+    if (options->placement != DML_PLACE_MIRRORED)
+        return dml__fail(
+            error, DML_ERROR_UNSUPPORTED,
+            "cross_device NCCL is for parameters on each device, and placement %d keeps them on one",
+            (int)options->placement);
+    return DML_OK;
+}
+
 static dml_status dml__check_mirrored(dml_context *context, const char *const *devices, int count,
                                       const dml_mirrored_options *options)
 {
@@ -28408,7 +28455,7 @@ static dml_status dml__check_mirrored(dml_context *context, const char *const *d
                          DML__MOST_REPLICAS);
     if ((unsigned)options->placement > DML_PLACE_EACH_STEP)
         return dml__fail(error, DML_ERROR_ARGUMENT, "there is no placement %d", (int)options->placement);
-    if ((unsigned)options->cross_device > DML_CROSS_ONE_DEVICE)
+    if ((unsigned)options->cross_device > DML_CROSS_NCCL)
         return dml__fail(error, DML_ERROR_ARGUMENT, "there is no cross_device %d",
                          (int)options->cross_device);
     if (options->trainer.batch < 1)
@@ -28416,7 +28463,7 @@ static dml_status dml__check_mirrored(dml_context *context, const char *const *d
                          options->trainer.batch);
     if (options->comm && dml_comm_status(options->comm))
         return dml__fail(error, dml_comm_status(options->comm), "%s", dml_comm_error(options->comm));
-    return DML_OK;
+    return dml__check_cross_nccl(error, options);
 }
 
 static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *devices, int count,

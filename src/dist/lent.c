@@ -32,6 +32,17 @@ DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, b
     return status;
 }
 
+DML__LOCAL dml_status dml__open_nccl(dml_comm *comm, dml_trainer *trainer)
+{
+    float *g = NULL;
+    void *stream = NULL;
+    if (comm->job->nccl || dml_trainer_count(trainer, DML_GRADIENTS) == 0) return DML_OK;
+    const dml_status status = dml__lend(trainer, DML_GRADIENTS, 0, &g, &stream);
+    if (status != DML_OK) return status;
+    dml__nccl_open(comm); /* on the card that has just become this thread's */
+    return dml_comm_status(comm) == DML_OK ? DML_OK : dml__sync_failed(trainer, comm);
+}
+
 DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream)
 {
     void *before = comm->stream;

@@ -17,6 +17,10 @@
    add); a rank on another device, or on the CPU, has all of them go through the host. */
 DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends);
 
+/* Collective: from now on this communicator, of engine "dml" so far, takes arrays on the trainer's card by
+   NCCL. Nothing where it does already, or nothing is trained. */
+DML__LOCAL dml_status dml__open_nccl(dml_comm *comm, dml_trainer *trainer);
+
 /* What is started from now on looks at lent vectors behind this stream. Returns what held before. */
 DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream);
 

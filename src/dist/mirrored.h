@@ -36,7 +36,11 @@ typedef enum dml_cross_device {
     DML_CROSS_CHEAPEST,     /* of all, for each size */
     DML_CROSS_RING,         /* each device sums a part, and sends it round */
     DML_CROSS_HIERARCHICAL, /* up a tree, and down again */
-    DML_CROSS_ONE_DEVICE    /* the first sums all, and sends the sum back */
+    DML_CROSS_ONE_DEVICE,   /* the first sums all, and sends the sum back */
+    /* From card to card by NCCL, and nothing through the host: NVIDIA's alone, in one process, of
+       DML_PLACE_MIRRORED, compiled with -DDML_NCCL (docs/collectives.md). In several processes a rank for
+       each card, without dml_mirrored, does it. */
+    DML_CROSS_NCCL
 } dml_cross_device;
 
 typedef struct dml_mirrored_options {

@@ -85,6 +85,10 @@ static dml_status dml__open_replica(dml_mirrored *all, int i)
     const dml_device *device = &replica->context->device;
     if (!device->host_memory)
         snprintf(replica->device, sizeof replica->device, "%s:%d", device->backend->name, device->index);
+    if (all->options.cross_device == DML_CROSS_NCCL && !device->backend->lend)
+        return dml__fail(&all->context->error, DML_ERROR_UNSUPPORTED,
+                         "cross_device NCCL, but device %d of %d is %s, which is no card of NVIDIA's", i + 1,
+                         all->count, replica->device);
     return dml__check_listed_once(all, i);
 }
 

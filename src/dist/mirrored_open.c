@@ -51,6 +51,7 @@ static dml_status dml__join_processes(dml_mirrored *all)
         place->outside_sums = i == 0 ? all->outside_sums : NULL;
         place->processes = world > 1;
         place->central = all->options.placement != DML_PLACE_MIRRORED;
+        place->nccl = all->options.cross_device == DML_CROSS_NCCL;
         place->late = all->options.placement == DML_PLACE_EACH_STEP;
         place->ranks = (int)ranks;
         place->rank = (int)before + i;
@@ -64,7 +65,8 @@ static dml_status dml__open_inside(dml_mirrored *all)
 {
     static const char *const algorithms[] = { NULL, "all_reduce=ring,reduce=ring,broadcast=chain",
                                               "all_reduce=tree,reduce=binomial,broadcast=binomial",
-                                              "all_reduce=master_worker,reduce=direct,broadcast=direct" };
+                                              "all_reduce=master_worker,reduce=direct,broadcast=direct",
+                                              NULL };
     dml_comm *comms[DML__MOST_REPLICAS];
     dml_comm_options options;
     memset(&options, 0, sizeof options);
@@ -146,6 +148,26 @@ static dml_status dml__mirrored_allocate(dml_mirrored *all)
     return DML_OK;
 }
 
+/* What NCCL can't do, but for devices that are none of NVIDIA's. */
+static dml_status dml__check_cross_nccl(dml__error *error, const dml_mirrored_options *options)
+{
+    if (options->cross_device != DML_CROSS_NCCL) return DML_OK;
+#ifndef DML_NCCL
+    return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                     "cross_device NCCL, but dml_comm.h was compiled without -DDML_NCCL");
+#endif
+    if (options->comm)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "cross_device NCCL is for the replicas of one process; in several, give each card a "
+                         "rank with a trainer and dml_all_reduce_sync over engine \"nccl\"");
+    if (options->placement != DML_PLACE_MIRRORED)
+        return dml__fail(
+            error, DML_ERROR_UNSUPPORTED,
+            "cross_device NCCL is for parameters on each device, and placement %d keeps them on one",
+            (int)options->placement);
+    return DML_OK;
+}
+
 static dml_status dml__check_mirrored(dml_context *context, const char *const *devices, int count,
                                       const dml_mirrored_options *options)
 {
@@ -161,7 +183,7 @@ static dml_status dml__check_mirrored(dml_context *context, const char *const *d
                          DML__MOST_REPLICAS);
     if ((unsigned)options->placement > DML_PLACE_EACH_STEP)
         return dml__fail(error, DML_ERROR_ARGUMENT, "there is no placement %d", (int)options->placement);
-    if ((unsigned)options->cross_device > DML_CROSS_ONE_DEVICE)
+    if ((unsigned)options->cross_device > DML_CROSS_NCCL)
         return dml__fail(error, DML_ERROR_ARGUMENT, "there is no cross_device %d",
                          (int)options->cross_device);
     if (options->trainer.batch < 1)
@@ -169,7 +191,7 @@ static dml_status dml__check_mirrored(dml_context *context, const char *const *d
                          options->trainer.batch);
     if (options->comm && dml_comm_status(options->comm))
         return dml__fail(error, dml_comm_status(options->comm), "%s", dml_comm_error(options->comm));
-    return DML_OK;
+    return dml__check_cross_nccl(error, options);
 }
 
 static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *devices, int count,

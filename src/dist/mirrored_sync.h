@@ -15,6 +15,7 @@ typedef struct dml__mirrored_place {
     dml_comm *outside, *outside_sums;
     bool processes;  /* there are several */
     bool central;    /* the first alone has a gradient, an optimizer and its state; the others receive w: */
+    bool nccl;       /* gradients go from card to card */
     bool late;       /* not after the update, but when somebody sends it to them before a pass */
     int ranks, rank; /* among the replicas of all processes */
     size_t bucket_bytes;

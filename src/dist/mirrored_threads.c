@@ -1,6 +1,7 @@
 #ifndef DML_DIST_MIRRORED_THREADS_C
 #define DML_DIST_MIRRORED_THREADS_C
 
+#include "dist/lent.h"
 #include "dist/mirrored_internal.h"
 
 #include <stdio.h>
@@ -16,8 +17,9 @@ static dml_status dml__replica_attach(dml__replica *replica)
 {
     dml_sync none;
     memset(&none, 0, sizeof none);
-    const dml_status status =
-        dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
+    dml_status status = dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
+    if (status == DML_OK && replica->place.nccl)
+        status = dml__open_nccl(replica->place.inside, replica->trainer);
     if (status != DML_OK) return status;
     return dml_trainer_sync(replica->trainer,
                             dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));

@@ -1,8 +1,8 @@
 /* fake_nccl: what the engine over NCCL calls of libnccl and libcudart, in one library, on no GPU: memory of
-   the host, of which it is known what cudaMalloc gave; one queue for all streams, that a thread works off;
-   and files in $FAKE_NCCL_DIR for what goes from rank to rank. $FAKE_NCCL_FAULT, "RANK:WHAT", makes a rank
-   misbehave. Every fault of use (a config that isn't one, a call after an abort) ends the program. In one
-   that has the cards of tests/gpu/fake_cuda, these are what it works on. */
+   the host, of which it is known what cudaMalloc gave; a queue for each stream and a thread that works it
+   off; and files in $FAKE_NCCL_DIR for what goes from rank to rank. $FAKE_NCCL_FAULT, "RANK:WHAT", makes a
+   rank misbehave. Every fault of use (a config that isn't one, a call after an abort) ends the program. In
+   one that has the cards of tests/gpu/fake_cuda, these are what it works on. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -22,9 +22,12 @@ enum {
     LAUNCH_FAILED = 719
 };
 enum { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECEIVE, KINDS };
-enum { TASKS = 4096, BLOCKS = 256, RANKS = 16, GROUP = 256, PATH = 512 };
+enum { TASKS = 4096, BLOCKS = 256, RANKS = 16, GROUP = 256, STREAMS = 16, PATH = 512 };
+
+typedef struct stream stream;
 
 typedef struct comm {
+    stream *used; /* by its last call */
     char id[128];
     int rank, size;
     int calls, steps; /* so far; of these, collectives */
@@ -45,12 +48,18 @@ typedef struct task {
     size_t count;
 } task;
 
+struct stream {
+    int device;
+    int begin, end, over;
+    task queue[TASKS];
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
-static task queue[TASKS];
-static int queue_begin, queue_end, working;
-static task group[GROUP];
-static int group_depth, group_count;
+static stream *streams[STREAMS];
+static __thread task group[GROUP];
+static __thread stream *group_stream[GROUP];
+static __thread int group_depth, group_count;
 static struct {
     char *begin;
     size_t bytes;
@@ -188,42 +197,42 @@ static void run(const task *t)
     free(all);
 }
 
-static void *work(void *unused)
+static void *work(void *of)
 {
-    (void)unused;
+    stream *s = of;
     for (;;) {
         pthread_mutex_lock(&lock);
-        while (queue_begin == queue_end) pthread_cond_wait(&more, &lock);
-        const task t = queue[queue_begin % TASKS];
+        while (s->begin == s->end && !s->over) pthread_cond_wait(&more, &lock);
+        const int over = s->begin == s->end;
+        const task t = s->queue[s->begin % TASKS];
         pthread_mutex_unlock(&lock);
+        if (over) break;
         if (t.mark) {
-            t.mark->passed++;
+            __atomic_fetch_add(&t.mark->passed, 1, __ATOMIC_SEQ_CST);
         } else {
             while ((fault("hang") || fault("async")) && !t.of->aborted) usleep(200);
             run(&t);
         }
         pthread_mutex_lock(&lock);
-        queue_begin++;
+        s->begin++;
         pthread_mutex_unlock(&lock);
     }
+    free(s);
     return NULL;
 }
 
-static void enqueue(const task *t)
+static void enqueue(stream *s, const task *t)
 {
-    pthread_t thread;
     pthread_mutex_lock(&lock);
-    if (!working++ && pthread_create(&thread, NULL, work, NULL)) die("no thread");
-    if (queue_end - queue_begin == TASKS) die("too many tasks");
-    queue[queue_end++ % TASKS] = *t;
-    pthread_cond_signal(&more);
+    if (s->end - s->begin == TASKS) die("too many tasks");
+    s->queue[s->end++ % TASKS] = *t;
+    pthread_cond_broadcast(&more);
     pthread_mutex_unlock(&lock);
 }
 
 /* ---- CUDA ---- */
 
-static int device = 0, home = 3; /* current; the job's */
-static void *streams[8];
+static int device = 0; /* the current one */
 static int (*cards_current)(int), (*cards_device_of)(const void *);
 static bool (*cards_finish)(void *);
 
@@ -255,12 +264,12 @@ int cudaFree(void *data);
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 const char *cudaGetErrorString(int code);
 int cudaPointerGetAttributes(void *attributes, const void *data);
-int cudaStreamCreateWithFlags(void **stream, unsigned flags);
-int cudaStreamDestroy(void *stream);
-int cudaStreamWaitEvent(void *stream, void *of, unsigned flags);
+int cudaStreamCreateWithFlags(void **out, unsigned flags);
+int cudaStreamDestroy(void *of);
+int cudaStreamWaitEvent(void *in, void *of, unsigned flags);
 int cudaEventCreateWithFlags(void **out, unsigned flags);
 int cudaEventDestroy(void *of);
-int cudaEventRecord(void *of, void *stream);
+int cudaEventRecord(void *of, void *in);
 int cudaEventQuery(void *of);
 
 int cudaGetDevice(int *out)
@@ -319,28 +328,36 @@ int cudaPointerGetAttributes(void *attributes, const void *data)
     return OK;
 }
 
-int cudaStreamCreateWithFlags(void **stream, unsigned flags)
+int cudaStreamCreateWithFlags(void **out, unsigned flags)
 {
     if (flags != 1) die("a stream that waits for the default stream");
-    home = has_cards() ? current() : home;
+    pthread_t thread;
+    stream *s = calloc(1, sizeof *s);
     int i = 0;
-    while (i < 8 && streams[i]) i++;
-    if (i == 8) die("too many streams");
-    *stream = streams[i] = malloc(1);
+    pthread_mutex_lock(&lock);
+    while (i < STREAMS && streams[i]) i++;
+    if (i == STREAMS || !s || pthread_create(&thread, NULL, work, s)) die("too many streams");
+    pthread_detach(thread);
+    s->device = current();
+    *out = streams[i] = s;
+    pthread_mutex_unlock(&lock);
     return OK;
 }
 
-int cudaStreamDestroy(void *stream)
+int cudaStreamDestroy(void *of)
 {
-    for (int i = 0; i < 8; i++)
-        if (streams[i] == stream) streams[i] = NULL;
-    free(stream);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < STREAMS; i++)
+        if (streams[i] == of) streams[i] = NULL;
+    ((stream *)of)->over = 1;
+    pthread_cond_broadcast(&more);
+    pthread_mutex_unlock(&lock);
     return OK;
 }
 
-int cudaStreamWaitEvent(void *stream, void *of, unsigned flags)
+int cudaStreamWaitEvent(void *in, void *of, unsigned flags)
 {
-    if (!stream || !((event *)of)->recorded || flags) die("a stream waits for nothing");
+    if (!in || !((event *)of)->recorded || flags) die("a stream waits for nothing");
     return OK;
 }
 
@@ -353,21 +370,28 @@ int cudaEventCreateWithFlags(void **out, unsigned flags)
 
 int cudaEventDestroy(void *of)
 {
-    if (((event *)of)->recorded == ((event *)of)->passed) free(of);
+    if (((event *)of)->recorded == __atomic_load_n(&((event *)of)->passed, __ATOMIC_SEQ_CST)) free(of);
     return OK;
 }
 
-int cudaEventRecord(void *of, void *stream)
+/* In another's stream, and in the default one, what it comes behind is done. */
+int cudaEventRecord(void *of, void *in)
 {
     task t;
+    int i = 0;
     memset(&t, 0, sizeof t);
     t.mark = of;
-    if (current() != home) die("another device is current");
-    bool known = !stream;
-    for (int i = 0; i < 8; i++) known = known || streams[i] == stream;
-    if (!known && !(has_cards() && cards_finish(stream))) die("an event in a stream that there isn't");
     t.mark->recorded++;
-    enqueue(&t);
+    pthread_mutex_lock(&lock);
+    while (i < STREAMS && (!in || streams[i] != in)) i++;
+    pthread_mutex_unlock(&lock);
+    if (i < STREAMS && ((stream *)in)->device != current()) die("another device is current");
+    if (in && i == STREAMS && !(has_cards() && cards_finish(in)))
+        die("an event in a stream that there isn't");
+    if (i < STREAMS)
+        enqueue(in, &t);
+    else
+        t.mark->passed++;
     return OK;
 }
 
@@ -375,7 +399,7 @@ int cudaEventQuery(void *of)
 {
     const event *e = of;
     if (fault("event")) return LAUNCH_FAILED;
-    return e->passed == e->recorded ? OK : NOT_READY;
+    return __atomic_load_n(&e->passed, __ATOMIC_SEQ_CST) == e->recorded ? OK : NOT_READY;
 }
 
 /* ---- NCCL ---- */
@@ -400,13 +424,13 @@ int ncclCommGetAsyncError(void *of, int *state);
 const char *ncclGetErrorString(int code);
 int ncclGroupStart(void);
 int ncclGroupEnd(void);
-int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *of, void *stream);
-int ncclReduce(const void *in, void *out, size_t count, int type, int op, int root, void *of, void *stream);
-int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, void *of, void *stream);
-int ncclAllGather(const void *in, void *out, size_t count, int type, void *of, void *stream);
-int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, void *of, void *stream);
-int ncclSend(const void *in, size_t count, int type, int to, void *of, void *stream);
-int ncclRecv(void *out, size_t count, int type, int from, void *of, void *stream);
+int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *of, void *on);
+int ncclReduce(const void *in, void *out, size_t count, int type, int op, int root, void *of, void *on);
+int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, void *of, void *on);
+int ncclAllGather(const void *in, void *out, size_t count, int type, void *of, void *on);
+int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, void *of, void *on);
+int ncclSend(const void *in, size_t count, int type, int to, void *of, void *on);
+int ncclRecv(void *out, size_t count, int type, int from, void *of, void *on);
 
 int ncclGetUniqueId(id *out)
 {
@@ -422,7 +446,7 @@ int ncclCommInitRankConfig(void **out, int size, id of, int rank, config *how)
     comm *c = calloc(1, sizeof *c);
     if (!c || how->size != sizeof *how || how->magic != 0xcafebeefu || how->version < 21400 ||
         how->blocking || how->numbers[0] != INT_MIN || how->name || how->split != INT_MIN ||
-        current() != home)
+        !(has_cards() || current() == 3))
         die("a communicator's configuration is none");
     memcpy(c->id, of.text, sizeof c->id);
     c->rank = rank, c->size = size;
@@ -467,7 +491,7 @@ int ncclCommAbort(void *of)
     put(path, "", 0);
     for (int left = 1; left; usleep(200)) { /* what is under way ends */
         pthread_mutex_lock(&lock);
-        left = queue_begin != queue_end;
+        left = c->used && c->used->begin != c->used->end;
         pthread_mutex_unlock(&lock);
     }
     return OK;
@@ -490,12 +514,13 @@ int ncclGroupEnd(void)
     if (--group_depth) return OK;
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < group_count; i++)
-            if (group[i].kind == kind) enqueue(&group[i]);
+            if (group[i].kind == kind) enqueue(group_stream[i], &group[i]);
     group_count = 0;
     return IN_PROGRESS;
 }
 
-static int add(int kind, const void *in, void *out, size_t count, int type, int op, int root, void *of)
+static int add(int kind, const void *in, void *out, size_t count, int type, int op, int root, void *of,
+               void *on)
 {
     comm *c = of;
     task t;
@@ -507,48 +532,43 @@ static int add(int kind, const void *in, void *out, size_t count, int type, int 
     t.step = kind < SEND ? c->steps++ : 0;
     c->calls++;
     t.number = kind == SEND ? c->sent[root]++ : kind == RECEIVE ? c->received[root]++ : 0;
+    c->used = on;
+    group_stream[group_count] = on;
     group[group_count++] = t;
     return OK;
 }
 
-int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *of, void *stream)
+int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *of, void *on)
 {
-    (void)stream;
-    return add(ALL_REDUCE, in, out, count, type, op, 0, of);
+    return add(ALL_REDUCE, in, out, count, type, op, 0, of, on);
 }
 
-int ncclReduce(const void *in, void *out, size_t count, int type, int op, int root, void *of, void *stream)
+int ncclReduce(const void *in, void *out, size_t count, int type, int op, int root, void *of, void *on)
 {
-    (void)stream;
-    return add(REDUCE, in, out, count, type, op, root, of);
+    return add(REDUCE, in, out, count, type, op, root, of, on);
 }
 
-int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, void *of, void *stream)
+int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, void *of, void *on)
 {
-    (void)stream;
-    return add(BROADCAST, in, out, count, type, 0, root, of);
+    return add(BROADCAST, in, out, count, type, 0, root, of, on);
 }
 
-int ncclAllGather(const void *in, void *out, size_t count, int type, void *of, void *stream)
+int ncclAllGather(const void *in, void *out, size_t count, int type, void *of, void *on)
 {
-    (void)stream;
-    return add(ALL_GATHER, in, out, count, type, 0, 0, of);
+    return add(ALL_GATHER, in, out, count, type, 0, 0, of, on);
 }
 
-int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, void *of, void *stream)
+int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, void *of, void *on)
 {
-    (void)stream;
-    return add(REDUCE_SCATTER, in, out, count, type, op, 0, of);
+    return add(REDUCE_SCATTER, in, out, count, type, op, 0, of, on);
 }
 
-int ncclSend(const void *in, size_t count, int type, int to, void *of, void *stream)
+int ncclSend(const void *in, size_t count, int type, int to, void *of, void *on)
 {
-    (void)stream;
-    return add(SEND, in, NULL, count, type, 0, to, of);
+    return add(SEND, in, NULL, count, type, 0, to, of, on);
 }
 
-int ncclRecv(void *out, size_t count, int type, int from, void *of, void *stream)
+int ncclRecv(void *out, size_t count, int type, int from, void *of, void *on)
 {
-    (void)stream;
-    return add(RECEIVE, NULL, out, count, type, 0, from, of);
+    return add(RECEIVE, NULL, out, count, type, 0, from, of, on);
 }

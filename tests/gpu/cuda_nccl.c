@@ -29,16 +29,20 @@ static void fill(int step)
     for (int i = 0; i < BATCH; i++) label[i] = (i + step + rank) % 4;
 }
 
-static dml_trainer *model(dml_context *context)
+static dml_node *loss_of(dml_graph *graph)
 {
-    dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "image", DML_F32, 6, 6, 1), *t = dml_input(graph, "label", DML_I32);
     dml_node *h = dml_relu(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2, .same = true }));
     dml_node *y = dml_dense(dml_relu(dml_dense(dml_flatten(dml_max_pool2d(h, NULL)), 9)), 4);
+    return dml_softmax_cross_entropy(y, t);
+}
+
+static dml_trainer *model(dml_context *context)
+{
     const dml_trainer_options options = { .batch = BATCH,
                                           .optimizer = dml_adam(0.01f),
                                           .clip_norm = is("clip") ? 0.1f : 0 };
-    return dml_trainer_create(dml_softmax_cross_entropy(y, t), &options);
+    return dml_trainer_create(loss_of(dml_graph_create(context)), &options);
 }
 
 static dml_sync strategy(dml_comm *comm)
@@ -82,8 +86,38 @@ static int failed(const dml_context *context, const dml_comm *comm)
     return 3;
 }
 
+/* In one process on both cards, by NCCL or not. */
+static int mirrored(bool nccl, int wrong)
+{
+    const char *devices[] = { "cuda:0", wrong == 3 ? "cpu" : "cuda:1" };
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 7 });
+    dml_comm *comm = wrong == 1 ? dml_comm_open(NULL) : NULL;
+    dml_graph *graph = dml_graph_create(context);
+    const dml_mirrored_options options = { .trainer = { .batch = BATCH, .optimizer = dml_adam(0.01f) },
+                                           .comm = comm,
+                                           .placement = wrong == 2 ? DML_PLACE_CENTRAL : DML_PLACE_MIRRORED,
+                                           .cross_device = nccl ? DML_CROSS_NCCL : DML_CROSS_CHEAPEST,
+                                           .even = true,
+                                           .timeout_s = 20,
+                                           .bucket_bytes = 200 };
+    dml_mirrored *all = dml_mirrored_create(loss_of(graph), devices, 2, &options);
+    const uint64_t read = fake_cuda_read();
+    for (int s = 0; s < STEPS && dml_status_of(context) == DML_OK; s++) {
+        fill(s);
+        dml_mirrored_step(all, BATCH, DML_INPUTS(image, label), NULL);
+    }
+    const bool lent = fake_cuda_read() == read;
+    if (all) print_parameters(dml_mirrored_trainer(all, 0));
+    if (dml_status_of(context) != DML_OK) return failed(context, NULL);
+    dml_close(context);
+    dml_comm_close(comm);
+    return lent == nccl ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "mirrored") == 0)
+        return how = "", mirrored(strcmp(argv[2], "staged") != 0, atoi(argv[2]));
     if (argc != 3 || !getenv("RANK")) return 2;
     how = argv[1], rank = atoi(getenv("RANK"));
     const char *device = is("mixed") && rank == 1 ? "cpu" : rank % 2 ? "cuda:1" : "cuda:0";

@@ -47,6 +47,22 @@ check "it links" $CXX -rdynamic "$WORK/train.o" "$WORK/cuda.o" -o "$WORK/train" 
 for how in plain large clip across adds zero1 zero2; do
     check "2 ranks, $how: the same bits as through the host" same 2 $how
 done
+# in_one_process WHERE: both cards are one process's; the first replica's parameters go to $WORK/WHERE.
+in_one_process() {
+    rm -rf "$WORK/moved" && mkdir "$WORK/moved"
+    env FAKE_NCCL_DIR="$WORK/moved" DML_TUNE=0 LD_LIBRARY_PATH="${library-$WORK/lib}" timeout 60 "$WORK/train" mirrored "$1" \
+        >"$WORK/$1"
+}
+check "replicas of one process, through the host" in_one_process staged
+check "and by NCCL" in_one_process lent
+check "the bits are the same" cmp "$WORK/staged" "$WORK/lent"
+check "there are some" [ -s "$WORK/lent" ]
+check_fails "by NCCL in several processes" 'for the replicas of one process' env RANK=0 WORLD_SIZE=1 "$WORK/train" mirrored 1
+check_fails "by NCCL with parameters on one card" 'placement 1 keeps them on one' in_one_process 2
+check_fails "by NCCL with a CPU" 'device 2 of 2 is cpu, which is no card' in_one_process 3
+library=
+check_fails "without NCCL" "replica [01] (cuda:[01]): .*\(can't open NCCL\|failed in\)" in_one_process lent
+unset library
 check "the sample compiles" $QUICK -std=c99 $flags -Isamples -DDML_CUDA -DDML_NCCL -c samples/mnist.c -o "$WORK/mnist.o"
 check "it links with the cards" $CXX -rdynamic "$WORK/mnist.o" "$WORK/cuda.o" -o "$WORK/mnist" -lm -lpthread -ldl
 mkdir "$WORK/sample"

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #define CUDART_VERSION 13000
@@ -67,8 +68,6 @@ struct cudaFuncAttributes {
 };
 
 static struct {
-    int device;
-    cudaError_t last;
     std::map<char *, std::pair<size_t, int>> memory; /* address: bytes, device */
     std::map<char *, size_t> pinned;                 /* address: bytes */
     std::map<fake_stream *, bool> streams;
@@ -77,6 +76,10 @@ static struct {
     int alive;                 /* graphs that there are */
     uint64_t read;             /* bytes, to the host */
 } fake;
+static thread_local int fake_device;
+static thread_local cudaError_t fake_last;
+static std::recursive_mutex fake_mutex; /* of everything here: a replica has a thread */
+typedef std::lock_guard<std::recursive_mutex> fake_lock;
 
 /* For the tests, which are C. */
 extern "C" int fake_cuda_sent(void);
@@ -141,7 +144,7 @@ static void fake_work(fake_stream *stream, const fake_event *until)
 static cudaError_t fake_result(bool ok, cudaError_t error)
 {
     if (ok) return cudaSuccess;
-    return fake.last = error;
+    return fake_last = error;
 }
 
 /* All of the bytes lie in one allocation on this device. */
@@ -159,13 +162,15 @@ static bool fake_owns(int device, const void *address, size_t bytes)
 extern "C" int fake_cuda_current(int device);
 extern "C" int fake_cuda_current(int device)
 {
-    if (device >= 0) fake.device = device;
-    return fake.device;
+    fake_lock lock(fake_mutex);
+    if (device >= 0) fake_device = device;
+    return fake_device;
 }
 
 extern "C" int fake_cuda_device_of(const void *address);
 extern "C" int fake_cuda_device_of(const void *address)
 {
+    fake_lock lock(fake_mutex);
     for (int device = 0; device < 2; device++)
         if (fake_owns(device, address, 1)) return device;
     return -1;
@@ -174,6 +179,7 @@ extern "C" int fake_cuda_device_of(const void *address)
 extern "C" bool fake_cuda_finish(void *stream);
 extern "C" bool fake_cuda_finish(void *stream)
 {
+    fake_lock lock(fake_mutex);
     const bool ours = fake.streams.count((fake_stream *)stream) == 1;
     if (ours) fake_work((fake_stream *)stream, NULL);
     return ours;
@@ -191,8 +197,9 @@ static const char *cudaGetErrorString(cudaError_t error)
 
 static cudaError_t cudaGetLastError(void)
 {
-    const cudaError_t last = fake.last;
-    fake.last = cudaSuccess;
+    fake_lock lock(fake_mutex);
+    const cudaError_t last = fake_last;
+    fake_last = cudaSuccess;
     return last;
 }
 
@@ -209,6 +216,7 @@ static bool fake_is(const char *mode)
 
 static cudaError_t cudaGetDeviceCount(int *count)
 {
+    fake_lock lock(fake_mutex);
     const bool none = fake_is("none") || fake_is("old") || fake_is("hidden");
     *count = none ? 7 : 2; /* what it writes on an error means nothing */
     return fake_result(!none, (cudaError_t)(fake_is("hidden") ? 100 : 35));
@@ -216,19 +224,22 @@ static cudaError_t cudaGetDeviceCount(int *count)
 
 static cudaError_t cudaDriverGetVersion(int *version)
 {
+    fake_lock lock(fake_mutex);
     *version = fake_is("none") ? 0 : fake_is("old") ? 12040 : CUDART_VERSION;
     return cudaSuccess;
 }
 
 static cudaError_t cudaSetDevice(int device)
 {
-    if (device >= 0 && device < 2) fake.device = device;
+    fake_lock lock(fake_mutex);
+    if (device >= 0 && device < 2) fake_device = device;
     if (fake_is("taken")) return fake_result(false, cudaErrorDevicesUnavailable);
     return fake_result(device >= 0 && device < 2, cudaErrorInvalidDevice);
 }
 
 static cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
+    fake_lock lock(fake_mutex);
     memset(properties, 0, sizeof *properties);
     strcpy(properties->name, "fake card");
     properties->totalGlobalMem = 1u << 30;
@@ -242,6 +253,7 @@ static cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int devic
 
 static cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device)
 {
+    fake_lock lock(fake_mutex);
     *value = 1500000;
     return fake_result(what == cudaDevAttrClockRate && device >= 0 && device < 2, cudaErrorInvalidValue);
 }
@@ -260,6 +272,7 @@ static int fake_kernel(const void *function)
 
 static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *function)
 {
+    fake_lock lock(fake_mutex);
     if (fake_is("full")) return fake_result(false, cudaErrorMemoryAllocation);
     if (fake_is("other")) return fake_result(false, cudaErrorNoKernelImageForDevice);
     return fake_result(fake_kernel(function) >= 0, cudaErrorInvalidDeviceFunction);
@@ -267,8 +280,9 @@ static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *funct
 
 static cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+    fake_lock lock(fake_mutex);
     *stream = new fake_stream;
-    (*stream)->device = fake.device;
+    (*stream)->device = fake_device;
     (*stream)->done = 0;
     fake.streams[*stream] = true;
     return cudaSuccess;
@@ -276,6 +290,7 @@ static cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 
 static cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    fake_lock lock(fake_mutex);
     fake_work(stream, NULL);
     fake.streams.erase(stream);
     delete stream;
@@ -284,13 +299,15 @@ static cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 static cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    const bool ok = stream && stream->device == fake.device;
+    fake_lock lock(fake_mutex);
+    const bool ok = stream && stream->device == fake_device;
     if (ok) fake_work(stream, NULL);
     return fake_result(ok, cudaErrorInvalidResourceHandle);
 }
 
 static cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned)
 {
+    fake_lock lock(fake_mutex);
     if (fake_is("unpinned")) return fake_result(false, cudaErrorMemoryAllocation);
     *address = malloc(bytes);
     fake.pinned[(char *)*address] = bytes;
@@ -299,6 +316,7 @@ static cudaError_t cudaHostAlloc(void **address, size_t bytes, unsigned)
 
 static cudaError_t cudaFreeHost(void *address)
 {
+    fake_lock lock(fake_mutex);
     const bool ok = fake.pinned.erase((char *)address) == 1;
     if (ok) free(address);
     return fake_result(ok, cudaErrorInvalidValue);
@@ -306,6 +324,7 @@ static cudaError_t cudaFreeHost(void *address)
 
 static cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned)
 {
+    fake_lock lock(fake_mutex);
     const bool ok = !fake_is("unpinned") && !fake_is_pinned(address, 1);
     if (ok) fake.pinned[(char *)address] = bytes;
     return fake_result(ok, cudaErrorMemoryAllocation);
@@ -313,31 +332,35 @@ static cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned)
 
 static cudaError_t cudaHostUnregister(void *address)
 {
+    fake_lock lock(fake_mutex);
     return fake_result(fake.pinned.erase((char *)address) == 1, cudaErrorInvalidValue);
 }
 
 static cudaError_t cudaMalloc(void **address, size_t bytes)
 {
+    fake_lock lock(fake_mutex);
     if (bytes > 1u << 30) return fake_result(false, cudaErrorMemoryAllocation);
     *address = malloc(bytes);
-    fake.memory[(char *)*address] = std::make_pair(bytes, fake.device);
+    fake.memory[(char *)*address] = std::make_pair(bytes, fake_device);
     return cudaSuccess;
 }
 
 static cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
+    fake_lock lock(fake_mutex);
     *all = 1u << 30;
     *left = *all;
     for (std::map<char *, std::pair<size_t, int>>::iterator i = fake.memory.begin(); i != fake.memory.end();
          ++i)
-        if (i->second.second == fake.device) *left -= i->second.first;
+        if (i->second.second == fake_device) *left -= i->second.first;
     return cudaSuccess;
 }
 
 static cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
+    fake_lock lock(fake_mutex);
     *event = new fake_event;
-    (*event)->device = fake.device;
+    (*event)->device = fake_device;
     (*event)->time = 0;
     (*event)->stream = NULL;
     (*event)->place = 0;
@@ -347,11 +370,13 @@ static cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 
 static cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
+    fake_lock lock(fake_mutex);
     return cudaEventCreateWithFlags(event, 0);
 }
 
 static cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
+    fake_lock lock(fake_mutex);
     if (event->stream) fake_work(event->stream, NULL);
     delete event;
     return cudaSuccess;
@@ -359,7 +384,8 @@ static cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 static cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    const bool ok = event->device == fake.device && stream->device == fake.device;
+    fake_lock lock(fake_mutex);
+    const bool ok = event->device == fake_device && stream->device == fake_device;
     if (!ok) return fake_result(false, cudaErrorInvalidResourceHandle);
     event->stream = stream;
     event->place = stream->done + stream->work.size() + 1;
@@ -375,16 +401,18 @@ static cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 /* Each look lets the card do a little. */
 static cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    const bool ok = event->device == fake.device;
+    fake_lock lock(fake_mutex);
+    const bool ok = event->device == fake_device;
     if (ok && event->stream) fake_work_once(event->stream);
     return fake_result(ok && !event->stream, ok ? cudaErrorNotReady : cudaErrorInvalidResourceHandle);
 }
 
 static cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    fake_lock lock(fake_mutex);
     fake_stream *first = event->stream;
     const uint64_t place = event->place;
-    const bool ok = event->device == fake.device && stream->device == fake.device;
+    const bool ok = event->device == fake_device && stream->device == fake_device;
     if (ok && first)
         stream->work.push_back([first, place]() {
             while (first->done < place) fake_work_once(first);
@@ -394,13 +422,15 @@ static cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
 
 static cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    const bool ok = event->device == fake.device;
+    fake_lock lock(fake_mutex);
+    const bool ok = event->device == fake_device;
     if (ok && event->stream) fake_work(event->stream, event);
     return fake_result(ok, cudaErrorInvalidResourceHandle);
 }
 
 static cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
+    fake_lock lock(fake_mutex);
     *milliseconds = (float)(1e3 * (to->time - from->time));
     return fake_result(from->times && to->times && from->time > 0 && to->time > 0,
                        cudaErrorInvalidResourceHandle);
@@ -408,9 +438,10 @@ static cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, c
 
 static cudaError_t cudaFree(void *address)
 {
+    fake_lock lock(fake_mutex);
     for (std::map<fake_stream *, bool>::iterator i = fake.streams.begin(); i != fake.streams.end(); ++i)
-        if (i->first->device == fake.device) fake_work(i->first, NULL);
-    const bool ok = fake_owns(fake.device, address, 0) && fake.memory.erase((char *)address) == 1;
+        if (i->first->device == fake_device) fake_work(i->first, NULL);
+    const bool ok = fake_owns(fake_device, address, 0) && fake.memory.erase((char *)address) == 1;
     if (ok) free(address);
     return fake_result(ok, cudaErrorInvalidValue);
 }
@@ -418,9 +449,10 @@ static cudaError_t cudaFree(void *address)
 static cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream)
 {
+    fake_lock lock(fake_mutex);
     const bool to_ours = fake_owns(stream->device, to, bytes) == (kind != cudaMemcpyDeviceToHost);
     const bool from_ours = fake_owns(stream->device, from, bytes) == (kind != cudaMemcpyHostToDevice);
-    const bool ok = stream->device == fake.device && to_ours && from_ours;
+    const bool ok = stream->device == fake_device && to_ours && from_ours;
     if (!ok) return fake_result(false, cudaErrorInvalidValue);
     stream->work.push_back([to, from, bytes]() { memcpy(to, from, bytes); });
     fake.read += kind == cudaMemcpyDeviceToHost ? bytes : 0;
@@ -431,7 +463,8 @@ static cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cud
 
 static cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-    const bool ok = stream->device == fake.device && fake_owns(fake.device, to, bytes);
+    fake_lock lock(fake_mutex);
+    const bool ok = stream->device == fake_device && fake_owns(fake_device, to, bytes);
     if (ok) stream->work.push_back([to, value, bytes]() { memset(to, value, bytes); });
     return fake_result(ok, cudaErrorInvalidValue);
 }
@@ -448,7 +481,7 @@ static cudaError_t fake_kernel_work(const void *function, dim3 grid, dim3 block,
     } buffers;
     for (int i = 0; i < 6; i++) {
         buffers.at[i] = *(void **)arguments[i];
-        ok = ok && (!buffers.at[i] || fake_owns(fake.device, buffers.at[i], 0));
+        ok = ok && (!buffers.at[i] || fake_owns(fake_device, buffers.at[i], 0));
     }
     const dml__kernel_arguments values = *(dml__kernel_arguments *)arguments[6];
     *work = [kernel, grid, buffers, values]() {
@@ -460,11 +493,12 @@ static cudaError_t fake_kernel_work(const void *function, dim3 grid, dim3 block,
 static cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                     size_t shared, cudaStream_t stream)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
     if (fake_is("refused")) return fake_result(false, cudaErrorInvalidValue);
     const cudaError_t error = fake_kernel_work(function, grid, block, arguments, shared, &work);
-    const bool ok = error == cudaSuccess && stream->device == fake.device;
+    const bool ok = error == cudaSuccess && stream->device == fake_device;
     if (ok) stream->work.push_back(work);
     fake.sent += ok;
     return fake_result(ok, cudaErrorInvalidValue);
@@ -505,14 +539,16 @@ typedef fake_run *cudaGraphExec_t;
 
 static cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned)
 {
+    fake_lock lock(fake_mutex);
     *graph = new fake_graph;
-    (*graph)->device = fake.device;
+    (*graph)->device = fake_device;
     fake.alive++;
     return cudaSuccess;
 }
 
 static cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    fake_lock lock(fake_mutex);
     for (size_t i = 0; i < graph->nodes.size(); i++) delete graph->nodes[i];
     delete graph;
     fake.alive--;
@@ -551,7 +587,7 @@ static cudaError_t fake_set_work(const cudaMemsetParams *p, std::function<void()
     };
     const bool ok = (params.elementSize == 1 || params.elementSize == 4) && params.height == 1 &&
                     (uintptr_t)params.dst % params.elementSize == 0 &&
-                    fake_owns(fake.device, params.dst, bytes);
+                    fake_owns(fake_device, params.dst, bytes);
     return ok ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -559,8 +595,8 @@ static cudaError_t fake_copy_work(void *to, const void *from, size_t bytes, cuda
                                   std::function<void()> *work)
 {
     *work = [to, from, bytes]() { memcpy(to, from, bytes); };
-    const bool ok = kind == cudaMemcpyDeviceToDevice && fake_owns(fake.device, to, bytes) &&
-                    fake_owns(fake.device, from, bytes);
+    const bool ok = kind == cudaMemcpyDeviceToDevice && fake_owns(fake_device, to, bytes) &&
+                    fake_owns(fake_device, from, bytes);
     return ok ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -568,6 +604,7 @@ static cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t gra
                                           const cudaGraphNode_t *after, size_t count,
                                           const cudaKernelNodeParams *p)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error =
         fake_kernel_work(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, &work);
@@ -577,6 +614,7 @@ static cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t gra
 static cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t run, cudaGraphNode_t node,
                                                     const cudaKernelNodeParams *p)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error =
         fake_kernel_work(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, &work);
@@ -587,6 +625,7 @@ static cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t gra
                                           const cudaGraphNode_t *after, size_t count,
                                           const cudaMemsetParams *params)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error = fake_set_work(params, &work);
     return fake_add(node, graph, after, count, 's', work, error);
@@ -595,6 +634,7 @@ static cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t gra
 static cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t run, cudaGraphNode_t node,
                                                     const cudaMemsetParams *params)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error = fake_set_work(params, &work);
     return fake_change(run, node, 's', work, error);
@@ -604,6 +644,7 @@ static cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t g
                                             const cudaGraphNode_t *after, size_t count, void *to,
                                             const void *from, size_t bytes, cudaMemcpyKind kind)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error = fake_copy_work(to, from, bytes, kind, &work);
     return fake_add(node, graph, after, count, 'c', work, error);
@@ -612,6 +653,7 @@ static cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t g
 static cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t run, cudaGraphNode_t node, void *to,
                                                       const void *from, size_t bytes, cudaMemcpyKind kind)
 {
+    fake_lock lock(fake_mutex);
     std::function<void()> work;
     const cudaError_t error = fake_copy_work(to, from, bytes, kind, &work);
     return fake_change(run, node, 'c', work, error);
@@ -619,6 +661,7 @@ static cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t run, cudaG
 
 static cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *run, cudaGraph_t graph, unsigned long long)
 {
+    fake_lock lock(fake_mutex);
     if (fake_is("no graphs")) return fake_result(false, cudaErrorMemoryAllocation);
     *run = new fake_run;
     (*run)->graph = graph;
@@ -629,6 +672,7 @@ static cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *run, cudaGraph
 
 static cudaError_t cudaGraphExecDestroy(cudaGraphExec_t run)
 {
+    fake_lock lock(fake_mutex);
     delete run;
     fake.alive--;
     return cudaSuccess;
@@ -636,7 +680,8 @@ static cudaError_t cudaGraphExecDestroy(cudaGraphExec_t run)
 
 static cudaError_t cudaGraphLaunch(cudaGraphExec_t run, cudaStream_t stream)
 {
-    const bool ok = stream->device == fake.device && run->graph->device == fake.device;
+    fake_lock lock(fake_mutex);
+    const bool ok = stream->device == fake_device && run->graph->device == fake_device;
     if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
     for (size_t i = 0; ok && i < run->work.size(); i++) stream->work.push_back(run->work[i]);
     fake.graphs += ok;
