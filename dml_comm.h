@@ -3168,6 +3168,12 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
+/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+
+/* Until a request has ended, or the job failed (request.c). With the turn. */
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);
+
 /* From now on collectives are parts of this one. */
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
 
@@ -20628,84 +20634,12 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void)
 
 #endif
 
-/* ---- comm/comm.c ---- */
+/* ---- comm/arguments.c ---- */
 
-#ifndef DML_COMM_COMM_C
-#define DML_COMM_COMM_C
+#ifndef DML_COMM_ARGUMENTS_C
+#define DML_COMM_ARGUMENTS_C
 
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-/* The calls. */
-
-/* ---- after a fork, and after the end ---- */
-
-/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
-   that isn't there, and the connections are the parent's. Nothing may be touched. */
-DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
-{
-    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
-}
-
-DML__LOCAL bool dml__is_gone(const dml_comm *comm)
-{
-    return comm->closed || dml__is_copy(comm->job);
-}
-
-static const char *dml__gone_text(const dml_comm *comm)
-{
-    dml__comm_job *job = comm->job;
-    if (comm->closed)
-        snprintf(job->gone_error, sizeof job->gone_error,
-                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
-                 "trainer, or "
-                 "its context, first",
-                 job->rank);
-    else
-        snprintf(
-            job->gone_error, sizeof job->gone_error,
-            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
-            "one in each process",
-            job->rank, job->process, (long)getpid());
-    return job->gone_error;
-}
-
-/* ---- checking a call ---- */
-
-static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
-                                     dml_dtype dtype, dml_reduce_op reduce, int root)
-{
-    dml__comm_call
-        call; /* one by one: gcc clears so many bytes by `rep stos`, which takes a while to begin */
-    call.signature.operation = operation;
-    call.signature.dtype = dtype;
-    call.signature.reduce = reduce;
-    call.signature.root = root;
-    call.signature.count = count;
-    call.signature.variant = DML__PLAIN;
-    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
-    call.out = out;
-    call.counts = call.offsets = NULL;
-    call.in_counts = call.in_offsets = NULL;
-    call.parts_missing = false;
-    call.leaves = NULL;
-    call.owners = NULL;
-    call.tag = call.priority = 0;
-    call.reduction.dtype = dtype;
-    call.reduction.op = reduce;
-    call.reduction.isa = DML_ISA_SCALAR;
-    call.reduction.function = NULL;
-    call.reduction.user = NULL;
-    return call;
-}
-
-static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
-{
-    char text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
-                         dml__signature_text(signature, text), what);
-}
+/* Whether a call's arguments are such as it takes. */
 
 static bool dml__needs_root(dml__comm_operation operation)
 {
@@ -20814,8 +20748,7 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     return NULL;
 }
 
-/* NULL, or what is wrong. */
-static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
 {
     const dml__signature *signature = &call->signature;
     const size_t element = dml_dtype_size(signature->dtype);
@@ -20847,80 +20780,15 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
 
-static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
-{
-    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
-    call->reduction.dtype = call->signature.dtype;
-    call->reduction.op = call->signature.reduce;
-    call->reduction.isa = comm->job->isa;
-    call->priority = comm->priority;
-    if (custom < 0) return;
-    call->reduction.function = comm->functions[custom];
-    call->reduction.user = comm->function_users[custom];
-}
+#endif
 
-/* FNV-1a over whole counts, of which the upper half is mixed best. */
-static uint32_t dml__counts_variant(const size_t *counts, int size)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
-    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
-}
+/* ---- comm/request.c ---- */
 
-/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+#ifndef DML_COMM_REQUEST_C
+#define DML_COMM_REQUEST_C
+
+/* What was started: looked at, waited for, taken back or cancelled; and messages that nobody has asked for.
  */
-static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
-                                           void *out, const size_t *counts, const size_t *offsets,
-                                           dml_dtype dtype, dml_reduce_op op, int root)
-{
-    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
-    call.signature.variant = DML__WITH_COUNTS;
-    if (!comm || !counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.counts = counts;
-    call.signature.variant = dml__counts_variant(counts, comm->size);
-    call.offsets = offsets ? offsets : comm->offsets;
-    for (int r = 0; r < comm->size; r++) {
-        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
-        call.signature.count += counts[r];
-    }
-    return call;
-}
-
-/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
-static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
-                                              const size_t *in_offsets, dml_dtype dtype, void *out,
-                                              const size_t *out_counts, const size_t *out_offsets)
-{
-    dml__comm_call call =
-        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
-    call.signature.count = 0;
-    call.signature.variant = DML__WITH_COUNTS;
-    if (call.parts_missing || !in_counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.in_counts = in_counts;
-    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
-    size_t offset = 0;
-    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
-        comm->offsets[comm->size + r] = offset;
-    return call;
-}
-
-static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
-                                            size_t count, dml_dtype dtype, dml_reduce_op op)
-{
-    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
-                                         total > 0x7fffffffu ? 0 : (int)total);
-    call.leaves = leaves;
-    call.owners = owners;
-    return call;
-}
-
-/* ---- starting and waiting ---- */
 
 static bool dml__request_done(dml__comm_job *job, void *user)
 {
@@ -20929,71 +20797,13 @@ static bool dml__request_done(dml__comm_job *job, void *user)
 }
 
 /* With the turn. */
-static void dml__wait_for(dml__comm_job *job, dml_request *request)
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request)
 {
     const double before = job->stats.waited_s;
     request->waits++;
     dml__wait_until(job, dml__request_done, request, -1);
     request->waits--;
     if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
-}
-
-/* With the turn. */
-static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
-{
-    dml__comm_job *job = comm->job;
-    char text[DML__SIGNATURE_TEXT];
-    job->probed = false;
-    if (job->transport) job->clock = dml__about_seconds();
-    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
-    if (job->error.status) return NULL;
-    const char *fault = dml__call_fault(comm, call);
-    if (fault) {
-        dml__bad_call(job, &call->signature, fault);
-        return NULL;
-    }
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
-        call->signature.variant = DML__IN_PLACE;
-    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
-    dml__set_reduction(comm, call);
-    dml_request *request = dml__start(comm, call, blocking);
-    if (!request)
-        dml__job_fail(
-            job, job->rank, DML_ERROR_STATE,
-            "rank %d started %s while all %d requests were out: wait for those that were started, with "
-            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
-            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
-    return request;
-}
-
-static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
-{
-    if (!comm || dml__is_gone(comm)) return NULL;
-    dml__enter_job(comm->job);
-    dml_request *request = dml__start_checked(comm, call, false);
-    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-    dml__leave_job(comm->job);
-    return request;
-}
-
-static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
-{
-    if (!comm) return DML_ERROR_ARGUMENT;
-    dml__comm_job *job = comm->job;
-    if (dml__is_gone(comm)) return DML_ERROR_STATE;
-    dml__enter_job(job);
-    dml_request *request = dml__start_checked(comm, call, true);
-    dml_status status = job->error.status;
-    if (request) {
-        dml__wait_for(job, request);
-        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
-        if (message) *message = request->message;
-        if (message && status) message->source = -1;
-        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
-        dml__free_request(job, request);
-    }
-    dml__leave_job(job);
-    return status;
 }
 
 /* Whether it is a place in job->requests. */
@@ -21184,6 +20994,220 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
+}
+
+#endif
+
+/* ---- comm/comm.c ---- */
+
+#ifndef DML_COMM_COMM_C
+#define DML_COMM_COMM_C
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The calls. */
+
+/* ---- after a fork, and after the end ---- */
+
+/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
+   that isn't there, and the connections are the parent's. Nothing may be touched. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
+{
+    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
+}
+
+DML__LOCAL bool dml__is_gone(const dml_comm *comm)
+{
+    return comm->closed || dml__is_copy(comm->job);
+}
+
+static const char *dml__gone_text(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    if (comm->closed)
+        snprintf(job->gone_error, sizeof job->gone_error,
+                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
+                 "trainer, or "
+                 "its context, first",
+                 job->rank);
+    else
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+            "one in each process",
+            job->rank, job->process, (long)getpid());
+    return job->gone_error;
+}
+
+/* ---- making a call ---- */
+
+static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
+                                     dml_dtype dtype, dml_reduce_op reduce, int root)
+{
+    dml__comm_call
+        call; /* one by one: gcc clears so many bytes by `rep stos`, which takes a while to begin */
+    call.signature.operation = operation;
+    call.signature.dtype = dtype;
+    call.signature.reduce = reduce;
+    call.signature.root = root;
+    call.signature.count = count;
+    call.signature.variant = DML__PLAIN;
+    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
+    call.out = out;
+    call.counts = call.offsets = NULL;
+    call.in_counts = call.in_offsets = NULL;
+    call.parts_missing = false;
+    call.leaves = NULL;
+    call.owners = NULL;
+    call.tag = call.priority = 0;
+    call.reduction.dtype = dtype;
+    call.reduction.op = reduce;
+    call.reduction.isa = DML_ISA_SCALAR;
+    call.reduction.function = NULL;
+    call.reduction.user = NULL;
+    return call;
+}
+
+static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
+{
+    char text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
+                         dml__signature_text(signature, text), what);
+}
+
+static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
+{
+    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
+    call->reduction.dtype = call->signature.dtype;
+    call->reduction.op = call->signature.reduce;
+    call->reduction.isa = comm->job->isa;
+    call->priority = comm->priority;
+    if (custom < 0) return;
+    call->reduction.function = comm->functions[custom];
+    call->reduction.user = comm->function_users[custom];
+}
+
+/* FNV-1a over whole counts, of which the upper half is mixed best. */
+static uint32_t dml__counts_variant(const size_t *counts, int size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
+    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
+}
+
+/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+ */
+static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
+                                           void *out, const size_t *counts, const size_t *offsets,
+                                           dml_dtype dtype, dml_reduce_op op, int root)
+{
+    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    call.signature.variant = DML__WITH_COUNTS;
+    if (!comm || !counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.counts = counts;
+    call.signature.variant = dml__counts_variant(counts, comm->size);
+    call.offsets = offsets ? offsets : comm->offsets;
+    for (int r = 0; r < comm->size; r++) {
+        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
+        call.signature.count += counts[r];
+    }
+    return call;
+}
+
+/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
+static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
+                                              const size_t *in_offsets, dml_dtype dtype, void *out,
+                                              const size_t *out_counts, const size_t *out_offsets)
+{
+    dml__comm_call call =
+        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
+    call.signature.count = 0;
+    call.signature.variant = DML__WITH_COUNTS;
+    if (call.parts_missing || !in_counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.in_counts = in_counts;
+    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
+    size_t offset = 0;
+    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
+        comm->offsets[comm->size + r] = offset;
+    return call;
+}
+
+static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
+                                            size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
+                                         total > 0x7fffffffu ? 0 : (int)total);
+    call.leaves = leaves;
+    call.owners = owners;
+    return call;
+}
+
+/* ---- starting ---- */
+
+/* With the turn. */
+static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
+{
+    dml__comm_job *job = comm->job;
+    char text[DML__SIGNATURE_TEXT];
+    job->probed = false;
+    if (job->transport) job->clock = dml__about_seconds();
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
+    if (job->error.status) return NULL;
+    const char *fault = dml__call_fault(comm, call);
+    if (fault) {
+        dml__bad_call(job, &call->signature, fault);
+        return NULL;
+    }
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
+        call->signature.variant = DML__IN_PLACE;
+    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
+    dml__set_reduction(comm, call);
+    dml_request *request = dml__start(comm, call, blocking);
+    if (!request)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_STATE,
+            "rank %d started %s while all %d requests were out: wait for those that were started, with "
+            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
+    return request;
+}
+
+static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
+{
+    if (!comm || dml__is_gone(comm)) return NULL;
+    dml__enter_job(comm->job);
+    dml_request *request = dml__start_checked(comm, call, false);
+    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+    dml__leave_job(comm->job);
+    return request;
+}
+
+static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
+{
+    if (!comm) return DML_ERROR_ARGUMENT;
+    dml__comm_job *job = comm->job;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
+    dml__enter_job(job);
+    dml_request *request = dml__start_checked(comm, call, true);
+    dml_status status = job->error.status;
+    if (request) {
+        dml__wait_for(job, request);
+        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
+        if (message) *message = request->message;
+        if (message && status) message->source = -1;
+        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return status;
 }
 
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant)

@@ -110,6 +110,8 @@ DML__DRIVERS_END
 #include "comm/nccl_engine.c"
 #include "comm/mpi_engine_calls.c"
 #include "comm/mpi_engine.c"
+#include "comm/arguments.c"
+#include "comm/request.c"
 #include "comm/comm.c"
 DML__DRIVERS_BEGIN
 #include "comm/open.c"

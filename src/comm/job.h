@@ -334,6 +334,12 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
+/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+
+/* Until a request has ended, or the job failed (request.c). With the turn. */
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);
+
 /* From now on collectives are parts of this one. */
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
 
