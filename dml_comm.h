@@ -3160,7 +3160,25 @@ static inline size_t dml__swap_room(const dml__comm_job *job)
     return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
 }
 
-/* ---- calls and open (comm.c, open.c) ---- */
+/* ---- jobs and communicators come and go (job.c) ---- */
+
+/* A job of one rank, with no memory for its work yet, and what it needs to be as the settings say; false: the
+   job has failed. NULL: no memory. */
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options);
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings);
+
+/* With its communicators. The second is for a fork's child: mutexes stay as they are. */
+DML__LOCAL void dml__destroy_job(dml__comm_job *job);
+DML__LOCAL void dml__release_job(dml__comm_job *job);
+
+/* Of all of the job's ranks, if there are `size` of them, in their order. NULL: no memory. */
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size);
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm);
+
+/* What an engine that isn't ours has for it goes. */
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm);
+
+/* ---- calls, open and close (comm.c, open.c, close.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
@@ -3184,6 +3202,9 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* A rank of one process has closed: what it has in common with the others goes with the last. */
+DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 
 /* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
 DML__LOCAL void dml__log_description(const dml_comm *comm);
@@ -21400,16 +21421,14 @@ DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function fu
 #endif
 DML__DRIVERS_BEGIN
 
-/* ---- comm/open.c ---- */
+/* ---- comm/job.c ---- */
 
-#ifndef DML_COMM_OPEN_C
-#define DML_COMM_OPEN_C
+#ifndef DML_COMM_JOB_C
+#define DML_COMM_JOB_C
 
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-/* Opening, splitting and closing. */
+/* Jobs and communicators come and go. */
 
 /* ---- memory ---- */
 
@@ -21483,7 +21502,7 @@ static bool dml__allocate_requests(dml__comm_job *job)
 
 /* ---- communicators ---- */
 
-static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size)
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size)
 {
     dml_comm *comm = (dml_comm *)dml__allocate(&job->memory, sizeof *comm);
     if (!comm) return NULL;
@@ -21506,14 +21525,14 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     return comm;
 }
 
-static void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
 {
     if (comm->beneath) job->engine->leave(job, comm);
     comm->beneath = NULL;
     dml__nccl_leave(job, comm);
 }
 
-static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 {
     dml_comm **at = &job->comms;
     while (*at && *at != comm) at = &(*at)->next;
@@ -21525,6 +21544,95 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 }
 
 /* ---- jobs ---- */
+
+DML__LOCAL void dml__release_job(dml__comm_job *job)
+{
+    dml__memory memory = job->memory;
+    dml__release_trace(job);
+    while (job->comms) dml__free_comm(job, job->comms);
+    dml__nccl_close(job);
+    for (int rank = 0; job->links && rank < job->world; rank++) {
+        dml__release(&memory, job->links[rank].swapped);
+        dml__release(&memory, job->links[rank].store);
+    }
+    dml__release(&memory, job->all_scratch);
+    dml__release(&memory, job->all_flows);
+    dml__release(&memory, job->all_states);
+    dml__release(&memory, job->all_steps);
+    dml__release(&memory, job->requests);
+    dml__release(&memory, job->stage);
+    dml__release(&memory, job->host_of);
+    dml__release(&memory, job->wishes);
+    dml__release(&memory, job->links);
+    dml__release(&memory, job->peers);
+    dml__unmark_process(job->mark);
+    dml__release(&memory, job);
+}
+
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, &options->allocator, NULL, 0);
+    dml__comm_job *job = (dml__comm_job *)dml__allocate(&memory, sizeof *job);
+    if (!job) return NULL;
+    job->memory = memory;
+    job->process = (long)getpid();
+    job->mark = dml__mark_process();
+    job->logger.callback = options->log;
+    job->logger.user = options->log_user;
+    job->isa = dml_cpu_isa();
+    job->world = 1;
+    const bool gate = dml__mutex_init(&job->gate), mutex = gate && dml__mutex_init(&job->mutex);
+    if (mutex && dml__cond_init(&job->changed)) return job;
+    if (mutex) dml__mutex_destroy(&job->mutex);
+    if (gate) dml__mutex_destroy(&job->gate);
+    dml__unmark_process(job->mark);
+    dml__release(&memory, job);
+    return NULL;
+}
+
+DML__LOCAL void dml__destroy_job(dml__comm_job *job)
+{
+    dml__cond_destroy(&job->changed);
+    dml__mutex_destroy(&job->mutex);
+    dml__mutex_destroy(&job->gate);
+    dml__release_job(job);
+}
+
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings)
+{
+    job->rank = settings->net.rank;
+    job->world = settings->net.world;
+    job->timeout = settings->net.timeout;
+    job->grace = settings->net.grace;
+    job->progress_away = UINT64_MAX; /* never yet */
+    job->segment_bytes = settings->net.segment_bytes;
+    if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
+    job->max_requests = settings->net.max_requests;
+    if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
+    job->deterministic = settings->deterministic;
+    job->traces = settings->trace.path != NULL;
+    job->latency = settings->latency;
+    job->bandwidth = settings->bandwidth;
+    job->measures = !settings->algorithm && settings->latency == 0;
+    dml__size_store(job);
+    if (dml__allocate_links(job) && dml__allocate_requests(job)) return true;
+    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
+    return false;
+}
+
+#endif
+
+/* ---- comm/open.c ---- */
+
+#ifndef DML_COMM_OPEN_C
+#define DML_COMM_OPEN_C
+
+#include <string.h>
+
+/* Opening and splitting. */
+
+/* ---- meeting the others ---- */
 
 /* What there is to know of each link. */
 static void dml__look_at_links(dml__comm_job *job)
@@ -21568,82 +21676,6 @@ static bool dml__meeting_control(void *user, dml__transport *transport, dml__mee
                           "rank %d of %d died: its connection ended without a goodbye", rank, job->world);
     job->meeting = NULL;
     return !status && !job->error.status;
-}
-
-static void dml__release_job(dml__comm_job *job)
-{
-    dml__memory memory = job->memory;
-    dml__release_trace(job);
-    while (job->comms) dml__free_comm(job, job->comms);
-    dml__nccl_close(job);
-    for (int rank = 0; job->links && rank < job->world; rank++) {
-        dml__release(&memory, job->links[rank].swapped);
-        dml__release(&memory, job->links[rank].store);
-    }
-    dml__release(&memory, job->all_scratch);
-    dml__release(&memory, job->all_flows);
-    dml__release(&memory, job->all_states);
-    dml__release(&memory, job->all_steps);
-    dml__release(&memory, job->requests);
-    dml__release(&memory, job->stage);
-    dml__release(&memory, job->host_of);
-    dml__release(&memory, job->wishes);
-    dml__release(&memory, job->links);
-    dml__release(&memory, job->peers);
-    dml__unmark_process(job->mark);
-    dml__release(&memory, job);
-}
-
-static dml__comm_job *dml__new_job(const dml_comm_options *options)
-{
-    dml__memory memory;
-    dml__memory_init(&memory, &options->allocator, NULL, 0);
-    dml__comm_job *job = (dml__comm_job *)dml__allocate(&memory, sizeof *job);
-    if (!job) return NULL;
-    job->memory = memory;
-    job->process = (long)getpid();
-    job->mark = dml__mark_process();
-    job->logger.callback = options->log;
-    job->logger.user = options->log_user;
-    job->isa = dml_cpu_isa();
-    job->world = 1;
-    const bool gate = dml__mutex_init(&job->gate), mutex = gate && dml__mutex_init(&job->mutex);
-    if (mutex && dml__cond_init(&job->changed)) return job;
-    if (mutex) dml__mutex_destroy(&job->mutex);
-    if (gate) dml__mutex_destroy(&job->gate);
-    dml__unmark_process(job->mark);
-    dml__release(&memory, job);
-    return NULL;
-}
-
-static void dml__destroy_job(dml__comm_job *job)
-{
-    dml__cond_destroy(&job->changed);
-    dml__mutex_destroy(&job->mutex);
-    dml__mutex_destroy(&job->gate);
-    dml__release_job(job);
-}
-
-static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings)
-{
-    job->rank = settings->net.rank;
-    job->world = settings->net.world;
-    job->timeout = settings->net.timeout;
-    job->grace = settings->net.grace;
-    job->progress_away = UINT64_MAX; /* never yet */
-    job->segment_bytes = settings->net.segment_bytes;
-    if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
-    job->max_requests = settings->net.max_requests;
-    if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
-    job->deterministic = settings->deterministic;
-    job->traces = settings->trace.path != NULL;
-    job->latency = settings->latency;
-    job->bandwidth = settings->bandwidth;
-    job->measures = !settings->algorithm && settings->latency == 0;
-    dml__size_store(job);
-    if (dml__allocate_links(job) && dml__allocate_requests(job)) return true;
-    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
-    return false;
 }
 
 static bool dml__sharing_control(void *user)
@@ -21757,7 +21789,7 @@ typedef struct dml__local_job {
     int open;
 } dml__local_job;
 
-static void dml__leave_local(dml__local_job *local)
+DML__LOCAL void dml__leave_local(dml__local_job *local)
 {
     dml__mutex_lock(&local->mutex);
     const bool last = --local->open == 0;
@@ -21943,7 +21975,16 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
     return group;
 }
 
-/* ---- closing ---- */
+#endif
+
+/* ---- comm/close.c ---- */
+
+#ifndef DML_COMM_CLOSE_C
+#define DML_COMM_CLOSE_C
+
+#include <stdio.h>
+
+/* Closing: in good order, or as far as it goes. */
 
 static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 {
@@ -22131,7 +22172,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
-    dml__local_job *local = job->local;
+    struct dml__local_job *local = job->local;
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
     return error.status;

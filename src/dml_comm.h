@@ -114,7 +114,9 @@ DML__DRIVERS_END
 #include "comm/request.c"
 #include "comm/comm.c"
 DML__DRIVERS_BEGIN
+#include "comm/job.c"
 #include "comm/open.c"
+#include "comm/close.c"
 #include "comm/describe.c"
 #include "base/json.c"
 #include "dist/cluster.c"

@@ -326,7 +326,25 @@ static inline size_t dml__swap_room(const dml__comm_job *job)
     return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
 }
 
-/* ---- calls and open (comm.c, open.c) ---- */
+/* ---- jobs and communicators come and go (job.c) ---- */
+
+/* A job of one rank, with no memory for its work yet, and what it needs to be as the settings say; false: the
+   job has failed. NULL: no memory. */
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options);
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings);
+
+/* With its communicators. The second is for a fork's child: mutexes stay as they are. */
+DML__LOCAL void dml__destroy_job(dml__comm_job *job);
+DML__LOCAL void dml__release_job(dml__comm_job *job);
+
+/* Of all of the job's ranks, if there are `size` of them, in their order. NULL: no memory. */
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size);
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm);
+
+/* What an engine that isn't ours has for it goes. */
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm);
+
+/* ---- calls, open and close (comm.c, open.c, close.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
@@ -350,6 +368,9 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* A rank of one process has closed: what it has in common with the others goes with the last. */
+DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 
 /* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
 DML__LOCAL void dml__log_description(const dml_comm *comm);
