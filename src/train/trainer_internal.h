@@ -169,6 +169,10 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, si
 /* g[begin, end) is a gradient again, which an update may use. */
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
 
+/* dml_trainer_backward, for who is in the context (trainer_backward.c). */
+DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                               int count, int flags, float *loss);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
