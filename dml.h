@@ -16034,55 +16034,25 @@ DML__DRIVERS_END
 
 #endif
 
-/* ---- kernels/conv2d_ring.c ---- */
+/* ---- kernels/conv2d_ring_line.c ---- */
 
-#ifndef DML_KERNELS_CONV2D_RING_C
-#define DML_KERNELS_CONV2D_RING_C
+#ifndef DML_KERNELS_CONV2D_RING_LINE_C
+#define DML_KERNELS_CONV2D_RING_LINE_C
 
-/* ---- kernels/conv2d_ring.h ---- */
+/* ---- kernels/conv2d_ring_line.h ---- */
 
-/* conv2d_ring.h: convolutions in which every channel has kernels of its own, one or several, of any size. */
-#ifndef DML_KERNELS_CONV2D_RING_H
-#define DML_KERNELS_CONV2D_RING_H
-
-/* Shapes are those of conv2d.h without their zeros. Whether one has as many groups as channels, and windows
-   on its images that these loops can copy; the others are left to the loop over groups. */
-DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *shape);
-
-/* As in conv2d.h, for shapes that fit and known epilogues. Bitwise the same for any number of threads. */
-DML__LOCAL void dml__conv2d_ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                         const float *w, float beta, const dml_epilogue *epilogue, float *y);
-DML__LOCAL void dml__conv2d_ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
-                                       const float *w, float beta, float *dx);
-DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                         const float *dy, float beta, float *dw);
-
-#endif
-
-#include <string.h>
-
-/* Vectors lie along channels, sixteen of which are a unit: a line of the caches. The lines of the source that
-   a line of the result meets are copied into a ring in the first cache, each once, with the padding around
-   them as zeros, one unit behind the other, and pixels that meet the same tap beside each other. There any
-   tap of any kernel, stride and dilation is an address: seven pixels of a unit stay in registers while the
-   taps go by, each an instruction a vector, which loads and multiplies. The gradient of the weights is the
-   same loop, in which the pixels are dy's and the taps' sums come and go. */
+/* conv2d_ring_line.h: a line of a convolution whose source lies in a ring (conv2d_ring.c). */
+#ifndef DML_KERNELS_CONV2D_RING_LINE_H
+#define DML_KERNELS_CONV2D_RING_LINE_H
 
 #define DML__CONV2D_RING_UNIT 16
-#define DML__CONV2D_RING_TAPS 128      /* the most, of kernels and lines */
-#define DML__CONV2D_RING_POSITIONS 384 /* pixels of a unit in the ring: three quarters of a first cache */
-#define DML__CONV2D_RING_WEIGHTS 9216  /* floats of the transposed weights, or of their gradient */
-#define DML__CONV2D_RING_IMAGE 1024    /* pixels for which they are transposed once, about */
-#define DML__CONV2D_RING_SERIAL_WORK 100000.0
+#define DML__CONV2D_RING_TAPS 128 /* the most, of kernels and lines */
 #define DML__CONV2D_RING_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
-#define DML__CONV2D_RING_FEW 4    /* for what is left of a line */
 
 typedef enum dml__conv2d_ring_role {
     DML__CONV2D_RING_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
     DML__CONV2D_RING_GRADIENT /* of the weights */
 } dml__conv2d_ring_role;
-
-/* --- a line, for each instruction set --- */
 
 /* Taps whose pixels and weights lie behind each other. */
 #define DML__CONV2D_RING_RUN 3
@@ -16109,6 +16079,25 @@ typedef struct dml__conv2d_ring_row {
     bool relu;
 } dml__conv2d_ring_row;
 
+typedef struct dml__conv2d_ring_kernels {
+    void (*result)(const dml__conv2d_ring_row *row);
+    void (*gradient)(const dml__conv2d_ring_row *row);
+    void (*copy)(const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units,
+                 float *to, ptrdiff_t pitch);
+} dml__conv2d_ring_kernels;
+
+DML__LOCAL dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa);
+
+/* The first `channels`, fewer than a unit, of pixels. */
+DML__LOCAL void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
+                                      ptrdiff_t channels, float *to, ptrdiff_t to_pixel);
+
+#endif
+
+#include <string.h>
+
+#define DML__CONV2D_RING_FEW 4 /* for what is left of a line */
+
 /* Some pixels of some of a unit's vectors: where they lie, `pixel` floats apart, and how many there are. */
 typedef struct dml__conv2d_ring_part {
     ptrdiff_t source, weights; /* behind those of the taps */
@@ -16117,9 +16106,8 @@ typedef struct dml__conv2d_ring_part {
     const float *bias;
 } dml__conv2d_ring_part;
 
-/* The first `channels`, fewer than a unit, of pixels. */
-static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
-                                  ptrdiff_t channels, float *to, ptrdiff_t to_pixel)
+DML__LOCAL void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
+                                      ptrdiff_t channels, float *to, ptrdiff_t to_pixel)
 {
     for (; pixels > 0; pixels--, from += from_pixel, to += to_pixel) {
         ptrdiff_t c = 0;
@@ -16283,16 +16271,9 @@ DML__DEFINE_RING(neon, , float32x4_t, 4)
 DML__DEFINE_RING(plain, , dml__v4, 4)
 #endif
 
-typedef struct dml__conv2d_ring_kernels {
-    void (*result)(const dml__conv2d_ring_row *row);
-    void (*gradient)(const dml__conv2d_ring_row *row);
-    void (*copy)(const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units,
-                 float *to, ptrdiff_t pitch);
-} dml__conv2d_ring_kernels;
-
 DML__DRIVERS_BEGIN
 
-static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
+DML__LOCAL dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
 {
 #if defined(__aarch64__)
     const dml__conv2d_ring_kernels base = { dml__conv2d_ring_result_neon, dml__conv2d_ring_gradient_neon,
@@ -16309,6 +16290,51 @@ static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
     (void)isa;
     return base;
 }
+
+DML__DRIVERS_END
+
+#endif
+
+/* ---- kernels/conv2d_ring.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_RING_C
+#define DML_KERNELS_CONV2D_RING_C
+
+/* ---- kernels/conv2d_ring.h ---- */
+
+/* conv2d_ring.h: convolutions in which every channel has kernels of its own, one or several, of any size. */
+#ifndef DML_KERNELS_CONV2D_RING_H
+#define DML_KERNELS_CONV2D_RING_H
+
+/* Shapes are those of conv2d.h without their zeros. Whether one has as many groups as channels, and windows
+   on its images that these loops can copy; the others are left to the loop over groups. */
+DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *shape);
+
+/* As in conv2d.h, for shapes that fit and known epilogues. Bitwise the same for any number of threads. */
+DML__LOCAL void dml__conv2d_ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                         const float *w, float beta, const dml_epilogue *epilogue, float *y);
+DML__LOCAL void dml__conv2d_ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                       const float *w, float beta, float *dx);
+DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                         const float *dy, float beta, float *dw);
+
+#endif
+
+#include <string.h>
+
+/* Vectors lie along channels, sixteen of which are a unit: a line of the caches. The lines of the source that
+   a line of the result meets are copied into a ring in the first cache, each once, with the padding around
+   them as zeros, one unit behind the other, and pixels that meet the same tap beside each other. There any
+   tap of any kernel, stride and dilation is an address: seven pixels of a unit stay in registers while the
+   taps go by, each an instruction a vector, which loads and multiplies. The gradient of the weights is the
+   same loop, in which the pixels are dy's and the taps' sums come and go. */
+
+#define DML__CONV2D_RING_POSITIONS 384 /* pixels of a unit in the ring: three quarters of a first cache */
+#define DML__CONV2D_RING_WEIGHTS 9216  /* floats of the transposed weights, or of their gradient */
+#define DML__CONV2D_RING_IMAGE 1024    /* pixels for which they are transposed once, about */
+#define DML__CONV2D_RING_SERIAL_WORK 100000.0
+
+DML__DRIVERS_BEGIN
 
 /* --- where taps find pixels --- */
 

@@ -154,6 +154,7 @@ DML__KERNELS_END
 #include "kernels/conv2d_depthwise_line.c"
 DML__KERNELS_BEGIN
 #include "kernels/conv2d_depthwise.c"
+#include "kernels/conv2d_ring_line.c"
 #include "kernels/conv2d_ring.c"
 #include "kernels/conv2d_tall.c"
 #include "kernels/conv2d_patches.c"
