@@ -209,6 +209,7 @@ DML__DRIVERS_BEGIN
 #include "graph/chain.c"
 #include "graph/gradient_rows.c"
 #include "graph/narrow.c"
+#include "graph/in_place.c"
 #include "graph/compile.c"
 #include "graph/finite.c"
 #include "graph/program.c"
