@@ -6740,10 +6740,16 @@ DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 
 #endif
 
-/* ---- base/safetensors.c ---- */
+/* ---- base/safetensors_header.c ---- */
 
-#ifndef DML_BASE_SAFETENSORS_C
-#define DML_BASE_SAFETENSORS_C
+#ifndef DML_BASE_SAFETENSORS_HEADER_C
+#define DML_BASE_SAFETENSORS_HEADER_C
+
+/* ---- base/safetensors_internal.h ---- */
+
+/* safetensors_internal.h: an open file of named arrays, for those of our files that read it. */
+#ifndef DML_BASE_SAFETENSORS_INTERNAL_H
+#define DML_BASE_SAFETENSORS_INTERNAL_H
 
 /* ---- base/safetensors.h ---- */
 
@@ -6862,7 +6868,44 @@ DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *
 
 #endif
 
+struct dml__safetensors {
+    dml__memory *memory;
+    char *name;                 /* what sentences call the file: its path */
+    const unsigned char *bytes; /* all of it, in memory; NULL: it is a file */
+#ifndef DML_NO_STDIO
+    dml__file_reader reader;
+#endif
+    uint64_t size;
+    char *header; /* strings are unescaped in their place */
+    size_t header_bytes;
+    size_t checksum_at; /* where in the header its digits are; 0: there is none */
+    int count, pair_count;
+    size_t dim_count;
+    dml__safetensors_entry *entries; /* count, as in the header */
+    uint64_t *dims;                  /* dim_count */
+    int *order;                      /* count: the entries in the order of the data */
+    int *by_name;                    /* count: indices into order */
+    dml__metadata *pairs;            /* pair_count */
+};
+
+static inline uint64_t dml__data_bytes(const dml__safetensors *file)
+{
+    return file->size - 8 - file->header_bytes;
+}
+
+/* Goes through the header, which is in memory: once to check and count, then again to fill the tables, which
+   are there by then (safetensors_header.c). */
+DML__LOCAL dml_status dml__read_header_text(dml__safetensors *file, dml__error *error);
+
+/* The bytes that a host of the other byte order turns round together in an element of a type, by the format's
+   name for it; 1: none, or an unknown type. */
+DML__LOCAL size_t dml__element_width(const char *name);
+
+#endif
+
 #include <string.h>
+
+/* ---- types ---- */
 
 /* What the format calls a type, the bits of an element, the bytes that a host of the other byte order turns
    round together, and ours, if it is one of them. */
@@ -6898,26 +6941,6 @@ static const dml__element dml__elements[] = {
 };
 enum { DML__ELEMENT_KINDS = (int)(sizeof dml__elements / sizeof dml__elements[0]) };
 
-struct dml__safetensors {
-    dml__memory *memory;
-    char *name;                 /* what sentences call the file: its path */
-    const unsigned char *bytes; /* all of it, in memory; NULL: it is a file */
-#ifndef DML_NO_STDIO
-    dml__file_reader reader;
-#endif
-    uint64_t size;
-    char *header; /* strings are unescaped in their place */
-    size_t header_bytes;
-    size_t checksum_at; /* where in the header its digits are; 0: there is none */
-    int count, pair_count;
-    size_t dim_count;
-    dml__safetensors_entry *entries; /* count, as in the header */
-    uint64_t *dims;                  /* dim_count */
-    int *order;                      /* count: the entries in the order of the data */
-    int *by_name;                    /* count: indices into order */
-    dml__metadata *pairs;            /* pair_count */
-};
-
 DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype)
 {
     for (int i = 0; i < DML__ELEMENT_KINDS; i++)
@@ -6925,51 +6948,11 @@ DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype)
     return NULL;
 }
 
-/* ---- sorting: a heap, since qsort of some C libraries allocates, and of others takes n^2 steps ---- */
-
-static void dml__sift_down(int *order, int at, int count, bool (*less)(const void *, int, int),
-                           const void *context)
+DML__LOCAL size_t dml__element_width(const char *name)
 {
-    for (int child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && less(context, order[child], order[child + 1])) child++;
-        if (!less(context, order[at], order[child])) return;
-        const int kept = order[at];
-        order[at] = order[child];
-        order[child] = kept;
-    }
-}
-
-DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
-                                const void *context)
-{
-    for (int i = 0; i < count; i++) order[i] = i;
-    for (int i = count / 2 - 1; i >= 0; i--) dml__sift_down(order, i, count, less, context);
-    for (int last = count - 1; last > 0; last--) {
-        const int largest = order[0];
-        order[0] = order[last];
-        order[last] = largest;
-        dml__sift_down(order, 0, last, less, context);
-    }
-}
-
-static bool dml__name_less(const void *context, int a, int b)
-{
-    const dml__safetensors *file = (const dml__safetensors *)context;
-    return strcmp(dml__safetensors_at(file, a)->name, dml__safetensors_at(file, b)->name) < 0;
-}
-
-static bool dml__data_less(const void *context, int a, int b)
-{
-    const dml__safetensors_entry *entries = ((const dml__safetensors *)context)->entries;
-    if (entries[a].begin != entries[b].begin) return entries[a].begin < entries[b].begin;
-    if (entries[a].end != entries[b].end) return entries[a].end < entries[b].end;
-    return a < b;
-}
-
-static bool dml__key_less(const void *context, int a, int b)
-{
-    const dml__metadata *pairs = ((const dml__safetensors *)context)->pairs;
-    return strcmp(pairs[a].key, pairs[b].key) < 0;
+    for (int i = 0; i < DML__ELEMENT_KINDS; i++)
+        if (strcmp(dml__elements[i].name, name) == 0) return (size_t)dml__elements[i].width;
+    return 1;
 }
 
 /* ---- the header's text ---- */
@@ -6982,11 +6965,6 @@ typedef struct dml__met {
     uint64_t dims[DML__SAFETENSORS_DIMS];
     uint64_t begin, end;
 } dml__met;
-
-static uint64_t dml__data_bytes(const dml__safetensors *file)
-{
-    return file->size - 8 - file->header_bytes;
-}
 
 static bool dml__read_shape(dml__json *json, dml__met *met)
 {
@@ -7160,8 +7138,7 @@ static dml_status dml__read_members(dml__safetensors *file, dml__json *json, dml
     return DML_OK;
 }
 
-/* Goes through the header: once to check and count, then again to fill the tables. */
-static dml_status dml__read_header_text(dml__safetensors *file, dml__error *error)
+DML__LOCAL dml_status dml__read_header_text(dml__safetensors *file, dml__error *error)
 {
     dml__json json;
     file->count = file->pair_count = 0;
@@ -7174,6 +7151,62 @@ static dml_status dml__read_header_text(dml__safetensors *file, dml__error *erro
                          "\"%.200s\" is damaged or no safetensors file: in its header, %s at byte %llu",
                          file->name, json.problem, (unsigned long long)(8 + json.at));
     return DML_OK;
+}
+
+#endif
+
+/* ---- base/safetensors.c ---- */
+
+#ifndef DML_BASE_SAFETENSORS_C
+#define DML_BASE_SAFETENSORS_C
+
+#include <string.h>
+
+/* ---- sorting: a heap, since qsort of some C libraries allocates, and of others takes n^2 steps ---- */
+
+static void dml__sift_down(int *order, int at, int count, bool (*less)(const void *, int, int),
+                           const void *context)
+{
+    for (int child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && less(context, order[child], order[child + 1])) child++;
+        if (!less(context, order[at], order[child])) return;
+        const int kept = order[at];
+        order[at] = order[child];
+        order[child] = kept;
+    }
+}
+
+DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
+                                const void *context)
+{
+    for (int i = 0; i < count; i++) order[i] = i;
+    for (int i = count / 2 - 1; i >= 0; i--) dml__sift_down(order, i, count, less, context);
+    for (int last = count - 1; last > 0; last--) {
+        const int largest = order[0];
+        order[0] = order[last];
+        order[last] = largest;
+        dml__sift_down(order, 0, last, less, context);
+    }
+}
+
+static bool dml__name_less(const void *context, int a, int b)
+{
+    const dml__safetensors *file = (const dml__safetensors *)context;
+    return strcmp(dml__safetensors_at(file, a)->name, dml__safetensors_at(file, b)->name) < 0;
+}
+
+static bool dml__data_less(const void *context, int a, int b)
+{
+    const dml__safetensors_entry *entries = ((const dml__safetensors *)context)->entries;
+    if (entries[a].begin != entries[b].begin) return entries[a].begin < entries[b].begin;
+    if (entries[a].end != entries[b].end) return entries[a].end < entries[b].end;
+    return a < b;
+}
+
+static bool dml__key_less(const void *context, int a, int b)
+{
+    const dml__metadata *pairs = ((const dml__safetensors *)context)->pairs;
+    return strcmp(pairs[a].key, pairs[b].key) < 0;
 }
 
 /* ---- opening ---- */
@@ -7479,11 +7512,8 @@ DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void 
     const uint64_t offset = 8 + file->header_bytes + entry->begin;
     const dml_status status = dml__read_from(file, offset, to, (size_t)bytes, error);
     if (status != DML_OK || dml__little_endian()) return status;
-    for (int kind = 0; kind < DML__ELEMENT_KINDS; kind++) {
-        const size_t width = (size_t)dml__elements[kind].width;
-        if (strcmp(dml__elements[kind].name, entry->dtype_text) == 0)
-            dml__swap_bytes(to, to, (size_t)bytes / width, width);
-    }
+    const size_t width = dml__element_width(entry->dtype_text);
+    dml__swap_bytes(to, to, (size_t)bytes / width, width);
     return DML_OK;
 }
 

@@ -126,6 +126,7 @@ DML__DRIVERS_END
 DML__DRIVERS_BEGIN
 #include "base/file.c"
 #include "base/json.c"
+#include "base/safetensors_header.c"
 #include "base/safetensors.c"
 #include "base/safetensors_write.c"
 DML__DRIVERS_END
