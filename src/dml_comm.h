@@ -71,6 +71,7 @@ DML__DRIVERS_END
 DML__DRIVERS_BEGIN
 #include "net/unlike.c"
 #include "net/place.c"
+#include "net/missing.c"
 #include "net/rendezvous.c"
 DML__DRIVERS_END
 #include "comm/call.c"
