@@ -2671,9 +2671,9 @@ DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps);
 
 /* ---- comm/engine.h ---- */
 
-/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link.c);
-   another takes its place behind the same calls, so that a job that outgrows a machine runs on what its
-   cluster has.
+/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link_out.c,
+   link_in.c); another takes its place behind the same calls, so that a job that outgrows a machine runs on
+   what its cluster has.
 
    What stays ours whoever the engine is: checking a call, requests and their order, taking turns, deadlines,
    and failing together, for which an engine brings a transport of which only the control channel is used. So
@@ -3320,7 +3320,16 @@ DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int r
 DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
                                   const dml__frame *frame);
 
-/* ---- links (link.c) ---- */
+/* ---- links (link_out.c, link_in.c) ---- */
+
+/* What an eager frame takes of the receiver's room. */
+static inline size_t dml__eager_charge(size_t bytes)
+{
+    return DML__FRAME_BYTES + dml__padded(bytes);
+}
+
+/* The data stream of a rank has ended: DML_OK if nothing needs it. */
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank);
 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
@@ -12804,7 +12813,7 @@ static dml_status dml__answer_pings(dml_comm *comm, uint8_t *data)
 
 /* ---- sums and copies ---- */
 
-/* The best of a few, of the size of a segment's quarter, as link.c does them. */
+/* The best of a few, of the size of a segment's quarter, as link_in.c does them. */
 static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__price_model *model)
 {
     const size_t half = DML__PING_BYTES / 2;
@@ -16842,27 +16851,20 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 
 #endif
 
-/* ---- comm/link.c ---- */
+/* ---- comm/link_out.c ---- */
 
-#ifndef DML_COMM_LINK_C
-#define DML_COMM_LINK_C
+#ifndef DML_COMM_LINK_OUT_C
+#define DML_COMM_LINK_OUT_C
 
 #include <string.h>
 
-/* Frames out and in.
+/* Frames out.
 
    Nothing is sent that could block a stream: a message that is larger than job->eager_bytes goes when its
    receiver has granted it, which it does as soon as the receiving step could take it. A smaller one goes at
    once, as long as the receiver has room to keep it (the sender counts: `charged` less `credited`); when it
    hasn't, an announcement goes instead, and the message when it is granted. So whatever is at the front of a
    stream can be taken off it, in whatever order two ranks call what they call. */
-
-static size_t dml__eager_charge(size_t bytes)
-{
-    return DML__FRAME_BYTES + dml__padded(bytes);
-}
-
-/* ---- out ---- */
 
 DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
@@ -17085,7 +17087,7 @@ static const dml_request *dml__request_on(const dml__link *link)
     return link->receiving ? link->receiving->request : link->sending ? link->sending->request : NULL;
 }
 
-static dml_status dml__link_gone(dml__comm_job *job, int rank)
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank)
 {
     dml__link *link = &job->links[rank];
     const dml_request *request = dml__request_on(link);
@@ -17148,7 +17150,17 @@ DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank)
     return status;
 }
 
-/* ---- in ---- */
+#endif
+
+/* ---- comm/link_in.c ---- */
+
+#ifndef DML_COMM_LINK_IN_C
+#define DML_COMM_LINK_IN_C
+
+#include <string.h>
+
+/* Frames in: into place, into what they are reduced with, or into the store (store.c). By which rules they
+   come says link_out.c. */
 
 DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame)
 {

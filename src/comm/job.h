@@ -486,7 +486,16 @@ DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int r
 DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
                                   const dml__frame *frame);
 
-/* ---- links (link.c) ---- */
+/* ---- links (link_out.c, link_in.c) ---- */
+
+/* What an eager frame takes of the receiver's room. */
+static inline size_t dml__eager_charge(size_t bytes)
+{
+    return DML__FRAME_BYTES + dml__padded(bytes);
+}
+
+/* The data stream of a rank has ended: DML_OK if nothing needs it. */
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank);
 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
