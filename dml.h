@@ -6746,10 +6746,16 @@ DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 
 #endif
 
-/* ---- base/safetensors.c ---- */
+/* ---- base/safetensors_header.c ---- */
 
-#ifndef DML_BASE_SAFETENSORS_C
-#define DML_BASE_SAFETENSORS_C
+#ifndef DML_BASE_SAFETENSORS_HEADER_C
+#define DML_BASE_SAFETENSORS_HEADER_C
+
+/* ---- base/safetensors_internal.h ---- */
+
+/* safetensors_internal.h: an open file of named arrays, for those of our files that read it. */
+#ifndef DML_BASE_SAFETENSORS_INTERNAL_H
+#define DML_BASE_SAFETENSORS_INTERNAL_H
 
 /* ---- base/safetensors.h ---- */
 
@@ -6868,7 +6874,44 @@ DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *
 
 #endif
 
+struct dml__safetensors {
+    dml__memory *memory;
+    char *name;                 /* what sentences call the file: its path */
+    const unsigned char *bytes; /* all of it, in memory; NULL: it is a file */
+#ifndef DML_NO_STDIO
+    dml__file_reader reader;
+#endif
+    uint64_t size;
+    char *header; /* strings are unescaped in their place */
+    size_t header_bytes;
+    size_t checksum_at; /* where in the header its digits are; 0: there is none */
+    int count, pair_count;
+    size_t dim_count;
+    dml__safetensors_entry *entries; /* count, as in the header */
+    uint64_t *dims;                  /* dim_count */
+    int *order;                      /* count: the entries in the order of the data */
+    int *by_name;                    /* count: indices into order */
+    dml__metadata *pairs;            /* pair_count */
+};
+
+static inline uint64_t dml__data_bytes(const dml__safetensors *file)
+{
+    return file->size - 8 - file->header_bytes;
+}
+
+/* Goes through the header, which is in memory: once to check and count, then again to fill the tables, which
+   are there by then (safetensors_header.c). */
+DML__LOCAL dml_status dml__read_header_text(dml__safetensors *file, dml__error *error);
+
+/* The bytes that a host of the other byte order turns round together in an element of a type, by the format's
+   name for it; 1: none, or an unknown type. */
+DML__LOCAL size_t dml__element_width(const char *name);
+
+#endif
+
 #include <string.h>
+
+/* ---- types ---- */
 
 /* What the format calls a type, the bits of an element, the bytes that a host of the other byte order turns
    round together, and ours, if it is one of them. */
@@ -6904,26 +6947,6 @@ static const dml__element dml__elements[] = {
 };
 enum { DML__ELEMENT_KINDS = (int)(sizeof dml__elements / sizeof dml__elements[0]) };
 
-struct dml__safetensors {
-    dml__memory *memory;
-    char *name;                 /* what sentences call the file: its path */
-    const unsigned char *bytes; /* all of it, in memory; NULL: it is a file */
-#ifndef DML_NO_STDIO
-    dml__file_reader reader;
-#endif
-    uint64_t size;
-    char *header; /* strings are unescaped in their place */
-    size_t header_bytes;
-    size_t checksum_at; /* where in the header its digits are; 0: there is none */
-    int count, pair_count;
-    size_t dim_count;
-    dml__safetensors_entry *entries; /* count, as in the header */
-    uint64_t *dims;                  /* dim_count */
-    int *order;                      /* count: the entries in the order of the data */
-    int *by_name;                    /* count: indices into order */
-    dml__metadata *pairs;            /* pair_count */
-};
-
 DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype)
 {
     for (int i = 0; i < DML__ELEMENT_KINDS; i++)
@@ -6931,51 +6954,11 @@ DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype)
     return NULL;
 }
 
-/* ---- sorting: a heap, since qsort of some C libraries allocates, and of others takes n^2 steps ---- */
-
-static void dml__sift_down(int *order, int at, int count, bool (*less)(const void *, int, int),
-                           const void *context)
+DML__LOCAL size_t dml__element_width(const char *name)
 {
-    for (int child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && less(context, order[child], order[child + 1])) child++;
-        if (!less(context, order[at], order[child])) return;
-        const int kept = order[at];
-        order[at] = order[child];
-        order[child] = kept;
-    }
-}
-
-DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
-                                const void *context)
-{
-    for (int i = 0; i < count; i++) order[i] = i;
-    for (int i = count / 2 - 1; i >= 0; i--) dml__sift_down(order, i, count, less, context);
-    for (int last = count - 1; last > 0; last--) {
-        const int largest = order[0];
-        order[0] = order[last];
-        order[last] = largest;
-        dml__sift_down(order, 0, last, less, context);
-    }
-}
-
-static bool dml__name_less(const void *context, int a, int b)
-{
-    const dml__safetensors *file = (const dml__safetensors *)context;
-    return strcmp(dml__safetensors_at(file, a)->name, dml__safetensors_at(file, b)->name) < 0;
-}
-
-static bool dml__data_less(const void *context, int a, int b)
-{
-    const dml__safetensors_entry *entries = ((const dml__safetensors *)context)->entries;
-    if (entries[a].begin != entries[b].begin) return entries[a].begin < entries[b].begin;
-    if (entries[a].end != entries[b].end) return entries[a].end < entries[b].end;
-    return a < b;
-}
-
-static bool dml__key_less(const void *context, int a, int b)
-{
-    const dml__metadata *pairs = ((const dml__safetensors *)context)->pairs;
-    return strcmp(pairs[a].key, pairs[b].key) < 0;
+    for (int i = 0; i < DML__ELEMENT_KINDS; i++)
+        if (strcmp(dml__elements[i].name, name) == 0) return (size_t)dml__elements[i].width;
+    return 1;
 }
 
 /* ---- the header's text ---- */
@@ -6988,11 +6971,6 @@ typedef struct dml__met {
     uint64_t dims[DML__SAFETENSORS_DIMS];
     uint64_t begin, end;
 } dml__met;
-
-static uint64_t dml__data_bytes(const dml__safetensors *file)
-{
-    return file->size - 8 - file->header_bytes;
-}
 
 static bool dml__read_shape(dml__json *json, dml__met *met)
 {
@@ -7166,8 +7144,7 @@ static dml_status dml__read_members(dml__safetensors *file, dml__json *json, dml
     return DML_OK;
 }
 
-/* Goes through the header: once to check and count, then again to fill the tables. */
-static dml_status dml__read_header_text(dml__safetensors *file, dml__error *error)
+DML__LOCAL dml_status dml__read_header_text(dml__safetensors *file, dml__error *error)
 {
     dml__json json;
     file->count = file->pair_count = 0;
@@ -7180,6 +7157,62 @@ static dml_status dml__read_header_text(dml__safetensors *file, dml__error *erro
                          "\"%.200s\" is damaged or no safetensors file: in its header, %s at byte %llu",
                          file->name, json.problem, (unsigned long long)(8 + json.at));
     return DML_OK;
+}
+
+#endif
+
+/* ---- base/safetensors.c ---- */
+
+#ifndef DML_BASE_SAFETENSORS_C
+#define DML_BASE_SAFETENSORS_C
+
+#include <string.h>
+
+/* ---- sorting: a heap, since qsort of some C libraries allocates, and of others takes n^2 steps ---- */
+
+static void dml__sift_down(int *order, int at, int count, bool (*less)(const void *, int, int),
+                           const void *context)
+{
+    for (int child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && less(context, order[child], order[child + 1])) child++;
+        if (!less(context, order[at], order[child])) return;
+        const int kept = order[at];
+        order[at] = order[child];
+        order[child] = kept;
+    }
+}
+
+DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
+                                const void *context)
+{
+    for (int i = 0; i < count; i++) order[i] = i;
+    for (int i = count / 2 - 1; i >= 0; i--) dml__sift_down(order, i, count, less, context);
+    for (int last = count - 1; last > 0; last--) {
+        const int largest = order[0];
+        order[0] = order[last];
+        order[last] = largest;
+        dml__sift_down(order, 0, last, less, context);
+    }
+}
+
+static bool dml__name_less(const void *context, int a, int b)
+{
+    const dml__safetensors *file = (const dml__safetensors *)context;
+    return strcmp(dml__safetensors_at(file, a)->name, dml__safetensors_at(file, b)->name) < 0;
+}
+
+static bool dml__data_less(const void *context, int a, int b)
+{
+    const dml__safetensors_entry *entries = ((const dml__safetensors *)context)->entries;
+    if (entries[a].begin != entries[b].begin) return entries[a].begin < entries[b].begin;
+    if (entries[a].end != entries[b].end) return entries[a].end < entries[b].end;
+    return a < b;
+}
+
+static bool dml__key_less(const void *context, int a, int b)
+{
+    const dml__metadata *pairs = ((const dml__safetensors *)context)->pairs;
+    return strcmp(pairs[a].key, pairs[b].key) < 0;
 }
 
 /* ---- opening ---- */
@@ -7485,11 +7518,8 @@ DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void 
     const uint64_t offset = 8 + file->header_bytes + entry->begin;
     const dml_status status = dml__read_from(file, offset, to, (size_t)bytes, error);
     if (status != DML_OK || dml__little_endian()) return status;
-    for (int kind = 0; kind < DML__ELEMENT_KINDS; kind++) {
-        const size_t width = (size_t)dml__elements[kind].width;
-        if (strcmp(dml__elements[kind].name, entry->dtype_text) == 0)
-            dml__swap_bytes(to, to, (size_t)bytes / width, width);
-    }
+    const size_t width = dml__element_width(entry->dtype_text);
+    dml__swap_bytes(to, to, (size_t)bytes / width, width);
     return DML_OK;
 }
 
@@ -16040,55 +16070,25 @@ DML__DRIVERS_END
 
 #endif
 
-/* ---- kernels/conv2d_ring.c ---- */
+/* ---- kernels/conv2d_ring_line.c ---- */
 
-#ifndef DML_KERNELS_CONV2D_RING_C
-#define DML_KERNELS_CONV2D_RING_C
+#ifndef DML_KERNELS_CONV2D_RING_LINE_C
+#define DML_KERNELS_CONV2D_RING_LINE_C
 
-/* ---- kernels/conv2d_ring.h ---- */
+/* ---- kernels/conv2d_ring_line.h ---- */
 
-/* conv2d_ring.h: convolutions in which every channel has kernels of its own, one or several, of any size. */
-#ifndef DML_KERNELS_CONV2D_RING_H
-#define DML_KERNELS_CONV2D_RING_H
-
-/* Shapes are those of conv2d.h without their zeros. Whether one has as many groups as channels, and windows
-   on its images that these loops can copy; the others are left to the loop over groups. */
-DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *shape);
-
-/* As in conv2d.h, for shapes that fit and known epilogues. Bitwise the same for any number of threads. */
-DML__LOCAL void dml__conv2d_ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                         const float *w, float beta, const dml_epilogue *epilogue, float *y);
-DML__LOCAL void dml__conv2d_ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
-                                       const float *w, float beta, float *dx);
-DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                         const float *dy, float beta, float *dw);
-
-#endif
-
-#include <string.h>
-
-/* Vectors lie along channels, sixteen of which are a unit: a line of the caches. The lines of the source that
-   a line of the result meets are copied into a ring in the first cache, each once, with the padding around
-   them as zeros, one unit behind the other, and pixels that meet the same tap beside each other. There any
-   tap of any kernel, stride and dilation is an address: seven pixels of a unit stay in registers while the
-   taps go by, each an instruction a vector, which loads and multiplies. The gradient of the weights is the
-   same loop, in which the pixels are dy's and the taps' sums come and go. */
+/* conv2d_ring_line.h: a line of a convolution whose source lies in a ring (conv2d_ring.c). */
+#ifndef DML_KERNELS_CONV2D_RING_LINE_H
+#define DML_KERNELS_CONV2D_RING_LINE_H
 
 #define DML__CONV2D_RING_UNIT 16
-#define DML__CONV2D_RING_TAPS 128      /* the most, of kernels and lines */
-#define DML__CONV2D_RING_POSITIONS 384 /* pixels of a unit in the ring: three quarters of a first cache */
-#define DML__CONV2D_RING_WEIGHTS 9216  /* floats of the transposed weights, or of their gradient */
-#define DML__CONV2D_RING_IMAGE 1024    /* pixels for which they are transposed once, about */
-#define DML__CONV2D_RING_SERIAL_WORK 100000.0
+#define DML__CONV2D_RING_TAPS 128 /* the most, of kernels and lines */
 #define DML__CONV2D_RING_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
-#define DML__CONV2D_RING_FEW 4    /* for what is left of a line */
 
 typedef enum dml__conv2d_ring_role {
     DML__CONV2D_RING_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
     DML__CONV2D_RING_GRADIENT /* of the weights */
 } dml__conv2d_ring_role;
-
-/* --- a line, for each instruction set --- */
 
 /* Taps whose pixels and weights lie behind each other. */
 #define DML__CONV2D_RING_RUN 3
@@ -16115,6 +16115,25 @@ typedef struct dml__conv2d_ring_row {
     bool relu;
 } dml__conv2d_ring_row;
 
+typedef struct dml__conv2d_ring_kernels {
+    void (*result)(const dml__conv2d_ring_row *row);
+    void (*gradient)(const dml__conv2d_ring_row *row);
+    void (*copy)(const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units,
+                 float *to, ptrdiff_t pitch);
+} dml__conv2d_ring_kernels;
+
+DML__LOCAL dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa);
+
+/* The first `channels`, fewer than a unit, of pixels. */
+DML__LOCAL void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
+                                      ptrdiff_t channels, float *to, ptrdiff_t to_pixel);
+
+#endif
+
+#include <string.h>
+
+#define DML__CONV2D_RING_FEW 4 /* for what is left of a line */
+
 /* Some pixels of some of a unit's vectors: where they lie, `pixel` floats apart, and how many there are. */
 typedef struct dml__conv2d_ring_part {
     ptrdiff_t source, weights; /* behind those of the taps */
@@ -16123,9 +16142,8 @@ typedef struct dml__conv2d_ring_part {
     const float *bias;
 } dml__conv2d_ring_part;
 
-/* The first `channels`, fewer than a unit, of pixels. */
-static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
-                                  ptrdiff_t channels, float *to, ptrdiff_t to_pixel)
+DML__LOCAL void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels,
+                                      ptrdiff_t channels, float *to, ptrdiff_t to_pixel)
 {
     for (; pixels > 0; pixels--, from += from_pixel, to += to_pixel) {
         ptrdiff_t c = 0;
@@ -16289,16 +16307,9 @@ DML__DEFINE_RING(neon, , float32x4_t, 4)
 DML__DEFINE_RING(plain, , dml__v4, 4)
 #endif
 
-typedef struct dml__conv2d_ring_kernels {
-    void (*result)(const dml__conv2d_ring_row *row);
-    void (*gradient)(const dml__conv2d_ring_row *row);
-    void (*copy)(const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units,
-                 float *to, ptrdiff_t pitch);
-} dml__conv2d_ring_kernels;
-
 DML__DRIVERS_BEGIN
 
-static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
+DML__LOCAL dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
 {
 #if defined(__aarch64__)
     const dml__conv2d_ring_kernels base = { dml__conv2d_ring_result_neon, dml__conv2d_ring_gradient_neon,
@@ -16315,6 +16326,51 @@ static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
     (void)isa;
     return base;
 }
+
+DML__DRIVERS_END
+
+#endif
+
+/* ---- kernels/conv2d_ring.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_RING_C
+#define DML_KERNELS_CONV2D_RING_C
+
+/* ---- kernels/conv2d_ring.h ---- */
+
+/* conv2d_ring.h: convolutions in which every channel has kernels of its own, one or several, of any size. */
+#ifndef DML_KERNELS_CONV2D_RING_H
+#define DML_KERNELS_CONV2D_RING_H
+
+/* Shapes are those of conv2d.h without their zeros. Whether one has as many groups as channels, and windows
+   on its images that these loops can copy; the others are left to the loop over groups. */
+DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *shape);
+
+/* As in conv2d.h, for shapes that fit and known epilogues. Bitwise the same for any number of threads. */
+DML__LOCAL void dml__conv2d_ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                         const float *w, float beta, const dml_epilogue *epilogue, float *y);
+DML__LOCAL void dml__conv2d_ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                       const float *w, float beta, float *dx);
+DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                         const float *dy, float beta, float *dw);
+
+#endif
+
+#include <string.h>
+
+/* Vectors lie along channels, sixteen of which are a unit: a line of the caches. The lines of the source that
+   a line of the result meets are copied into a ring in the first cache, each once, with the padding around
+   them as zeros, one unit behind the other, and pixels that meet the same tap beside each other. There any
+   tap of any kernel, stride and dilation is an address: seven pixels of a unit stay in registers while the
+   taps go by, each an instruction a vector, which loads and multiplies. The gradient of the weights is the
+   same loop, in which the pixels are dy's and the taps' sums come and go. */
+
+#define DML__CONV2D_RING_POSITIONS 384 /* pixels of a unit in the ring: three quarters of a first cache */
+#define DML__CONV2D_RING_WEIGHTS 9216  /* floats of the transposed weights, or of their gradient */
+#define DML__CONV2D_RING_IMAGE 1024    /* pixels for which they are transposed once, about */
+#define DML__CONV2D_RING_SERIAL_WORK 100000.0
+
+DML__DRIVERS_BEGIN
 
 /* --- where taps find pixels --- */
 
@@ -28503,6 +28559,15 @@ static inline const dml__slot *dml__root_of_input(const dml_program *program, co
     return &program->slot[program->slot[program->slot_of_node[slot->node->input[i]->index]].root];
 }
 
+/* The slot of a slot's input i. */
+static inline dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
+}
+
+/* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
+DML__LOCAL bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i);
+
 /* Elements of w. */
 typedef struct dml__w_range {
     size_t begin, end;
@@ -29319,6 +29384,105 @@ DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s)
 
 #endif
 
+/* ---- graph/in_place.c ---- */
+
+#ifndef DML_GRAPH_IN_PLACE_C
+#define DML_GRAPH_IN_PLACE_C
+
+/* ---- graph/in_place.h ---- */
+
+/* in_place.h: ops that write over what nobody needs after them, so that it takes no bytes of its own. */
+#ifndef DML_GRAPH_IN_PLACE_H
+#define DML_GRAPH_IN_PLACE_H
+
+/* Step 6 of compiling: where an op may write over what nobody needs after it, it does: its value over its
+   input's, and in backward its input's gradient, which it is the first to write, over its own. The lives of
+   `blocks` are as compile.c has them. */
+DML__LOCAL void dml__work_in_place(dml_program *program, dml__block_life *blocks);
+
+#endif
+
+/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
+ * `whole`. */
+static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
+{
+    if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
+    whole->last = part->last;
+    part->bytes = 0;
+    return true;
+}
+
+/* Whether all that write the gradient of input `i` of slot s, in backward, come before the op of slot `until`
+   runs, but for s itself. */
+static bool dml__written_after(const dml_program *program, int s, int root, int until)
+{
+    for (int u = 0; u < program->slots; u++) {
+        const dml__slot *slot = &program->slot[u];
+        if (u == s || slot->gone || slot->node->op->view || u < until) continue;
+        for (int k = 0; k < slot->node->inputs; k++)
+            if (dml__input_slot(program, slot, k)->root == root) return false;
+    }
+    return true;
+}
+
+/* Gives the gradients of both inputs of an op that passes its own on the place of that: the later input's op
+   reads it first, and only then do other ops add to the earlier's. */
+static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
+    dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
+    dml__block_life *whole = &blocks[slot->gradient_at];
+    dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
+    if (!dml__gives_gradient(program, slot, 0) || !dml__gives_gradient(program, slot, 1)) return;
+    if (a == b || slot->accumulates) return;
+    if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
+    if (whole->last != first->first || whole->last != last->first) return;
+    if (!dml__written_after(program, s, a < b ? b : a, 0) ||
+        !dml__written_after(program, s, a < b ? a : b, a < b ? b : a))
+        return;
+    whole->last = last->last;
+    first->bytes = last->bytes = 0;
+    early->gradient_at = late->gradient_at = slot->gradient_at;
+}
+
+/* Gives the gradient of input 0 of an op that can do so the place of that input's value, where nothing reads
+   it after this op. */
+static void dml__write_gradient_over_input(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int input = dml__input_slot(program, slot, 0)->root;
+    if (!dml__gives_gradient(program, slot, 0) || (slot->accumulates & 1u)) return;
+    for (int i = 1; i < slot->node->inputs; i++)
+        if (dml__input_slot(program, slot, i)->root == input) return;
+    const int from = program->slot[input].value_at;
+    if (dml__continue_block(&blocks[from], &blocks[3 * input + 1])) program->slot[input].gradient_at = from;
+}
+
+DML__LOCAL void dml__work_in_place(dml_program *program, dml__block_life *blocks)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place) continue;
+        const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
+        if (dml__continue_block(&blocks[from], &blocks[3 * s])) slot->value_at = from;
+    }
+    for (int s = program->slots - 1; s >= 0; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
+            dml__pass_gradient(program, s, blocks);
+        if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
+            dml__write_gradient_over_input(program, s, blocks);
+        if (!slot->node->op->in_place || (slot->accumulates & 1u)) continue;
+        const int input = dml__input_slot(program, slot, 0)->root;
+        if (!dml__gives_gradient(program, slot, 0)) continue;
+        if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
+            program->slot[input].gradient_at = slot->gradient_at;
+    }
+}
+
+#endif
+
 /* ---- graph/compile.c ---- */
 
 #ifndef DML_GRAPH_COMPILE_C
@@ -29348,11 +29512,6 @@ static void dml__program_destroy_owned(dml__owned *owned)
 DML_API void dml_program_destroy(dml_program *program)
 {
     if (program) dml__program_destroy_owned(&program->owned);
-}
-
-static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
-{
-    return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
 static bool dml__takes_index(int lowest, int limit, int ignored, int value)
@@ -29477,8 +29636,7 @@ static bool dml__flows_to(const dml__slot *slot, int i)
     return (op->backward || op->view) && !(op->needs & DML__NO_GRADIENT(i));
 }
 
-/* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
-static bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i)
+DML__LOCAL bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i)
 {
     return slot->has_gradient && dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient;
 }
@@ -29590,87 +29748,6 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
     }
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
     dml__narrow_lives(program, blocks);
-}
-
-/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
- * `whole`. */
-static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
-{
-    if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
-    whole->last = part->last;
-    part->bytes = 0;
-    return true;
-}
-
-/* Whether all that write the gradient of input `i` of slot s, in backward, come before the op of slot `until`
-   runs, but for s itself. */
-static bool dml__written_after(const dml_program *program, int s, int root, int until)
-{
-    for (int u = 0; u < program->slots; u++) {
-        const dml__slot *slot = &program->slot[u];
-        if (u == s || slot->gone || slot->node->op->view || u < until) continue;
-        for (int k = 0; k < slot->node->inputs; k++)
-            if (dml__input_slot(program, slot, k)->root == root) return false;
-    }
-    return true;
-}
-
-/* Gives the gradients of both inputs of an op that passes its own on the place of that: the later input's op
-   reads it first, and only then do other ops add to the earlier's. */
-static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blocks)
-{
-    const dml__slot *slot = &program->slot[s];
-    const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
-    dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
-    dml__block_life *whole = &blocks[slot->gradient_at];
-    dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
-    if (!dml__gives_gradient(program, slot, 0) || !dml__gives_gradient(program, slot, 1)) return;
-    if (a == b || slot->accumulates) return;
-    if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
-    if (whole->last != first->first || whole->last != last->first) return;
-    if (!dml__written_after(program, s, a < b ? b : a, 0) ||
-        !dml__written_after(program, s, a < b ? a : b, a < b ? b : a))
-        return;
-    whole->last = last->last;
-    first->bytes = last->bytes = 0;
-    early->gradient_at = late->gradient_at = slot->gradient_at;
-}
-
-/* Gives the gradient of input 0 of an op that can do so the place of that input's value, where nothing reads
-   it after this op. */
-static void dml__write_gradient_over_input(dml_program *program, int s, dml__block_life *blocks)
-{
-    const dml__slot *slot = &program->slot[s];
-    const int input = dml__input_slot(program, slot, 0)->root;
-    if (!dml__gives_gradient(program, slot, 0) || (slot->accumulates & 1u)) return;
-    for (int i = 1; i < slot->node->inputs; i++)
-        if (dml__input_slot(program, slot, i)->root == input) return;
-    const int from = program->slot[input].value_at;
-    if (dml__continue_block(&blocks[from], &blocks[3 * input + 1])) program->slot[input].gradient_at = from;
-}
-
-/* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
-   backward its input's gradient, which it is the first to write, over its own. */
-static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
-{
-    for (int s = 0; s < program->slots; s++) {
-        dml__slot *slot = &program->slot[s];
-        if (!slot->node->op->in_place) continue;
-        const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
-        if (dml__continue_block(&blocks[from], &blocks[3 * s])) slot->value_at = from;
-    }
-    for (int s = program->slots - 1; s >= 0; s--) {
-        const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
-            dml__pass_gradient(program, s, blocks);
-        if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
-            dml__write_gradient_over_input(program, s, blocks);
-        if (!slot->node->op->in_place || (slot->accumulates & 1u)) continue;
-        const int input = dml__input_slot(program, slot, 0)->root;
-        if (!dml__gives_gradient(program, slot, 0)) continue;
-        if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
-            program->slot[input].gradient_at = slot->gradient_at;
-    }
 }
 
 /* Whether sizes can be counted: values, as many gradients, and what ops save; and values in 16 bits and again
@@ -40139,6 +40216,10 @@ DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t
 /* The same of values that no backward pass has written. */
 DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end);
 
+/* dml_trainer_backward, for who is in the context (trainer_backward.c). */
+DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                               int count, int flags, float *loss);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
@@ -41047,6 +41128,165 @@ DML__LOCAL void dml__away_put(dml_trainer *trainer, const dml__away *away)
 
 #endif
 
+/* ---- train/trainer_backward.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_BACKWARD_C
+#define DML_TRAIN_TRAINER_BACKWARD_C
+
+#include <string.h>
+
+/* A backward pass of a trainer: what becomes of what g held, and of the ranks' sums. */
+
+static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
+}
+
+/* A call of backward: what g held, weighs, and becomes. */
+typedef struct dml__pass {
+    int rows;
+    bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
+    bool adds, more;   /* DML_ADD to something; DML_MORE */
+    bool adds_to_own;  /* of what is added to, this rank has its own range alone, which stands for all */
+    double old_factor; /* of what g holds, before backward adds to it */
+    double samples;    /* that this rank's g stands for after backward */
+    float loss_scale;
+} dml__pass;
+
+static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
+{
+    const dml_sync *sync = &trainer->sync;
+    dml__pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.rows = rows;
+    pass.combines = dml__sync_combines(sync);
+    pass.adds = (flags & DML_ADD) && trainer->held > 0;
+    pass.more = pass.combines && (flags & DML_MORE);
+    double held = pass.adds ? trainer->held : 0;
+    pass.old_factor = 1;
+    if (pass.combines && !trainer->pending) {
+        /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
+        pass.adds_to_own = dml__owns_a_part(trainer);
+        pass.old_factor = held;
+        held /= sync->ranks ? sync->ranks : 1;
+        if (!pass.adds_to_own) pass.old_factor = held;
+    }
+    pass.samples = held + rows;
+    pass.loss_scale = (float)rows;
+    if (!pass.combines && pass.samples > 0) {
+        pass.old_factor = held / pass.samples;
+        pass.loss_scale = (float)(rows / pass.samples);
+    }
+    return pass;
+}
+
+/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
+   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
+static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
+                                       const dml__training *training)
+{
+    dml_device *device = &trainer->context->device;
+    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    const size_t count = trainer->program->graph->trained_count;
+    dml_status status = DML_OK;
+    if (!pass->adds)
+        status = dml__owns_a_part(trainer) ? dml__forget_gradient(trainer, 0, count)
+                                           : device->backend->zero(device, g, count * sizeof(float));
+    return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
+}
+
+/* What g holds, as the sum that backward adds to. */
+static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const double factor = pass->old_factor * dml__loss_factor(trainer);
+    if (!pass->adds) return DML_OK;
+    if (!pass->adds_to_own) return dml__scale_gradient(trainer, 0, count, factor);
+    dml_status status = dml__forget_gradient(trainer, 0, trainer->own_begin);
+    if (status == DML_OK) status = dml__forget_gradient(trainer, trainer->own_end, count);
+    return status == DML_OK ? dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor)
+                            : status;
+}
+
+static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
+                                float *loss)
+{
+    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
+    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
+    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
+                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
+                                     (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
+                                     pass->more ? NULL : &listener };
+    const dml_status status = dml__scale_held(trainer, pass);
+    if (status != DML_OK) return status;
+    if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
+    if (loss) *loss = 0.0f;
+    return dml__pass_on_nothing(trainer, pass, &training);
+}
+
+/* The sum over the ranks, and its mean. */
+static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
+{
+    const dml_sync *sync = &trainer->sync;
+    const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
+    if (status != DML_OK) return status;
+    if (trainer->followed) return DML_OK; /* range by range, each its mean */
+
+    if (!(pass->samples > 0))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "a global batch of 0 samples: no rank was given any");
+    trainer->spread[DML_GRADIENTS] = dml__owns_a_part(trainer);
+    return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end,
+                               1 / (pass->samples * dml__loss_factor(trainer)));
+}
+
+DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                               int count, int flags, float *loss)
+{
+    const dml_sync *sync = &trainer->sync;
+    const size_t trained = trainer->program->graph->trained_count;
+    const double factor = dml__loss_factor(trainer);
+    dml_status status = trainer->context->error.status;
+    if (status != DML_OK) return status;
+    if (flags & ~(DML_ADD | DML_MORE))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    if (trainer->program->over_ranks && sync->ranks > 1 && !sync->all_reduce)
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_UNSUPPORTED,
+            "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
+    status = dml__check_not_left(trainer);
+    if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
+        status = dml__program_check(trainer->program, rows, inputs, count);
+    if (status != DML_OK) return status;
+    dml__pass pass = dml__plan_pass(trainer, rows, flags);
+    trainer->spoiled = true;
+    trainer->clipped = false;
+    trainer->spread[DML_GRADIENTS] = false;
+    dml__gradient_written(trainer, 0, trained);
+    trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
+    trainer->pending = false;
+    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
+    if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
+    if (status == DML_OK)
+        status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
+                                             : dml__scale_gradient(trainer, 0, trained, 1 / factor);
+    if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
+    if (status != DML_OK) {
+        dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
+        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
+        return status;
+    }
+    trainer->spoiled = false;
+    trainer->held = pass.samples;
+    trainer->pending = (flags & DML_MORE) != 0;
+    return DML_OK;
+}
+
+#endif
+
 /* ---- train/trainer.c ---- */
 
 #ifndef DML_TRAIN_TRAINER_C
@@ -41214,156 +41454,6 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
     dml_trainer *trainer = dml__trainer_create_in(loss, options);
     dml__leave(context, entry);
     return trainer;
-}
-
-/* ---- backward ---- */
-
-static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
-{
-    dml_trainer *trainer = (dml_trainer *)user;
-    return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
-}
-
-/* A call of backward: what g held, weighs, and becomes. */
-typedef struct dml__pass {
-    int rows;
-    bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
-    bool adds, more;   /* DML_ADD to something; DML_MORE */
-    bool adds_to_own;  /* of what is added to, this rank has its own range alone, which stands for all */
-    double old_factor; /* of what g holds, before backward adds to it */
-    double samples;    /* that this rank's g stands for after backward */
-    float loss_scale;
-} dml__pass;
-
-static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
-{
-    const dml_sync *sync = &trainer->sync;
-    dml__pass pass;
-    memset(&pass, 0, sizeof pass);
-    pass.rows = rows;
-    pass.combines = dml__sync_combines(sync);
-    pass.adds = (flags & DML_ADD) && trainer->held > 0;
-    pass.more = pass.combines && (flags & DML_MORE);
-    double held = pass.adds ? trainer->held : 0;
-    pass.old_factor = 1;
-    if (pass.combines && !trainer->pending) {
-        /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
-        pass.adds_to_own = dml__owns_a_part(trainer);
-        pass.old_factor = held;
-        held /= sync->ranks ? sync->ranks : 1;
-        if (!pass.adds_to_own) pass.old_factor = held;
-    }
-    pass.samples = held + rows;
-    pass.loss_scale = (float)rows;
-    if (!pass.combines && pass.samples > 0) {
-        pass.old_factor = held / pass.samples;
-        pass.loss_scale = (float)(rows / pass.samples);
-    }
-    return pass;
-}
-
-/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
-   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
-static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
-                                       const dml__training *training)
-{
-    dml_device *device = &trainer->context->device;
-    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const size_t count = trainer->program->graph->trained_count;
-    dml_status status = DML_OK;
-    if (!pass->adds)
-        status = dml__owns_a_part(trainer) ? dml__forget_gradient(trainer, 0, count)
-                                           : device->backend->zero(device, g, count * sizeof(float));
-    return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
-}
-
-/* What g holds, as the sum that backward adds to. */
-static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
-{
-    const size_t count = trainer->program->graph->trained_count;
-    const double factor = pass->old_factor * dml__loss_factor(trainer);
-    if (!pass->adds) return DML_OK;
-    if (!pass->adds_to_own) return dml__scale_gradient(trainer, 0, count, factor);
-    dml_status status = dml__forget_gradient(trainer, 0, trainer->own_begin);
-    if (status == DML_OK) status = dml__forget_gradient(trainer, trainer->own_end, count);
-    return status == DML_OK ? dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor)
-                            : status;
-}
-
-static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
-                                float *loss)
-{
-    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
-    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
-                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
-                                     (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
-                                     pass->more ? NULL : &listener };
-    const dml_status status = dml__scale_held(trainer, pass);
-    if (status != DML_OK) return status;
-    if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
-    if (loss) *loss = 0.0f;
-    return dml__pass_on_nothing(trainer, pass, &training);
-}
-
-/* The sum over the ranks, and its mean. */
-static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
-{
-    const dml_sync *sync = &trainer->sync;
-    const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
-    if (status != DML_OK) return status;
-    if (trainer->followed) return DML_OK; /* range by range, each its mean */
-
-    if (!(pass->samples > 0))
-        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
-                         "a global batch of 0 samples: no rank was given any");
-    trainer->spread[DML_GRADIENTS] = dml__owns_a_part(trainer);
-    return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end,
-                               1 / (pass->samples * dml__loss_factor(trainer)));
-}
-
-static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
-                                           int count, int flags, float *loss)
-{
-    const dml_sync *sync = &trainer->sync;
-    const size_t trained = trainer->program->graph->trained_count;
-    const double factor = dml__loss_factor(trainer);
-    dml_status status = trainer->context->error.status;
-    if (status != DML_OK) return status;
-    if (flags & ~(DML_ADD | DML_MORE))
-        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
-                         "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
-    if (trainer->program->over_ranks && sync->ranks > 1 && !sync->all_reduce)
-        return dml__fail(
-            &trainer->context->error, DML_ERROR_UNSUPPORTED,
-            "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
-    status = dml__check_not_left(trainer);
-    if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
-        status = dml__program_check(trainer->program, rows, inputs, count);
-    if (status != DML_OK) return status;
-    dml__pass pass = dml__plan_pass(trainer, rows, flags);
-    trainer->spoiled = true;
-    trainer->clipped = false;
-    trainer->spread[DML_GRADIENTS] = false;
-    dml__gradient_written(trainer, 0, trained);
-    trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
-    trainer->pending = false;
-    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
-    if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
-    if (status == DML_OK)
-        status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
-                                             : dml__scale_gradient(trainer, 0, trained, 1 / factor);
-    if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
-    if (status != DML_OK) {
-        dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
-        trainer->spoiled = true; /* also if a strategy has put ranges of it */
-        return status;
-    }
-    trainer->spoiled = false;
-    trainer->held = pass.samples;
-    trainer->pending = (flags & DML_MORE) != 0;
-    return DML_OK;
 }
 
 /* ---- update ---- */

@@ -2680,9 +2680,9 @@ DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps);
 
 /* ---- comm/engine.h ---- */
 
-/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link.c);
-   another takes its place behind the same calls, so that a job that outgrows a machine runs on what its
-   cluster has.
+/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link_out.c,
+   link_in.c); another takes its place behind the same calls, so that a job that outgrows a machine runs on
+   what its cluster has.
 
    What stays ours whoever the engine is: checking a call, requests and their order, taking turns, deadlines,
    and failing together, for which an engine brings a transport of which only the control channel is used. So
@@ -3171,13 +3171,37 @@ static inline size_t dml__swap_room(const dml__comm_job *job)
     return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
 }
 
-/* ---- calls and open (comm.c, open.c) ---- */
+/* ---- jobs and communicators come and go (job.c) ---- */
+
+/* A job of one rank, with no memory for its work yet, and what it needs to be as the settings say; false: the
+   job has failed. NULL: no memory. */
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options);
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings);
+
+/* With its communicators. The second is for a fork's child: mutexes stay as they are. */
+DML__LOCAL void dml__destroy_job(dml__comm_job *job);
+DML__LOCAL void dml__release_job(dml__comm_job *job);
+
+/* Of all of the job's ranks, if there are `size` of them, in their order. NULL: no memory. */
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size);
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm);
+
+/* What an engine that isn't ours has for it goes. */
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm);
+
+/* ---- calls, open and close (comm.c, open.c, close.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
+
+/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+
+/* Until a request has ended, or the job failed (request.c). With the turn. */
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);
 
 /* From now on collectives are parts of this one. */
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
@@ -3189,6 +3213,9 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* A rank of one process has closed: what it has in common with the others goes with the last. */
+DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 
 /* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
 DML__LOCAL void dml__log_description(const dml_comm *comm);
@@ -3304,7 +3331,16 @@ DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int r
 DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
                                   const dml__frame *frame);
 
-/* ---- links (link.c) ---- */
+/* ---- links (link_out.c, link_in.c) ---- */
+
+/* What an eager frame takes of the receiver's room. */
+static inline size_t dml__eager_charge(size_t bytes)
+{
+    return DML__FRAME_BYTES + dml__padded(bytes);
+}
+
+/* The data stream of a rank has ended: DML_OK if nothing needs it. */
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank);
 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
@@ -9172,6 +9208,11 @@ DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting);
 /* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
 DML__LOCAL int dml__own_port(void *user, int fd);
 
+/* ---- who didn't come (missing.c) ---- */
+
+/* Ends the job when its time is up. */
+DML__LOCAL void dml__meet_too_late(dml__meeting *meeting);
+
 #endif
 
 /* Where ranks meet. */
@@ -9298,13 +9339,84 @@ DML__LOCAL int dml__own_port(void *user, int fd)
 
 #endif
 
+/* ---- net/missing.c ---- */
+
+#ifndef DML_NET_MISSING_C
+#define DML_NET_MISSING_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* Who is missing when a rendezvous has taken too long, and why. */
+
+/* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
+static int dml__missing_ranks(const dml__meeting *meeting, char *text, size_t bytes)
+{
+    int first = -1, count = 0;
+    char list[96] = "";
+    for (int rank = 0; rank < meeting->me.world; rank++) {
+        const bool complete = meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0 &&
+                              (meeting->tcp->fd[DML__CHANNEL_DATA][rank] >= 0 || !meeting->addresses_done);
+        if (rank == meeting->me.rank || complete) continue;
+        if (first < 0) first = rank;
+        const size_t used = strlen(list);
+        if (count < 8) snprintf(list + used, sizeof list - used, "%s%d", count ? ", " : "", rank);
+        count++;
+    }
+    snprintf(text, bytes, "%s %s%s", count == 1 ? "rank" : "ranks", list, count > 8 ? " and more" : "");
+    return first;
+}
+
+DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
+{
+    const int rank = meeting->me.rank, world = meeting->me.world, strangers = *meeting->user->strangers;
+    const double timeout = meeting->settings->timeout;
+    char missing[128], at[DML__ADDRESS_TEXT], turned_away[320] = "";
+    const int first = dml__missing_ranks(meeting, missing, sizeof missing);
+    if (strangers)
+        snprintf(turned_away, sizeof turned_away, "; %d connection%s turned away%s%s", strangers,
+                 strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
+                 meeting->note);
+    if (meeting->shortage) {
+        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
+                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
+                      "descriptors (ulimit -n) or so",
+                      rank, world, missing, timeout, strerror(meeting->shortage),
+                      2 * meeting->to_connect + 8);
+    } else if (rank == 0 && !meeting->addresses_done) {
+        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
+                      missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
+    } else if (rank && !meeting->me.has_session) {
+        const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
+        const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
+        dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
+                      "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
+                      dml__address_text(&shake->address, at), timeout,
+                      silent         ? "who listens there doesn't answer"
+                      : shake->error ? strerror(shake->error)
+                                     : "who listens there is no rank of this job",
+                      meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
+    } else if (!meeting->addresses_done) {
+        /* (Whom it waits for rank 0 knows.) */
+        dml__tcp_fail(meeting->tcp, -1, DML_ERROR_TIMEOUT,
+                      "rank %d of %d gave up after %g s: rank 0 was still waiting for other ranks, or is "
+                      "frozen",
+                      rank, world, timeout);
+    } else {
+        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT,
+                      "%s of %d did not connect with rank %d within %g s%s", missing, world, rank, timeout,
+                      turned_away);
+    }
+}
+
+#endif
+
 /* ---- net/rendezvous.c ---- */
 
 #ifndef DML_NET_RENDEZVOUS_C
 #define DML_NET_RENDEZVOUS_C
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 /* How the ranks meet:
@@ -9696,66 +9808,6 @@ static bool dml__all_have_come(const dml__meeting *meeting)
     for (int rank = 1; rank < meeting->me.world; rank++)
         missing -= meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0;
     return missing <= 0;
-}
-
-/* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
-static int dml__missing_ranks(const dml__meeting *meeting, char *text, size_t bytes)
-{
-    int first = -1, count = 0;
-    char list[96] = "";
-    for (int rank = 0; rank < meeting->me.world; rank++) {
-        const bool complete = meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0 &&
-                              (meeting->tcp->fd[DML__CHANNEL_DATA][rank] >= 0 || !meeting->addresses_done);
-        if (rank == meeting->me.rank || complete) continue;
-        if (first < 0) first = rank;
-        const size_t used = strlen(list);
-        if (count < 8) snprintf(list + used, sizeof list - used, "%s%d", count ? ", " : "", rank);
-        count++;
-    }
-    snprintf(text, bytes, "%s %s%s", count == 1 ? "rank" : "ranks", list, count > 8 ? " and more" : "");
-    return first;
-}
-
-static void dml__meet_too_late(dml__meeting *meeting)
-{
-    const int rank = meeting->me.rank, world = meeting->me.world, strangers = *meeting->user->strangers;
-    const double timeout = meeting->settings->timeout;
-    char missing[128], at[DML__ADDRESS_TEXT], turned_away[320] = "";
-    const int first = dml__missing_ranks(meeting, missing, sizeof missing);
-    if (strangers)
-        snprintf(turned_away, sizeof turned_away, "; %d connection%s turned away%s%s", strangers,
-                 strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
-                 meeting->note);
-    if (meeting->shortage) {
-        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
-                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
-                      "descriptors (ulimit -n) or so",
-                      rank, world, missing, timeout, strerror(meeting->shortage),
-                      2 * meeting->to_connect + 8);
-    } else if (rank == 0 && !meeting->addresses_done) {
-        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
-                      missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
-    } else if (rank && !meeting->me.has_session) {
-        const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
-        const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
-        dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
-                      "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
-                      dml__address_text(&shake->address, at), timeout,
-                      silent         ? "who listens there doesn't answer"
-                      : shake->error ? strerror(shake->error)
-                                     : "who listens there is no rank of this job",
-                      meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
-    } else if (!meeting->addresses_done) {
-        /* (Whom it waits for rank 0 knows.) */
-        dml__tcp_fail(meeting->tcp, -1, DML_ERROR_TIMEOUT,
-                      "rank %d of %d gave up after %g s: rank 0 was still waiting for other ranks, or is "
-                      "frozen",
-                      rank, world, timeout);
-    } else {
-        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT,
-                      "%s of %d did not connect with rank %d within %g s%s", missing, world, rank, timeout,
-                      turned_away);
-    }
 }
 
 static void dml__add_comer(dml__meeting *meeting, int *count, int rank, int world, uint32_t segment_bytes,
@@ -12782,7 +12834,7 @@ static dml_status dml__answer_pings(dml_comm *comm, uint8_t *data)
 
 /* ---- sums and copies ---- */
 
-/* The best of a few, of the size of a segment's quarter, as link.c does them. */
+/* The best of a few, of the size of a segment's quarter, as link_in.c does them. */
 static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__price_model *model)
 {
     const size_t half = DML__PING_BYTES / 2;
@@ -16820,27 +16872,20 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 
 #endif
 
-/* ---- comm/link.c ---- */
+/* ---- comm/link_out.c ---- */
 
-#ifndef DML_COMM_LINK_C
-#define DML_COMM_LINK_C
+#ifndef DML_COMM_LINK_OUT_C
+#define DML_COMM_LINK_OUT_C
 
 #include <string.h>
 
-/* Frames out and in.
+/* Frames out.
 
    Nothing is sent that could block a stream: a message that is larger than job->eager_bytes goes when its
    receiver has granted it, which it does as soon as the receiving step could take it. A smaller one goes at
    once, as long as the receiver has room to keep it (the sender counts: `charged` less `credited`); when it
    hasn't, an announcement goes instead, and the message when it is granted. So whatever is at the front of a
    stream can be taken off it, in whatever order two ranks call what they call. */
-
-static size_t dml__eager_charge(size_t bytes)
-{
-    return DML__FRAME_BYTES + dml__padded(bytes);
-}
-
-/* ---- out ---- */
 
 DML__LOCAL void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
@@ -17063,7 +17108,7 @@ static const dml_request *dml__request_on(const dml__link *link)
     return link->receiving ? link->receiving->request : link->sending ? link->sending->request : NULL;
 }
 
-static dml_status dml__link_gone(dml__comm_job *job, int rank)
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank)
 {
     dml__link *link = &job->links[rank];
     const dml_request *request = dml__request_on(link);
@@ -17126,7 +17171,17 @@ DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank)
     return status;
 }
 
-/* ---- in ---- */
+#endif
+
+/* ---- comm/link_in.c ---- */
+
+#ifndef DML_COMM_LINK_IN_C
+#define DML_COMM_LINK_IN_C
+
+#include <string.h>
+
+/* Frames in: into place, into what they are reduced with, or into the store (store.c). By which rules they
+   come says link_out.c. */
 
 DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame)
 {
@@ -20668,84 +20723,12 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void)
 
 #endif
 
-/* ---- comm/comm.c ---- */
+/* ---- comm/arguments.c ---- */
 
-#ifndef DML_COMM_COMM_C
-#define DML_COMM_COMM_C
+#ifndef DML_COMM_ARGUMENTS_C
+#define DML_COMM_ARGUMENTS_C
 
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-/* The calls. */
-
-/* ---- after a fork, and after the end ---- */
-
-/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
-   that isn't there, and the connections are the parent's. Nothing may be touched. */
-DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
-{
-    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
-}
-
-DML__LOCAL bool dml__is_gone(const dml_comm *comm)
-{
-    return comm->closed || dml__is_copy(comm->job);
-}
-
-static const char *dml__gone_text(const dml_comm *comm)
-{
-    dml__comm_job *job = comm->job;
-    if (comm->closed)
-        snprintf(job->gone_error, sizeof job->gone_error,
-                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
-                 "trainer, or "
-                 "its context, first",
-                 job->rank);
-    else
-        snprintf(
-            job->gone_error, sizeof job->gone_error,
-            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
-            "one in each process",
-            job->rank, job->process, (long)getpid());
-    return job->gone_error;
-}
-
-/* ---- checking a call ---- */
-
-static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
-                                     dml_dtype dtype, dml_reduce_op reduce, int root)
-{
-    dml__comm_call
-        call; /* one by one: gcc clears so many bytes by `rep stos`, which takes a while to begin */
-    call.signature.operation = operation;
-    call.signature.dtype = dtype;
-    call.signature.reduce = reduce;
-    call.signature.root = root;
-    call.signature.count = count;
-    call.signature.variant = DML__PLAIN;
-    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
-    call.out = out;
-    call.counts = call.offsets = NULL;
-    call.in_counts = call.in_offsets = NULL;
-    call.parts_missing = false;
-    call.leaves = NULL;
-    call.owners = NULL;
-    call.tag = call.priority = 0;
-    call.reduction.dtype = dtype;
-    call.reduction.op = reduce;
-    call.reduction.isa = DML_ISA_SCALAR;
-    call.reduction.function = NULL;
-    call.reduction.user = NULL;
-    return call;
-}
-
-static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
-{
-    char text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
-                         dml__signature_text(signature, text), what);
-}
+/* Whether a call's arguments are such as it takes. */
 
 static bool dml__needs_root(dml__comm_operation operation)
 {
@@ -20854,8 +20837,7 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     return NULL;
 }
 
-/* NULL, or what is wrong. */
-static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
 {
     const dml__signature *signature = &call->signature;
     const size_t element = dml_dtype_size(signature->dtype);
@@ -20887,80 +20869,15 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
 
-static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
-{
-    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
-    call->reduction.dtype = call->signature.dtype;
-    call->reduction.op = call->signature.reduce;
-    call->reduction.isa = comm->job->isa;
-    call->priority = comm->priority;
-    if (custom < 0) return;
-    call->reduction.function = comm->functions[custom];
-    call->reduction.user = comm->function_users[custom];
-}
+#endif
 
-/* FNV-1a over whole counts, of which the upper half is mixed best. */
-static uint32_t dml__counts_variant(const size_t *counts, int size)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
-    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
-}
+/* ---- comm/request.c ---- */
 
-/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+#ifndef DML_COMM_REQUEST_C
+#define DML_COMM_REQUEST_C
+
+/* What was started: looked at, waited for, taken back or cancelled; and messages that nobody has asked for.
  */
-static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
-                                           void *out, const size_t *counts, const size_t *offsets,
-                                           dml_dtype dtype, dml_reduce_op op, int root)
-{
-    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
-    call.signature.variant = DML__WITH_COUNTS;
-    if (!comm || !counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.counts = counts;
-    call.signature.variant = dml__counts_variant(counts, comm->size);
-    call.offsets = offsets ? offsets : comm->offsets;
-    for (int r = 0; r < comm->size; r++) {
-        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
-        call.signature.count += counts[r];
-    }
-    return call;
-}
-
-/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
-static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
-                                              const size_t *in_offsets, dml_dtype dtype, void *out,
-                                              const size_t *out_counts, const size_t *out_offsets)
-{
-    dml__comm_call call =
-        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
-    call.signature.count = 0;
-    call.signature.variant = DML__WITH_COUNTS;
-    if (call.parts_missing || !in_counts) {
-        call.parts_missing = true;
-        return call;
-    }
-    call.in_counts = in_counts;
-    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
-    size_t offset = 0;
-    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
-        comm->offsets[comm->size + r] = offset;
-    return call;
-}
-
-static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
-                                            size_t count, dml_dtype dtype, dml_reduce_op op)
-{
-    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
-                                         total > 0x7fffffffu ? 0 : (int)total);
-    call.leaves = leaves;
-    call.owners = owners;
-    return call;
-}
-
-/* ---- starting and waiting ---- */
 
 static bool dml__request_done(dml__comm_job *job, void *user)
 {
@@ -20969,71 +20886,13 @@ static bool dml__request_done(dml__comm_job *job, void *user)
 }
 
 /* With the turn. */
-static void dml__wait_for(dml__comm_job *job, dml_request *request)
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request)
 {
     const double before = job->stats.waited_s;
     request->waits++;
     dml__wait_until(job, dml__request_done, request, -1);
     request->waits--;
     if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
-}
-
-/* With the turn. */
-static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
-{
-    dml__comm_job *job = comm->job;
-    char text[DML__SIGNATURE_TEXT];
-    job->probed = false;
-    if (job->transport) job->clock = dml__about_seconds();
-    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
-    if (job->error.status) return NULL;
-    const char *fault = dml__call_fault(comm, call);
-    if (fault) {
-        dml__bad_call(job, &call->signature, fault);
-        return NULL;
-    }
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
-        call->signature.variant = DML__IN_PLACE;
-    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
-    dml__set_reduction(comm, call);
-    dml_request *request = dml__start(comm, call, blocking);
-    if (!request)
-        dml__job_fail(
-            job, job->rank, DML_ERROR_STATE,
-            "rank %d started %s while all %d requests were out: wait for those that were started, with "
-            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
-            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
-    return request;
-}
-
-static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
-{
-    if (!comm || dml__is_gone(comm)) return NULL;
-    dml__enter_job(comm->job);
-    dml_request *request = dml__start_checked(comm, call, false);
-    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-    dml__leave_job(comm->job);
-    return request;
-}
-
-static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
-{
-    if (!comm) return DML_ERROR_ARGUMENT;
-    dml__comm_job *job = comm->job;
-    if (dml__is_gone(comm)) return DML_ERROR_STATE;
-    dml__enter_job(job);
-    dml_request *request = dml__start_checked(comm, call, true);
-    dml_status status = job->error.status;
-    if (request) {
-        dml__wait_for(job, request);
-        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
-        if (message) *message = request->message;
-        if (message && status) message->source = -1;
-        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
-        dml__free_request(job, request);
-    }
-    dml__leave_job(job);
-    return status;
 }
 
 /* Whether it is a place in job->requests. */
@@ -21224,6 +21083,220 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
+}
+
+#endif
+
+/* ---- comm/comm.c ---- */
+
+#ifndef DML_COMM_COMM_C
+#define DML_COMM_COMM_C
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The calls. */
+
+/* ---- after a fork, and after the end ---- */
+
+/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
+   that isn't there, and the connections are the parent's. Nothing may be touched. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
+{
+    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
+}
+
+DML__LOCAL bool dml__is_gone(const dml_comm *comm)
+{
+    return comm->closed || dml__is_copy(comm->job);
+}
+
+static const char *dml__gone_text(const dml_comm *comm)
+{
+    dml__comm_job *job = comm->job;
+    if (comm->closed)
+        snprintf(job->gone_error, sizeof job->gone_error,
+                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
+                 "trainer, or "
+                 "its context, first",
+                 job->rank);
+    else
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+            "one in each process",
+            job->rank, job->process, (long)getpid());
+    return job->gone_error;
+}
+
+/* ---- making a call ---- */
+
+static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
+                                     dml_dtype dtype, dml_reduce_op reduce, int root)
+{
+    dml__comm_call
+        call; /* one by one: gcc clears so many bytes by `rep stos`, which takes a while to begin */
+    call.signature.operation = operation;
+    call.signature.dtype = dtype;
+    call.signature.reduce = reduce;
+    call.signature.root = root;
+    call.signature.count = count;
+    call.signature.variant = DML__PLAIN;
+    call.in = (void *)(uintptr_t)in; /* written only by the calls that took it as not const */
+    call.out = out;
+    call.counts = call.offsets = NULL;
+    call.in_counts = call.in_offsets = NULL;
+    call.parts_missing = false;
+    call.leaves = NULL;
+    call.owners = NULL;
+    call.tag = call.priority = 0;
+    call.reduction.dtype = dtype;
+    call.reduction.op = reduce;
+    call.reduction.isa = DML_ISA_SCALAR;
+    call.reduction.function = NULL;
+    call.reduction.user = NULL;
+    return call;
+}
+
+static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
+{
+    char text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
+                         dml__signature_text(signature, text), what);
+}
+
+static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
+{
+    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
+    call->reduction.dtype = call->signature.dtype;
+    call->reduction.op = call->signature.reduce;
+    call->reduction.isa = comm->job->isa;
+    call->priority = comm->priority;
+    if (custom < 0) return;
+    call->reduction.function = comm->functions[custom];
+    call->reduction.user = comm->function_users[custom];
+}
+
+/* FNV-1a over whole counts, of which the upper half is mixed best. */
+static uint32_t dml__counts_variant(const size_t *counts, int size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int r = 0; r < size; r++) hash = (hash ^ counts[r]) * UINT64_C(0x100000001b3);
+    return (uint32_t)(hash >> 32) | UINT32_C(1) << 31; /* DML__WITH_COUNTS or more */
+}
+
+/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+ */
+static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
+                                           void *out, const size_t *counts, const size_t *offsets,
+                                           dml_dtype dtype, dml_reduce_op op, int root)
+{
+    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    call.signature.variant = DML__WITH_COUNTS;
+    if (!comm || !counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.counts = counts;
+    call.signature.variant = dml__counts_variant(counts, comm->size);
+    call.offsets = offsets ? offsets : comm->offsets;
+    for (int r = 0; r < comm->size; r++) {
+        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
+        call.signature.count += counts[r];
+    }
+    return call;
+}
+
+/* `count` is 0: no two ranks need to have the same counts but for their part of each other. */
+static dml__comm_call dml__make_exchange_call(dml_comm *comm, const void *in, const size_t *in_counts,
+                                              const size_t *in_offsets, dml_dtype dtype, void *out,
+                                              const size_t *out_counts, const size_t *out_offsets)
+{
+    dml__comm_call call =
+        dml__make_parts_call(comm, DML__CALL_ALL_TO_ALL, in, out, out_counts, out_offsets, dtype, DML_SUM, 0);
+    call.signature.count = 0;
+    call.signature.variant = DML__WITH_COUNTS;
+    if (call.parts_missing || !in_counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.in_counts = in_counts;
+    call.in_offsets = in_offsets ? in_offsets : comm->offsets + comm->size;
+    size_t offset = 0;
+    for (int r = 0; r < comm->size && !in_offsets; offset += in_counts[r++])
+        comm->offsets[comm->size + r] = offset;
+    return call;
+}
+
+static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
+                                            size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
+                                         total > 0x7fffffffu ? 0 : (int)total);
+    call.leaves = leaves;
+    call.owners = owners;
+    return call;
+}
+
+/* ---- starting ---- */
+
+/* With the turn. */
+static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
+{
+    dml__comm_job *job = comm->job;
+    char text[DML__SIGNATURE_TEXT];
+    job->probed = false;
+    if (job->transport) job->clock = dml__about_seconds();
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
+    if (job->error.status) return NULL;
+    const char *fault = dml__call_fault(comm, call);
+    if (fault) {
+        dml__bad_call(job, &call->signature, fault);
+        return NULL;
+    }
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
+        call->signature.variant = DML__IN_PLACE;
+    if (comm->within && !dml__is_pair(call->signature.operation)) call->signature.variant = comm->within;
+    dml__set_reduction(comm, call);
+    dml_request *request = dml__start(comm, call, blocking);
+    if (!request)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_STATE,
+            "rank %d started %s while all %d requests were out: wait for those that were started, with "
+            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
+    return request;
+}
+
+static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
+{
+    if (!comm || dml__is_gone(comm)) return NULL;
+    dml__enter_job(comm->job);
+    dml_request *request = dml__start_checked(comm, call, false);
+    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+    dml__leave_job(comm->job);
+    return request;
+}
+
+static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
+{
+    if (!comm) return DML_ERROR_ARGUMENT;
+    dml__comm_job *job = comm->job;
+    if (dml__is_gone(comm)) return DML_ERROR_STATE;
+    dml__enter_job(job);
+    dml_request *request = dml__start_checked(comm, call, true);
+    dml_status status = job->error.status;
+    if (request) {
+        dml__wait_for(job, request);
+        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
+        if (message) *message = request->message;
+        if (message && status) message->source = -1;
+        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return status;
 }
 
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant)
@@ -21421,16 +21494,14 @@ DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function fu
 #endif
 DML__DRIVERS_BEGIN
 
-/* ---- comm/open.c ---- */
+/* ---- comm/job.c ---- */
 
-#ifndef DML_COMM_OPEN_C
-#define DML_COMM_OPEN_C
+#ifndef DML_COMM_JOB_C
+#define DML_COMM_JOB_C
 
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-/* Opening, splitting and closing. */
+/* Jobs and communicators come and go. */
 
 /* ---- memory ---- */
 
@@ -21504,7 +21575,7 @@ static bool dml__allocate_requests(dml__comm_job *job)
 
 /* ---- communicators ---- */
 
-static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size)
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size)
 {
     dml_comm *comm = (dml_comm *)dml__allocate(&job->memory, sizeof *comm);
     if (!comm) return NULL;
@@ -21527,14 +21598,14 @@ static dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int si
     return comm;
 }
 
-static void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
 {
     if (comm->beneath) job->engine->leave(job, comm);
     comm->beneath = NULL;
     dml__nccl_leave(job, comm);
 }
 
-static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 {
     dml_comm **at = &job->comms;
     while (*at && *at != comm) at = &(*at)->next;
@@ -21546,6 +21617,95 @@ static void dml__free_comm(dml__comm_job *job, dml_comm *comm)
 }
 
 /* ---- jobs ---- */
+
+DML__LOCAL void dml__release_job(dml__comm_job *job)
+{
+    dml__memory memory = job->memory;
+    dml__release_trace(job);
+    while (job->comms) dml__free_comm(job, job->comms);
+    dml__nccl_close(job);
+    for (int rank = 0; job->links && rank < job->world; rank++) {
+        dml__release(&memory, job->links[rank].swapped);
+        dml__release(&memory, job->links[rank].store);
+    }
+    dml__release(&memory, job->all_scratch);
+    dml__release(&memory, job->all_flows);
+    dml__release(&memory, job->all_states);
+    dml__release(&memory, job->all_steps);
+    dml__release(&memory, job->requests);
+    dml__release(&memory, job->stage);
+    dml__release(&memory, job->host_of);
+    dml__release(&memory, job->wishes);
+    dml__release(&memory, job->links);
+    dml__release(&memory, job->peers);
+    dml__unmark_process(job->mark);
+    dml__release(&memory, job);
+}
+
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, &options->allocator, NULL, 0);
+    dml__comm_job *job = (dml__comm_job *)dml__allocate(&memory, sizeof *job);
+    if (!job) return NULL;
+    job->memory = memory;
+    job->process = (long)getpid();
+    job->mark = dml__mark_process();
+    job->logger.callback = options->log;
+    job->logger.user = options->log_user;
+    job->isa = dml_cpu_isa();
+    job->world = 1;
+    const bool gate = dml__mutex_init(&job->gate), mutex = gate && dml__mutex_init(&job->mutex);
+    if (mutex && dml__cond_init(&job->changed)) return job;
+    if (mutex) dml__mutex_destroy(&job->mutex);
+    if (gate) dml__mutex_destroy(&job->gate);
+    dml__unmark_process(job->mark);
+    dml__release(&memory, job);
+    return NULL;
+}
+
+DML__LOCAL void dml__destroy_job(dml__comm_job *job)
+{
+    dml__cond_destroy(&job->changed);
+    dml__mutex_destroy(&job->mutex);
+    dml__mutex_destroy(&job->gate);
+    dml__release_job(job);
+}
+
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings)
+{
+    job->rank = settings->net.rank;
+    job->world = settings->net.world;
+    job->timeout = settings->net.timeout;
+    job->grace = settings->net.grace;
+    job->progress_away = UINT64_MAX; /* never yet */
+    job->segment_bytes = settings->net.segment_bytes;
+    if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
+    job->max_requests = settings->net.max_requests;
+    if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
+    job->deterministic = settings->deterministic;
+    job->traces = settings->trace.path != NULL;
+    job->latency = settings->latency;
+    job->bandwidth = settings->bandwidth;
+    job->measures = !settings->algorithm && settings->latency == 0;
+    dml__size_store(job);
+    if (dml__allocate_links(job) && dml__allocate_requests(job)) return true;
+    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
+    return false;
+}
+
+#endif
+
+/* ---- comm/open.c ---- */
+
+#ifndef DML_COMM_OPEN_C
+#define DML_COMM_OPEN_C
+
+#include <string.h>
+
+/* Opening and splitting. */
+
+/* ---- meeting the others ---- */
 
 /* What there is to know of each link. */
 static void dml__look_at_links(dml__comm_job *job)
@@ -21589,82 +21749,6 @@ static bool dml__meeting_control(void *user, dml__transport *transport, dml__mee
                           "rank %d of %d died: its connection ended without a goodbye", rank, job->world);
     job->meeting = NULL;
     return !status && !job->error.status;
-}
-
-static void dml__release_job(dml__comm_job *job)
-{
-    dml__memory memory = job->memory;
-    dml__release_trace(job);
-    while (job->comms) dml__free_comm(job, job->comms);
-    dml__nccl_close(job);
-    for (int rank = 0; job->links && rank < job->world; rank++) {
-        dml__release(&memory, job->links[rank].swapped);
-        dml__release(&memory, job->links[rank].store);
-    }
-    dml__release(&memory, job->all_scratch);
-    dml__release(&memory, job->all_flows);
-    dml__release(&memory, job->all_states);
-    dml__release(&memory, job->all_steps);
-    dml__release(&memory, job->requests);
-    dml__release(&memory, job->stage);
-    dml__release(&memory, job->host_of);
-    dml__release(&memory, job->wishes);
-    dml__release(&memory, job->links);
-    dml__release(&memory, job->peers);
-    dml__unmark_process(job->mark);
-    dml__release(&memory, job);
-}
-
-static dml__comm_job *dml__new_job(const dml_comm_options *options)
-{
-    dml__memory memory;
-    dml__memory_init(&memory, &options->allocator, NULL, 0);
-    dml__comm_job *job = (dml__comm_job *)dml__allocate(&memory, sizeof *job);
-    if (!job) return NULL;
-    job->memory = memory;
-    job->process = (long)getpid();
-    job->mark = dml__mark_process();
-    job->logger.callback = options->log;
-    job->logger.user = options->log_user;
-    job->isa = dml_cpu_isa();
-    job->world = 1;
-    const bool gate = dml__mutex_init(&job->gate), mutex = gate && dml__mutex_init(&job->mutex);
-    if (mutex && dml__cond_init(&job->changed)) return job;
-    if (mutex) dml__mutex_destroy(&job->mutex);
-    if (gate) dml__mutex_destroy(&job->gate);
-    dml__unmark_process(job->mark);
-    dml__release(&memory, job);
-    return NULL;
-}
-
-static void dml__destroy_job(dml__comm_job *job)
-{
-    dml__cond_destroy(&job->changed);
-    dml__mutex_destroy(&job->mutex);
-    dml__mutex_destroy(&job->gate);
-    dml__release_job(job);
-}
-
-static bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings)
-{
-    job->rank = settings->net.rank;
-    job->world = settings->net.world;
-    job->timeout = settings->net.timeout;
-    job->grace = settings->net.grace;
-    job->progress_away = UINT64_MAX; /* never yet */
-    job->segment_bytes = settings->net.segment_bytes;
-    if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
-    job->max_requests = settings->net.max_requests;
-    if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);
-    job->deterministic = settings->deterministic;
-    job->traces = settings->trace.path != NULL;
-    job->latency = settings->latency;
-    job->bandwidth = settings->bandwidth;
-    job->measures = !settings->algorithm && settings->latency == 0;
-    dml__size_store(job);
-    if (dml__allocate_links(job) && dml__allocate_requests(job)) return true;
-    dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator", job->rank);
-    return false;
 }
 
 static bool dml__sharing_control(void *user)
@@ -21778,7 +21862,7 @@ typedef struct dml__local_job {
     int open;
 } dml__local_job;
 
-static void dml__leave_local(dml__local_job *local)
+DML__LOCAL void dml__leave_local(dml__local_job *local)
 {
     dml__mutex_lock(&local->mutex);
     const bool last = --local->open == 0;
@@ -21964,7 +22048,16 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
     return group;
 }
 
-/* ---- closing ---- */
+#endif
+
+/* ---- comm/close.c ---- */
+
+#ifndef DML_COMM_CLOSE_C
+#define DML_COMM_CLOSE_C
+
+#include <stdio.h>
+
+/* Closing: in good order, or as far as it goes. */
 
 static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 {
@@ -22152,7 +22245,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
-    dml__local_job *local = job->local;
+    struct dml__local_job *local = job->local;
     dml__shut_job(job, comm);
     if (local) dml__leave_local(local);
     return error.status;

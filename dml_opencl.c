@@ -16,33 +16,6 @@
 #ifndef DML_GPU_OPENCL_HOST_C
 #define DML_GPU_OPENCL_HOST_C
 
-/* ---- gpu/arguments.h ---- */
-
-/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */
-#ifndef DML_GPU_ARGUMENTS_H
-#define DML_GPU_ARGUMENTS_H
-
-#ifdef __OPENCL_VERSION__
-typedef long dml__kernel_offset;
-typedef int dml__kernel_integer;
-#else
-#include <stdint.h>
-typedef int64_t dml__kernel_offset;
-typedef int32_t dml__kernel_integer;
-#endif
-
-/* 144 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
-typedef struct dml__kernel_arguments {
-    dml__kernel_offset offset[6]; /* in bytes, into each buffer */
-    dml__kernel_integer integer[16];
-    float real[8];
-} dml__kernel_arguments;
-
-/* Every kernel runs in work-groups of this many items, in one dimension. */
-#define DML__GROUP_ITEMS 256
-
-#endif
-
 /* ---- gpu/kernel_list.h ---- */
 
 /* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
@@ -179,6 +152,33 @@ enum {
    groups, and checking that references lie inside their buffers. */
 #ifndef DML_GPU_LAUNCH_H
 #define DML_GPU_LAUNCH_H
+
+/* ---- gpu/arguments.h ---- */
+
+/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */
+#ifndef DML_GPU_ARGUMENTS_H
+#define DML_GPU_ARGUMENTS_H
+
+#ifdef __OPENCL_VERSION__
+typedef long dml__kernel_offset;
+typedef int dml__kernel_integer;
+#else
+#include <stdint.h>
+typedef int64_t dml__kernel_offset;
+typedef int32_t dml__kernel_integer;
+#endif
+
+/* 144 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
+typedef struct dml__kernel_arguments {
+    dml__kernel_offset offset[6]; /* in bytes, into each buffer */
+    dml__kernel_integer integer[16];
+    float real[8];
+} dml__kernel_arguments;
+
+/* Every kernel runs in work-groups of this many items, in one dimension. */
+#define DML__GROUP_ITEMS 256
+
+#endif
 
 /* ---- gpu/choice.h ---- */
 
@@ -473,247 +473,397 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 
 #endif
 
-/* ---- gpu/tune.h ---- */
+/* ---- gpu/opencl_devices.h ---- */
 
-/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line that says what
-   it is, then a line a device, which is the shapes of all classes of sizes and the device's name.
+/* opencl_devices.h: which devices of OpenCL there are here, and what they say of themselves. */
+#ifndef DML_GPU_OPENCL_DEVICES_H
+#define DML_GPU_OPENCL_DEVICES_H
 
-   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, a file that can't be
-   written or is something else, or too little memory: nothing is measured, and dml__choose_tile's rule holds.
-   All shapes add an output's products in the same order, so the choice doesn't change a bit of a result. */
-#ifndef DML_GPU_TUNE_H
-#define DML_GPU_TUNE_H
+/* ---- gpu/opencl_library.h ---- */
 
-#include <stdio.h>
-#include <stdlib.h>
+/* opencl_library.h: the functions of OpenCL, found in the system's loader, and the names of errors. */
+#ifndef DML_GPU_OPENCL_LIBRARY_H
+#define DML_GPU_OPENCL_LIBRARY_H
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+#include <dlfcn.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
-/* The products that are timed: how deep, and of how many elements at most. */
-enum { DML__TUNE_LAUNCHES = 4, DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
-#define DML__TUNE_TITLE "dml's tiles, by device: "
-static const char dml__tune_title[] = DML__TUNE_TITLE
-    "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
+/* The functions of OpenCL that are used here, each found in the loader by its name. */
+#define DML__OPENCL_FUNCTIONS(X)                                                                             \
+    X(clGetPlatformIDs)                                                                                      \
+    X(clGetDeviceIDs)                                                                                        \
+    X(clGetDeviceInfo)                                                                                       \
+    X(clCreateContext)                                                                                       \
+    X(clReleaseContext)                                                                                      \
+    X(clCreateCommandQueue)                                                                                  \
+    X(clReleaseCommandQueue)                                                                                 \
+    X(clCreateProgramWithSource)                                                                             \
+    X(clBuildProgram)                                                                                        \
+    X(clGetProgramBuildInfo)                                                                                 \
+    X(clReleaseProgram)                                                                                      \
+    X(clCreateKernel)                                                                                        \
+    X(clGetKernelWorkGroupInfo)                                                                              \
+    X(clReleaseKernel)                                                                                       \
+    X(clSetKernelArg)                                                                                        \
+    X(clCreateBuffer)                                                                                        \
+    X(clReleaseMemObject)                                                                                    \
+    X(clEnqueueMapBuffer)                                                                                    \
+    X(clEnqueueUnmapMemObject)                                                                               \
+    X(clEnqueueWriteBuffer)                                                                                  \
+    X(clEnqueueReadBuffer)                                                                                   \
+    X(clEnqueueCopyBuffer)                                                                                   \
+    X(clEnqueueFillBuffer)                                                                                   \
+    X(clEnqueueNDRangeKernel)                                                                                \
+    X(clGetEventProfilingInfo)                                                                               \
+    X(clGetEventInfo)                                                                                        \
+    X(clRetainEvent)                                                                                         \
+    X(clReleaseEvent)                                                                                        \
+    X(clWaitForEvents)                                                                                       \
+    X(clFlush)                                                                                               \
+    X(clFinish)
 
-/* False: nothing is to be kept. */
-static inline bool dml__tune_path(char *path, size_t capacity)
+typedef struct dml__opencl_library {
+#define DML__OPENCL_MEMBER(function) __typeof__(&(function)) function##_;
+    DML__OPENCL_FUNCTIONS(DML__OPENCL_MEMBER)
+#undef DML__OPENCL_MEMBER
+} dml__opencl_library;
+
+/* False when there is no usable OpenCL. The loader stays open: closing it under a driver's threads crashes
+   some drivers, and opening it again costs nothing. */
+static inline bool dml__opencl_load(dml__opencl_library *cl)
 {
-    const char *named = getenv("DML_TUNE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length = 0;
-    if (named && *named)
-        length = strcmp(named, "0") == 0 ? 0 : snprintf(path, capacity, "%s", named);
-    else if (cache && *cache)
-        length = snprintf(path, capacity, "%s/dml-tune.txt", cache);
-    else if (home && *home)
-        length = snprintf(path, capacity, "%s/.cache/dml-tune.txt", home);
-    return length > 0 && (size_t)length < capacity;
-}
-
-/* Whether a line is whole: the shapes, a space and a name. */
-static inline bool dml__tune_is_line(const char *line)
-{
-    enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
-    const size_t length = strlen(line);
-    return strspn(line, "012345") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
-           line[length - 1] == '\n';
-}
-
-static inline bool dml__tune_is_of(const char *line, const char *device)
-{
-    const char *name = line + DML__TUNE_CLASSES * DML__TUNE_CLASSES + 1;
-    return strncmp(name, device, strlen(device)) == 0 && name[strlen(device)] == '\n';
-}
-
-static inline void dml__tune_take(dml__choice *choice, const char *line)
-{
-    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
-        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
-    choice->measured = true;
-}
-
-/* What a file is to this library. */
-typedef enum dml__tune_kind {
-    DML__TUNE_OURS,
-    DML__TUNE_BROKEN, /* ours, with lines that aren't whole */
-    DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
-} dml__tune_kind;
-
-/* Whether what is there, if anything is, isn't a plain file: it is neither read, which may wait, nor
-   replaced. */
-static inline bool dml__tune_is_special(const char *path)
-{
-    struct stat what;
-    return stat(path, &what) == 0 && !S_ISREG(what.st_mode);
-}
-
-/* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
-static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
-                                            FILE *aside)
-{
-    char line[DML__TUNE_LINE];
-    dml__tune_kind kind = DML__TUNE_OURS;
-    if (dml__tune_is_special(path)) return DML__TUNE_FOREIGN;
-    FILE *file = fopen(path, "r");
-    const bool titled = file && fgets(line, sizeof line, file);
-    const bool current = titled && strcmp(line, dml__tune_title) == 0;
-    if (titled && strncmp(line, DML__TUNE_TITLE, strlen(DML__TUNE_TITLE)) != 0) kind = DML__TUNE_FOREIGN;
-    while (current && fgets(line, sizeof line, file)) {
-        if (!dml__tune_is_line(line))
-            kind = DML__TUNE_BROKEN;
-        else if (!dml__tune_is_of(line, device))
-            (void)(aside && fputs(line, aside));
-        else if (choice)
-            dml__tune_take(choice, line);
-    }
-    if (file) fclose(file);
-    return kind;
-}
-
-/* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
-typedef double (*dml__tune_clock)(void *argument, const char *kernel, int columns, int rows);
-
-/* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
-static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
-{
-    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
-                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
-    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
-    for (int r = 0; r < DML__TUNE_CLASSES; r++) {
-        for (int c = 0; c < DML__TUNE_CLASSES; c++) {
-            const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
-            int best = (int)dml__choose_tile(choice, size, true);
-            if (size[0] * size[1] > DML__TUNE_MOST) { /* a device is full of less */
-                choice->tile[r][c] = r >= c ? choice->tile[r - 1][c] : choice->tile[r][c - 1];
-                continue;
-            }
-            double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
-            for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
-                const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
-                if (seconds < 0) least = seconds;
-                if (seconds < 0.95 * least) least = seconds, best = shape;
-            }
-            if (least < 0) return false;
-            choice->tile[r][c] = (unsigned char)best;
-        }
-    }
-    choice->measured = true;
+    void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) library = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return false;
+    void *address;
+#define DML__OPENCL_FIND(function)                                                                           \
+    address = dlsym(library, #function);                                                                     \
+    if (!address) return false;                                                                              \
+    memcpy(&cl->function##_, &address, sizeof address);
+    DML__OPENCL_FUNCTIONS(DML__OPENCL_FIND)
+#undef DML__OPENCL_FIND
     return true;
 }
 
-/* Whether nothing is to be measured: it isn't wanted, the file has it, which is then in the table, or has
-   something else. `note` is what there is to say about the file, or NULL. */
-static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char path[DML__TUNE_PATH],
-                                        const char **note)
+static inline const char *dml__opencl_error_name(cl_int error)
 {
-    *note = NULL;
-    if (!dml__tune_path(path, DML__TUNE_PATH)) return true;
-    const dml__tune_kind kind = dml__tune_read(choice, path, device, NULL);
-    if (kind == DML__TUNE_FOREIGN) *note = "is no file of tiles, so it is left alone and nothing is measured";
-    if (kind == DML__TUNE_BROKEN) *note = "is damaged: its whole lines are kept";
-    return choice->measured || kind == DML__TUNE_FOREIGN;
-}
-
-/* The file anew, with the table: whoever reads it meanwhile sees the old one or the new one. */
-static inline void dml__tune_keep(const dml__choice *choice, const char *path, const char *device,
-                                  FILE *aside, const char *aside_path)
-{
-    fputs(dml__tune_title, aside);
-    (void)dml__tune_read(NULL, path, device, aside);
-    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
-        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], aside);
-    fprintf(aside, " %s\n", device);
-    const bool failed = ferror(aside) != 0;
-    if (fclose(aside) != 0 || failed || rename(aside_path, path) != 0) (void)remove(aside_path);
-}
-
-/* Measures the table and adds it to the file. False: a launch failed. */
-static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
-                                  dml__tune_clock seconds_of, void *argument)
-{
-    char aside_path[DML__TUNE_PATH + 48];
-    snprintf(aside_path, sizeof aside_path, "%s.%ld.%llx", path,
-             (long)getpid(), /* threads may open devices at once */
-             (unsigned long long)(uintptr_t)choice);
-    FILE *aside = fopen(aside_path, "w");
-    if (!aside) return true;
-    const bool ok = dml__tune_measure(choice, seconds_of, argument);
-    if (ok) {
-        dml__tune_keep(choice, path, device, aside, aside_path);
-    } else {
-        fclose(aside);
-        (void)remove(aside_path);
+#define DML__OPENCL_ERROR(name)                                                                              \
+    case name: return #name;
+    switch (error) {
+        DML__OPENCL_ERROR(CL_DEVICE_NOT_FOUND)
+        DML__OPENCL_ERROR(CL_DEVICE_NOT_AVAILABLE)
+        DML__OPENCL_ERROR(CL_COMPILER_NOT_AVAILABLE)
+        DML__OPENCL_ERROR(CL_MEM_OBJECT_ALLOCATION_FAILURE)
+        DML__OPENCL_ERROR(CL_OUT_OF_RESOURCES)
+        DML__OPENCL_ERROR(CL_OUT_OF_HOST_MEMORY)
+        DML__OPENCL_ERROR(CL_MEM_COPY_OVERLAP)
+        DML__OPENCL_ERROR(CL_BUILD_PROGRAM_FAILURE)
+        DML__OPENCL_ERROR(CL_MISALIGNED_SUB_BUFFER_OFFSET)
+        DML__OPENCL_ERROR(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
+        DML__OPENCL_ERROR(CL_INVALID_VALUE)
+        DML__OPENCL_ERROR(CL_INVALID_PLATFORM)
+        DML__OPENCL_ERROR(CL_INVALID_DEVICE)
+        DML__OPENCL_ERROR(CL_INVALID_CONTEXT)
+        DML__OPENCL_ERROR(CL_INVALID_COMMAND_QUEUE)
+        DML__OPENCL_ERROR(CL_INVALID_MEM_OBJECT)
+        DML__OPENCL_ERROR(CL_INVALID_BUILD_OPTIONS)
+        DML__OPENCL_ERROR(CL_INVALID_PROGRAM)
+        DML__OPENCL_ERROR(CL_INVALID_PROGRAM_EXECUTABLE)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_NAME)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_DEFINITION)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_INDEX)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_VALUE)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_ARGS)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_DIMENSION)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_GROUP_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_ITEM_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_OFFSET)
+        DML__OPENCL_ERROR(CL_INVALID_OPERATION)
+        DML__OPENCL_ERROR(CL_INVALID_BUFFER_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_WORK_SIZE)
+    default: return "an error that OpenCL 1.2 doesn't name";
     }
-    return ok;
+#undef DML__OPENCL_ERROR
 }
 
-/* One buffer, of which all three operands of a product are parts: as much as the largest factor, and the
- * result. */
-#define DML__TUNE_FACTOR ((size_t)65536 * DML__TUNE_DEPTH)
-typedef struct dml__tune_job {
-    dml_device *device;
-    dml_buffer matrix;
-} dml__tune_job;
-
-static inline double dml__tune_seconds(void *argument, const char *kernel, int columns, int rows)
+static inline bool dml__opencl_lacks_memory(cl_int error)
 {
-    dml__tune_job *job = (dml__tune_job *)argument;
-    const dml_backend *backend = job->device->backend;
-    const int32_t integers[] = { rows, columns, DML__TUNE_DEPTH, 0, 0, DML__TUNE_DEPTH, columns, columns };
-    double least = 1e30;
-    dml_launch launch;
-    memset(&launch, 0, sizeof launch);
-    launch.kernel = kernel;
-    launch.size[0] = (size_t)columns, launch.size[1] = (size_t)rows;
-    memcpy(launch.integer, integers, sizeof integers);
-    launch.real[0] = 0; /* C = 0, whatever A and B are */
-    for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
-    launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
-    for (int run = 0; run < 4; run++) { /* the first may compile */
-        const double start = dml_seconds();
-        for (int i = 0; i < DML__TUNE_LAUNCHES; i++) /* or waiting is most of it */
-            if (backend->launch(job->device, &launch) != DML_OK) return -1;
-        if (backend->finish(job->device) != DML_OK) return -1;
-        const double seconds = dml_seconds() - start;
-        if (run && seconds < least) least = seconds;
+    return error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
+           error == CL_INVALID_BUFFER_SIZE;
+}
+
+#endif
+
+#ifndef DML_NO_THREADS
+#include <pthread.h>
+#endif
+#include <stdio.h>
+#include <string.h>
+
+/* "OpenCL 1.2 ..." or later, with a compiler, switched on, of this machine's byte order. */
+static inline bool dml__opencl_usable(const dml__opencl_library *cl, cl_device_id id)
+{
+    char version[256] = ""; /* PoCL appends its target, which is longer than the 64 that others need */
+    cl_bool available = CL_FALSE, compiler = CL_FALSE, little = CL_FALSE;
+    int major = 0, minor = 0;
+    cl->clGetDeviceInfo_(id, CL_DEVICE_VERSION, sizeof version - 1, version, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_AVAILABLE, sizeof available, &available, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_COMPILER_AVAILABLE, sizeof compiler, &compiler, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_ENDIAN_LITTLE, sizeof little, &little, NULL);
+    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2) return false;
+    return (major > 1 || minor >= 2) && available && compiler && little;
+}
+
+static inline bool dml__opencl_is_gpu(const dml__opencl_library *cl, cl_device_id id)
+{
+    cl_device_type type = 0;
+    cl->clGetDeviceInfo_(id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    return (type & CL_DEVICE_TYPE_GPU) != 0;
+}
+
+enum { DML__OPENCL_PLATFORMS = 16, DML__OPENCL_DEVICES = 64 };
+static inline int dml__opencl_list_now(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+{
+    cl_platform_id platforms[DML__OPENCL_PLATFORMS];
+    cl_uint platform_count = 0;
+    int count = 0;
+    if (cl->clGetPlatformIDs_(DML__OPENCL_PLATFORMS, platforms, &platform_count) != CL_SUCCESS) return 0;
+    if (platform_count > DML__OPENCL_PLATFORMS) platform_count = DML__OPENCL_PLATFORMS;
+    for (int pass = 0; pass < 2; pass++) {
+        for (cl_uint p = 0; p < platform_count; p++) {
+            cl_device_id found[DML__OPENCL_DEVICES];
+            cl_uint found_count = 0;
+            if (cl->clGetDeviceIDs_(platforms[p], CL_DEVICE_TYPE_ALL, DML__OPENCL_DEVICES, found,
+                                    &found_count) != CL_SUCCESS)
+                continue;
+            if (found_count > DML__OPENCL_DEVICES) found_count = DML__OPENCL_DEVICES;
+            for (cl_uint d = 0; d < found_count && count < capacity; d++)
+                if (dml__opencl_is_gpu(cl, found[d]) == (pass == 0) && dml__opencl_usable(cl, found[d]))
+                    ids[count++] = found[d];
+        }
     }
-    return least;
+    return count;
 }
 
-/* Of an open device; its status where a launch fails. Devices that are CPUs have nothing to choose. */
-static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
+#ifdef DML_NO_THREADS
+#define dml__opencl_begin_once() ((void)0)
+#else
+static inline void dml__opencl_begin(void)
 {
-    dml__tune_job job;
-    char path[DML__TUNE_PATH];
-    const char *note = NULL;
-    const dml_ref all = { &job.matrix, 0 };
-    if (choice->solo != DML__SOLO_NONE || dml_status_of(device->context) != DML_OK) return DML_OK;
-    const bool settled = dml__tune_is_settled(choice, name, path, &note);
-    if (note) dml_device_warn(device, "%s %s", path, note);
-    if (settled) return DML_OK;
-    memset(&job, 0, sizeof job);
-    job.device = device;
-    job.matrix.bytes = (DML__TUNE_FACTOR + DML__TUNE_MOST) * sizeof(float);
-    dml_status status = device->backend->buffer_create(device, &job.matrix);
-    if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
-    if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
-        status = dml_status_of(device->context);
-    device->backend->buffer_destroy(device, &job.matrix);
-    if (status != DML_ERROR_MEMORY) return status;
-    dml_device_forgive(device); /* models may fit where this doesn't */
-    dml_device_warn(device, "%s: no memory to measure which tiles are best", name);
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    if (dml__opencl_load(&cl)) (void)dml__opencl_list_now(&cl, ids, DML__OPENCL_DEVICES);
+}
+
+/* The first calls of a process are one thread's: PoCL crashes where two threads find it at its beginning. */
+static inline void dml__opencl_begin_once(void)
+{
+    static pthread_once_t begun = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&begun, dml__opencl_begin);
+}
+#endif
+
+/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
+static inline int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+{
+    dml__opencl_begin_once();
+    return dml__opencl_list_now(cl, ids, capacity);
+}
+
+static inline int dml__opencl_count(void)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    return dml__opencl_load(&cl) ? dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES) : 0;
+}
+
+/* Of the extensions, those that say what kernels may compute with. */
+static inline void dml__opencl_features(const dml__opencl_library *cl, cl_device_id id, dml_device_info *info)
+{
+    static const char *const wanted[] = { "cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups" };
+    char all[8192] = "";
+    cl->clGetDeviceInfo_(id, CL_DEVICE_EXTENSIONS, sizeof all - 1, all, NULL);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const size_t used = strlen(info->features);
+        const char *found = strstr(all, wanted[i]);
+        if (found && strchr(" ", found[strlen(wanted[i])]))
+            snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", wanted[i]);
+    }
+}
+
+static inline void dml__opencl_describe(int index, dml_device_info *info)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    cl_ulong memory = 0;
+    cl_uint units = 0, clock = 0;
+    char driver[256] = "";
+    if (!dml__opencl_load(&cl)) return;
+    if (index < 0 || index >= dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES)) return;
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_NAME, sizeof info->name - 1, info->name, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof memory, &memory, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    info->memory = memory;
+    info->compute_units = (int)units;
+    info->gpu = dml__opencl_is_gpu(&cl, ids[index]);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
+    info->clock = (int)clock;
+    snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1, driver);
+    dml__opencl_features(&cl, ids[index], info);
+}
+
+#endif
+
+/* ---- gpu/opencl_profile.h ---- */
+
+/* opencl_profile.h: what is timed of a device's work: each thing that is enqueued leaves an event. */
+#ifndef DML_GPU_OPENCL_PROFILE_H
+#define DML_GPU_OPENCL_PROFILE_H
+
+/* ---- gpu/opencl_state.h ---- */
+
+/* opencl_state.h: an open device of OpenCL, and the sentences for what fails there. */
+#ifndef DML_GPU_OPENCL_STATE_H
+#define DML_GPU_OPENCL_STATE_H
+
+/* Something timed that is on its way, and the number that the profile has for it. */
+typedef struct dml__opencl_mark {
+    cl_event event;
+    int number;
+} dml__opencl_mark;
+
+/* Memory of the host's that the device reads while the host goes on: what is written goes through a piece of
+   it, and each piece is filled again when the copy that was made of it has ended. */
+enum { DML__OPENCL_PIECES = 8, DML__OPENCL_PIECE = 1 << 20 /* bytes */ };
+typedef struct dml__opencl_staging {
+    cl_mem memory; /* which is mapped at `piece`; NULL: there is none, and writes wait */
+    char *piece;   /* (DML__OPENCL_PIECES, DML__OPENCL_PIECE) */
+    bool refused;
+    int next;                            /* the piece to fill next */
+    cl_event copied[DML__OPENCL_PIECES]; /* the last copy of each; NULL: there was none */
+} dml__opencl_staging;
+
+/* An open device. */
+enum { DML__OPENCL_MARKS = 256 };
+typedef struct dml__opencl {
+    dml__opencl_library cl;
+    cl_device_id id;
+    char name[128];
+    cl_context context;
+    cl_command_queue queue;
+    cl_program program;
+    dml__choice choice;
+    dml__kernel_index index;
+    int lanes; /* of the solo kernels' vectors */
+    cl_kernel kernels[DML__KERNEL_COUNT];
+    cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
+    uint64_t held;            /* by buffers */
+    bool timed;               /* the queue takes times */
+    int marks;
+    dml__opencl_mark mark[DML__OPENCL_MARKS];
+    dml__opencl_staging staging;
+    dml_buffer shares;   /* of products in shares of k */
+    double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
+} dml__opencl;
+
+static inline dml__opencl *dml__opencl_of(dml_device *device)
+{
+    return (dml__opencl *)device->state;
+}
+
+static inline cl_mem dml__opencl_memory(const dml_buffer *buffer)
+{
+    return (cl_mem)buffer->handle;
+}
+
+/* DML_OK for CL_SUCCESS, else a recorded sentence: which device, what was called, on what, and the error. */
+static inline dml_status dml__opencl_check(dml_device *device, cl_int error, const char *call, const char *on)
+{
+    if (error == CL_SUCCESS) return DML_OK;
+    return dml_device_fail(device, dml__opencl_lacks_memory(error) ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
+                           "opencl:%d (%s): %s(%s) failed with %s (%d)%s", device->index,
+                           device->state ? dml__opencl_of(device)->name : "?", call, on,
+                           dml__opencl_error_name(error), (int)error,
+                           error == CL_DEVICE_NOT_AVAILABLE
+                               ? ": the device is lost; what is on the host is not, go on with it in another "
+                                 "context"
+                               : "");
+}
+
+#endif
+
+/* Tells of all that was timed, of a queue that has finished. */
+static inline void dml__opencl_settle(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    for (int i = 0; i < state->marks; i++) {
+        const dml__opencl_mark mark = state->mark[i];
+        cl_ulong queued = 0, begin = 0, end = 0;
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_START, sizeof begin, &begin,
+                                           NULL);
+        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+        state->cl.clReleaseEvent_(mark.event);
+        if (state->ahead == 0) state->ahead = state->first - 1e-9 * (double)queued;
+        dml_device_end_event(device, mark.number, state->ahead + 1e-9 * (double)begin,
+                             state->ahead + 1e-9 * (double)end);
+    }
+    state->marks = 0;
+}
+
+/* Where what is enqueued next leaves its event; NULL: nobody asks. */
+static inline cl_event *dml__opencl_mark_of(dml_device *device, const char *what)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    if (!state->timed) return NULL;
+    if (state->marks == DML__OPENCL_MARKS && state->cl.clFinish_(state->queue) == CL_SUCCESS)
+        dml__opencl_settle(device);
+    if (state->marks == DML__OPENCL_MARKS) return NULL;
+    if (state->first == 0) state->first = dml_seconds();
+    dml__opencl_mark *mark = &state->mark[state->marks];
+    mark->number = dml_device_begin_event(device, what);
+    return &mark->event;
+}
+
+/* What was to be enqueued is, or isn't. */
+static inline cl_int dml__opencl_marked(dml_device *device, const cl_event *event, cl_int error)
+{
+    if (event && error == CL_SUCCESS) dml__opencl_of(device)->marks++;
+    return error;
+}
+
+/* Only a queue that was made for it takes times. */
+static inline dml_status dml__opencl_profile(dml_device *device, bool on)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_int error = state->cl.clFinish_(state->queue);
+    dml__opencl_settle(device);
+    state->timed = false;
+    state->first = state->ahead = 0;
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clFinish", "");
+    const cl_command_queue queue = state->cl.clCreateCommandQueue_(
+        state->context, state->id, on ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    state->cl.clReleaseCommandQueue_(state->queue);
+    state->queue = queue;
+    state->timed = on;
     return DML_OK;
 }
 
 #endif
 
-#define CL_TARGET_OPENCL_VERSION 120
-#include <CL/cl.h>
-#include <dlfcn.h>
-#ifndef DML_NO_THREADS
-#include <pthread.h>
-#endif
+/* ---- gpu/opencl_program.h ---- */
+
+/* opencl_program.h: the kernels, built from their source by the device's own compiler. */
+#ifndef DML_GPU_OPENCL_PROGRAM_H
+#define DML_GPU_OPENCL_PROGRAM_H
+
 #include <stdio.h>
 #include <string.h>
 
@@ -5192,376 +5342,8 @@ static const char *const dml__opencl_source[] = {
 "#endif\n",
 };
 
-/* The functions of OpenCL that are used here, each found in the loader by its name. */
-#define DML__OPENCL_FUNCTIONS(X)                                                                             \
-    X(clGetPlatformIDs)                                                                                      \
-    X(clGetDeviceIDs)                                                                                        \
-    X(clGetDeviceInfo)                                                                                       \
-    X(clCreateContext)                                                                                       \
-    X(clReleaseContext)                                                                                      \
-    X(clCreateCommandQueue)                                                                                  \
-    X(clReleaseCommandQueue)                                                                                 \
-    X(clCreateProgramWithSource)                                                                             \
-    X(clBuildProgram)                                                                                        \
-    X(clGetProgramBuildInfo)                                                                                 \
-    X(clReleaseProgram)                                                                                      \
-    X(clCreateKernel)                                                                                        \
-    X(clGetKernelWorkGroupInfo)                                                                              \
-    X(clReleaseKernel)                                                                                       \
-    X(clSetKernelArg)                                                                                        \
-    X(clCreateBuffer)                                                                                        \
-    X(clReleaseMemObject)                                                                                    \
-    X(clEnqueueMapBuffer)                                                                                    \
-    X(clEnqueueUnmapMemObject)                                                                               \
-    X(clEnqueueWriteBuffer)                                                                                  \
-    X(clEnqueueReadBuffer)                                                                                   \
-    X(clEnqueueCopyBuffer)                                                                                   \
-    X(clEnqueueFillBuffer)                                                                                   \
-    X(clEnqueueNDRangeKernel)                                                                                \
-    X(clGetEventProfilingInfo)                                                                               \
-    X(clGetEventInfo)                                                                                        \
-    X(clRetainEvent)                                                                                         \
-    X(clReleaseEvent)                                                                                        \
-    X(clWaitForEvents)                                                                                       \
-    X(clFlush)                                                                                               \
-    X(clFinish)
-
-typedef struct dml__opencl_library {
-#define DML__OPENCL_MEMBER(function) __typeof__(&(function)) function##_;
-    DML__OPENCL_FUNCTIONS(DML__OPENCL_MEMBER)
-#undef DML__OPENCL_MEMBER
-} dml__opencl_library;
-
-/* Something timed that is on its way, and the number that the profile has for it. */
-typedef struct dml__opencl_mark {
-    cl_event event;
-    int number;
-} dml__opencl_mark;
-
-/* Memory of the host's that the device reads while the host goes on: what is written goes through a piece of
-   it, and each piece is filled again when the copy that was made of it has ended. */
-enum { DML__OPENCL_PIECES = 8, DML__OPENCL_PIECE = 1 << 20 /* bytes */ };
-typedef struct dml__opencl_staging {
-    cl_mem memory; /* which is mapped at `piece`; NULL: there is none, and writes wait */
-    char *piece;   /* (DML__OPENCL_PIECES, DML__OPENCL_PIECE) */
-    bool refused;
-    int next;                            /* the piece to fill next */
-    cl_event copied[DML__OPENCL_PIECES]; /* the last copy of each; NULL: there was none */
-} dml__opencl_staging;
-
-/* An open device. */
-enum { DML__OPENCL_MARKS = 256 };
-typedef struct dml__opencl {
-    dml__opencl_library cl;
-    cl_device_id id;
-    char name[128];
-    cl_context context;
-    cl_command_queue queue;
-    cl_program program;
-    dml__choice choice;
-    dml__kernel_index index;
-    int lanes; /* of the solo kernels' vectors */
-    cl_kernel kernels[DML__KERNEL_COUNT];
-    cl_ulong memory, largest; /* bytes that it has, and that one buffer may have */
-    uint64_t held;            /* by buffers */
-    bool timed;               /* the queue takes times */
-    int marks;
-    dml__opencl_mark mark[DML__OPENCL_MARKS];
-    dml__opencl_staging staging;
-    dml_buffer shares;   /* of products in shares of k */
-    double first, ahead; /* when the first mark was made; how far this clock is ahead of the device's */
-} dml__opencl;
-
-static const char *dml__opencl_error_name(cl_int error)
-{
-#define DML__OPENCL_ERROR(name)                                                                              \
-    case name: return #name;
-    switch (error) {
-        DML__OPENCL_ERROR(CL_DEVICE_NOT_FOUND)
-        DML__OPENCL_ERROR(CL_DEVICE_NOT_AVAILABLE)
-        DML__OPENCL_ERROR(CL_COMPILER_NOT_AVAILABLE)
-        DML__OPENCL_ERROR(CL_MEM_OBJECT_ALLOCATION_FAILURE)
-        DML__OPENCL_ERROR(CL_OUT_OF_RESOURCES)
-        DML__OPENCL_ERROR(CL_OUT_OF_HOST_MEMORY)
-        DML__OPENCL_ERROR(CL_MEM_COPY_OVERLAP)
-        DML__OPENCL_ERROR(CL_BUILD_PROGRAM_FAILURE)
-        DML__OPENCL_ERROR(CL_MISALIGNED_SUB_BUFFER_OFFSET)
-        DML__OPENCL_ERROR(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
-        DML__OPENCL_ERROR(CL_INVALID_VALUE)
-        DML__OPENCL_ERROR(CL_INVALID_PLATFORM)
-        DML__OPENCL_ERROR(CL_INVALID_DEVICE)
-        DML__OPENCL_ERROR(CL_INVALID_CONTEXT)
-        DML__OPENCL_ERROR(CL_INVALID_COMMAND_QUEUE)
-        DML__OPENCL_ERROR(CL_INVALID_MEM_OBJECT)
-        DML__OPENCL_ERROR(CL_INVALID_BUILD_OPTIONS)
-        DML__OPENCL_ERROR(CL_INVALID_PROGRAM)
-        DML__OPENCL_ERROR(CL_INVALID_PROGRAM_EXECUTABLE)
-        DML__OPENCL_ERROR(CL_INVALID_KERNEL_NAME)
-        DML__OPENCL_ERROR(CL_INVALID_KERNEL_DEFINITION)
-        DML__OPENCL_ERROR(CL_INVALID_KERNEL)
-        DML__OPENCL_ERROR(CL_INVALID_ARG_INDEX)
-        DML__OPENCL_ERROR(CL_INVALID_ARG_VALUE)
-        DML__OPENCL_ERROR(CL_INVALID_ARG_SIZE)
-        DML__OPENCL_ERROR(CL_INVALID_KERNEL_ARGS)
-        DML__OPENCL_ERROR(CL_INVALID_WORK_DIMENSION)
-        DML__OPENCL_ERROR(CL_INVALID_WORK_GROUP_SIZE)
-        DML__OPENCL_ERROR(CL_INVALID_WORK_ITEM_SIZE)
-        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_OFFSET)
-        DML__OPENCL_ERROR(CL_INVALID_OPERATION)
-        DML__OPENCL_ERROR(CL_INVALID_BUFFER_SIZE)
-        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_WORK_SIZE)
-    default: return "an error that OpenCL 1.2 doesn't name";
-    }
-#undef DML__OPENCL_ERROR
-}
-
-static dml__opencl *dml__opencl_of(dml_device *device)
-{
-    return (dml__opencl *)device->state;
-}
-
-static bool dml__opencl_lacks_memory(cl_int error)
-{
-    return error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
-           error == CL_INVALID_BUFFER_SIZE;
-}
-
-/* DML_OK for CL_SUCCESS, else a recorded sentence: which device, what was called, on what, and the error. */
-static dml_status dml__opencl_check(dml_device *device, cl_int error, const char *call, const char *on)
-{
-    if (error == CL_SUCCESS) return DML_OK;
-    return dml_device_fail(device, dml__opencl_lacks_memory(error) ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
-                           "opencl:%d (%s): %s(%s) failed with %s (%d)%s", device->index,
-                           device->state ? dml__opencl_of(device)->name : "?", call, on,
-                           dml__opencl_error_name(error), (int)error,
-                           error == CL_DEVICE_NOT_AVAILABLE
-                               ? ": the device is lost; what is on the host is not, go on with it in another "
-                                 "context"
-                               : "");
-}
-
-/* False when there is no usable OpenCL. The loader stays open: closing it under a driver's threads crashes
-   some drivers, and opening it again costs nothing. */
-static bool dml__opencl_load(dml__opencl_library *cl)
-{
-    void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) library = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return false;
-    void *address;
-#define DML__OPENCL_FIND(function)                                                                           \
-    address = dlsym(library, #function);                                                                     \
-    if (!address) return false;                                                                              \
-    memcpy(&cl->function##_, &address, sizeof address);
-    DML__OPENCL_FUNCTIONS(DML__OPENCL_FIND)
-#undef DML__OPENCL_FIND
-    return true;
-}
-
-/* "OpenCL 1.2 ..." or later, with a compiler, switched on, of this machine's byte order. */
-static bool dml__opencl_usable(const dml__opencl_library *cl, cl_device_id id)
-{
-    char version[256] = ""; /* PoCL appends its target, which is longer than the 64 that others need */
-    cl_bool available = CL_FALSE, compiler = CL_FALSE, little = CL_FALSE;
-    int major = 0, minor = 0;
-    cl->clGetDeviceInfo_(id, CL_DEVICE_VERSION, sizeof version - 1, version, NULL);
-    cl->clGetDeviceInfo_(id, CL_DEVICE_AVAILABLE, sizeof available, &available, NULL);
-    cl->clGetDeviceInfo_(id, CL_DEVICE_COMPILER_AVAILABLE, sizeof compiler, &compiler, NULL);
-    cl->clGetDeviceInfo_(id, CL_DEVICE_ENDIAN_LITTLE, sizeof little, &little, NULL);
-    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2) return false;
-    return (major > 1 || minor >= 2) && available && compiler && little;
-}
-
-static bool dml__opencl_is_gpu(const dml__opencl_library *cl, cl_device_id id)
-{
-    cl_device_type type = 0;
-    cl->clGetDeviceInfo_(id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
-    return (type & CL_DEVICE_TYPE_GPU) != 0;
-}
-
-enum { DML__OPENCL_PLATFORMS = 16, DML__OPENCL_DEVICES = 64 };
-static int dml__opencl_list_now(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
-{
-    cl_platform_id platforms[DML__OPENCL_PLATFORMS];
-    cl_uint platform_count = 0;
-    int count = 0;
-    if (cl->clGetPlatformIDs_(DML__OPENCL_PLATFORMS, platforms, &platform_count) != CL_SUCCESS) return 0;
-    if (platform_count > DML__OPENCL_PLATFORMS) platform_count = DML__OPENCL_PLATFORMS;
-    for (int pass = 0; pass < 2; pass++) {
-        for (cl_uint p = 0; p < platform_count; p++) {
-            cl_device_id found[DML__OPENCL_DEVICES];
-            cl_uint found_count = 0;
-            if (cl->clGetDeviceIDs_(platforms[p], CL_DEVICE_TYPE_ALL, DML__OPENCL_DEVICES, found,
-                                    &found_count) != CL_SUCCESS)
-                continue;
-            if (found_count > DML__OPENCL_DEVICES) found_count = DML__OPENCL_DEVICES;
-            for (cl_uint d = 0; d < found_count && count < capacity; d++)
-                if (dml__opencl_is_gpu(cl, found[d]) == (pass == 0) && dml__opencl_usable(cl, found[d]))
-                    ids[count++] = found[d];
-        }
-    }
-    return count;
-}
-
-#ifdef DML_NO_THREADS
-#define dml__opencl_begin_once() ((void)0)
-#else
-static void dml__opencl_begin(void)
-{
-    dml__opencl_library cl;
-    cl_device_id ids[DML__OPENCL_DEVICES];
-    if (dml__opencl_load(&cl)) (void)dml__opencl_list_now(&cl, ids, DML__OPENCL_DEVICES);
-}
-
-/* The first calls of a process are one thread's: PoCL crashes where two threads find it at its beginning. */
-static void dml__opencl_begin_once(void)
-{
-    static pthread_once_t begun = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&begun, dml__opencl_begin);
-}
-#endif
-
-/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
-static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
-{
-    dml__opencl_begin_once();
-    return dml__opencl_list_now(cl, ids, capacity);
-}
-
-static int dml__opencl_count(void)
-{
-    dml__opencl_library cl;
-    cl_device_id ids[DML__OPENCL_DEVICES];
-    return dml__opencl_load(&cl) ? dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES) : 0;
-}
-
-/* Of the extensions, those that say what kernels may compute with. */
-static void dml__opencl_features(const dml__opencl_library *cl, cl_device_id id, dml_device_info *info)
-{
-    static const char *const wanted[] = { "cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups" };
-    char all[8192] = "";
-    cl->clGetDeviceInfo_(id, CL_DEVICE_EXTENSIONS, sizeof all - 1, all, NULL);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        const size_t used = strlen(info->features);
-        const char *found = strstr(all, wanted[i]);
-        if (found && strchr(" ", found[strlen(wanted[i])]))
-            snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", wanted[i]);
-    }
-}
-
-static void dml__opencl_describe(int index, dml_device_info *info)
-{
-    dml__opencl_library cl;
-    cl_device_id ids[DML__OPENCL_DEVICES];
-    cl_ulong memory = 0;
-    cl_uint units = 0, clock = 0;
-    char driver[256] = "";
-    if (!dml__opencl_load(&cl)) return;
-    if (index < 0 || index >= dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES)) return;
-    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_NAME, sizeof info->name - 1, info->name, NULL);
-    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof memory, &memory, NULL);
-    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
-    info->memory = memory;
-    info->compute_units = (int)units;
-    info->gpu = dml__opencl_is_gpu(&cl, ids[index]);
-    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
-    cl.clGetDeviceInfo_(ids[index], CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
-    info->clock = (int)clock;
-    snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1, driver);
-    dml__opencl_features(&cl, ids[index], info);
-}
-
-/* ---- the profile ---- */
-
-/* Tells of all that was timed, of a queue that has finished. */
-static void dml__opencl_settle(dml_device *device)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    for (int i = 0; i < state->marks; i++) {
-        const dml__opencl_mark mark = state->mark[i];
-        cl_ulong queued = 0, begin = 0, end = 0;
-        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued,
-                                           NULL);
-        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_START, sizeof begin, &begin,
-                                           NULL);
-        state->cl.clGetEventProfilingInfo_(mark.event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
-        state->cl.clReleaseEvent_(mark.event);
-        if (state->ahead == 0) state->ahead = state->first - 1e-9 * (double)queued;
-        dml_device_end_event(device, mark.number, state->ahead + 1e-9 * (double)begin,
-                             state->ahead + 1e-9 * (double)end);
-    }
-    state->marks = 0;
-}
-
-/* Where what is enqueued next leaves its event; NULL: nobody asks. */
-static cl_event *dml__opencl_mark_of(dml_device *device, const char *what)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    if (!state->timed) return NULL;
-    if (state->marks == DML__OPENCL_MARKS && state->cl.clFinish_(state->queue) == CL_SUCCESS)
-        dml__opencl_settle(device);
-    if (state->marks == DML__OPENCL_MARKS) return NULL;
-    if (state->first == 0) state->first = dml_seconds();
-    dml__opencl_mark *mark = &state->mark[state->marks];
-    mark->number = dml_device_begin_event(device, what);
-    return &mark->event;
-}
-
-/* What was to be enqueued is, or isn't. */
-static cl_int dml__opencl_marked(dml_device *device, const cl_event *event, cl_int error)
-{
-    if (event && error == CL_SUCCESS) dml__opencl_of(device)->marks++;
-    return error;
-}
-
-/* Only a queue that was made for it takes times. */
-static dml_status dml__opencl_profile(dml_device *device, bool on)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    cl_int error = state->cl.clFinish_(state->queue);
-    dml__opencl_settle(device);
-    state->timed = false;
-    state->first = state->ahead = 0;
-    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clFinish", "");
-    const cl_command_queue queue = state->cl.clCreateCommandQueue_(
-        state->context, state->id, on ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
-    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
-    state->cl.clReleaseCommandQueue_(state->queue);
-    state->queue = queue;
-    state->timed = on;
-    return DML_OK;
-}
-
-static void dml__opencl_destroy_staging(dml__opencl *state)
-{
-    dml__opencl_staging *staging = &state->staging;
-    for (int i = 0; i < DML__OPENCL_PIECES; i++)
-        if (staging->copied[i]) state->cl.clReleaseEvent_(staging->copied[i]);
-    if (staging->piece)
-        state->cl.clEnqueueUnmapMemObject_(state->queue, staging->memory, staging->piece, 0, NULL, NULL);
-    if (staging->memory) state->cl.clReleaseMemObject_(staging->memory);
-    memset(staging, 0, sizeof *staging);
-}
-
-/* Releases what an open, or half open, device holds. */
-static void dml__opencl_close(dml_device *device)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    if (!state) return;
-    if (state->queue) state->cl.clFinish_(state->queue);
-    for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
-    dml__opencl_destroy_staging(state);
-    if (state->shares.handle) state->cl.clReleaseMemObject_((cl_mem)state->shares.handle);
-    for (int i = 0; i < DML__KERNEL_COUNT; i++)
-        if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
-    if (state->program) state->cl.clReleaseProgram_(state->program);
-    if (state->queue) state->cl.clReleaseCommandQueue_(state->queue);
-    if (state->context) state->cl.clReleaseContext_(state->context);
-    dml_device_release(device, state);
-    device->state = NULL;
-}
-
 /* A line of the log as a part of a sentence: without its newline, and not beyond `most` bytes. */
-static const char *dml__opencl_log_line(char *line, size_t most)
+static inline const char *dml__opencl_log_line(char *line, size_t most)
 {
     line[strcspn(line, "\r\n")] = '\0';
     if (strlen(line) > most) memcpy(line + most - 3, "...", 4);
@@ -5570,7 +5352,7 @@ static const char *dml__opencl_log_line(char *line, size_t most)
 
 /* The line of a compiler's log that names the first error, which has our file and line, since the source has
    its own #lines. Logs begin with warnings, and are longer than an error's text. */
-static const char *dml__opencl_first_error(char *log)
+static inline const char *dml__opencl_first_error(char *log)
 {
     static const char *const words[] = { "error:", "error", "Error", "ERROR" };
     const char *found = NULL;
@@ -5581,7 +5363,7 @@ static const char *dml__opencl_first_error(char *log)
 }
 
 /* Says why the kernels don't build, in the words of the device's compiler. */
-static dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
+static inline dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
 {
     dml__opencl *state = dml__opencl_of(device);
     size_t bytes = 0;
@@ -5598,7 +5380,7 @@ static dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
     return status;
 }
 
-static dml_status dml__opencl_build(dml_device *device)
+static inline dml_status dml__opencl_build(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
     const cl_uint lines = (cl_uint)(sizeof dml__opencl_source / sizeof dml__opencl_source[0]);
@@ -5614,7 +5396,7 @@ static dml_status dml__opencl_build(dml_device *device)
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }
 
-static dml_status dml__opencl_find_kernels(dml_device *device)
+static inline dml_status dml__opencl_find_kernels(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
     const int count = state->choice.solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
@@ -5634,6 +5416,405 @@ static dml_status dml__opencl_find_kernels(dml_device *device)
     }
     return DML_OK;
 }
+
+#endif
+
+/* ---- gpu/opencl_reads.h ---- */
+
+/* opencl_reads.h: reads, and those that the host doesn't wait for. */
+#ifndef DML_GPU_OPENCL_READS_H
+#define DML_GPU_OPENCL_READS_H
+
+static inline dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status != DML_OK || bytes == 0) return status;
+    cl_event *event = dml__opencl_mark_of(device, "read");
+    const cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                        CL_TRUE, from.offset, bytes, to, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueReadBuffer", "");
+}
+
+/* Waits for a read that was started, and lets go of it. A wait that fails otherwise than by the read's own
+   failure says nothing of the read, which may still be on its way. */
+static inline cl_int dml__opencl_await_read(dml__opencl *state, cl_event event)
+{
+    cl_int error = state->cl.clWaitForEvents_(1, &event), end = CL_COMPLETE;
+    if (error == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) {
+        (void)state->cl.clGetEventInfo_(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof end, &end, NULL);
+        if (end < 0) error = end;
+    } else if (error != CL_SUCCESS) {
+        (void)state->cl.clFinish_(state->queue);
+    }
+    (void)state->cl.clReleaseEvent_(event);
+    return error;
+}
+
+/* The ticket is the event. What isn't flushed may wait in the driver until somebody waits for it. */
+static inline dml_status dml__opencl_read_start(dml_device *device, void *to, dml_ref from, size_t bytes,
+                                                void **ticket)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_event event;
+    *ticket = NULL;
+    const dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status != DML_OK || bytes == 0) return status;
+    cl_event *mark = dml__opencl_mark_of(device, "read");
+    cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer), CL_FALSE,
+                                                  from.offset, bytes, to, 0, NULL, &event);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clEnqueueReadBuffer", "");
+    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
+        *mark = event;
+        state->marks++;
+    }
+    error = state->cl.clFlush_(state->queue);
+    if (error == CL_SUCCESS)
+        *ticket = event;
+    else
+        (void)dml__opencl_await_read(state, event);
+    return dml__opencl_check(device, error, "clFlush", "read");
+}
+
+/* An event that says it is complete is waited for all the same: only that makes the bytes this thread's. */
+static inline dml_status dml__opencl_read_end(dml_device *device, void *ticket, bool wait, bool *ended)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const cl_event event = (cl_event)ticket;
+    cl_int end = CL_COMPLETE;
+    *ended = wait ||
+             state->cl.clGetEventInfo_(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof end, &end, NULL) !=
+                 CL_SUCCESS ||
+             end <= CL_COMPLETE;
+    if (!*ended) return DML_OK;
+    return dml__opencl_check(device, dml__opencl_await_read(state, event), "clWaitForEvents", "read");
+}
+
+#endif
+
+/* ---- gpu/opencl_staging.h ---- */
+
+/* opencl_staging.h: writes that the host doesn't wait for. */
+#ifndef DML_GPU_OPENCL_STAGING_H
+#define DML_GPU_OPENCL_STAGING_H
+
+#include <string.h>
+
+static inline void dml__opencl_destroy_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    for (int i = 0; i < DML__OPENCL_PIECES; i++)
+        if (staging->copied[i]) state->cl.clReleaseEvent_(staging->copied[i]);
+    if (staging->piece)
+        state->cl.clEnqueueUnmapMemObject_(state->queue, staging->memory, staging->piece, 0, NULL, NULL);
+    if (staging->memory) state->cl.clReleaseMemObject_(staging->memory);
+    memset(staging, 0, sizeof *staging);
+}
+
+/* Whether there is memory to write through, which the first write asks for. */
+static inline bool dml__opencl_has_staging(dml__opencl *state)
+{
+    dml__opencl_staging *staging = &state->staging;
+    const size_t bytes = (size_t)DML__OPENCL_PIECES * DML__OPENCL_PIECE;
+    cl_int error;
+    if (staging->piece || staging->refused) return staging->piece != NULL;
+    staging->memory = state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                                bytes, NULL, &error);
+    if (staging->memory)
+        staging->piece = (char *)state->cl.clEnqueueMapBuffer_(state->queue, staging->memory, CL_TRUE,
+                                                               CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
+    if (staging->piece) return true;
+    dml__opencl_destroy_staging(state);
+    staging->refused = true;
+    return false;
+}
+
+/* Of at most a piece: waits only for the copy that was made of its place before. */
+static inline cl_int dml__opencl_write_piece(dml_device *device, dml_ref to, const char *from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    dml__opencl_staging *staging = &state->staging;
+    cl_event *copied = &staging->copied[staging->next], event;
+    char *piece = staging->piece + (size_t)staging->next * DML__OPENCL_PIECE;
+    if (*copied) {
+        const cl_int error = state->cl.clWaitForEvents_(1, copied);
+        state->cl.clReleaseEvent_(*copied);
+        *copied = NULL;
+        if (error != CL_SUCCESS) return error;
+    }
+    memcpy(piece, from, bytes);
+    cl_event *mark = dml__opencl_mark_of(device, "write");
+    const cl_int error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
+                                                         CL_FALSE, to.offset, bytes, piece, 0, NULL, &event);
+    if (error != CL_SUCCESS) return error;
+    *copied = event;
+    staging->next = (staging->next + 1) % DML__OPENCL_PIECES;
+    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
+        *mark = event;
+        state->marks++;
+    }
+    return state->cl.clFlush_(state->queue);
+}
+
+static inline dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const dml_status status = dml__check_ref(device, to, bytes, "write");
+    if (status != DML_OK || bytes == 0) return status;
+    cl_int error = CL_SUCCESS;
+    if (dml__opencl_has_staging(state)) {
+        for (size_t done = 0; done < bytes && error == CL_SUCCESS; done += DML__OPENCL_PIECE) {
+            const size_t left = bytes - done;
+            const dml_ref part = { to.buffer, to.offset + done };
+            error = dml__opencl_write_piece(device, part, (const char *)from + done,
+                                            left < DML__OPENCL_PIECE ? left : (size_t)DML__OPENCL_PIECE);
+        }
+        return dml__opencl_check(device, error, "clEnqueueWriteBuffer", "");
+    }
+    cl_event *event = dml__opencl_mark_of(device, "write");
+    error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer), CL_TRUE, to.offset,
+                                            bytes, from, 0, NULL, event);
+    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueWriteBuffer", "");
+}
+
+#endif
+
+/* ---- gpu/tune.h ---- */
+
+/* tune.h: measures once which tiles are best on a device, and keeps it in a small file: a line that says what
+   it is, then a line a device, which is the shapes of all classes of sizes and the device's name.
+
+   The file is $DML_TUNE, or dml-tune.txt in $XDG_CACHE_HOME or $HOME/.cache. DML_TUNE=0, a file that can't be
+   written or is something else, or too little memory: nothing is measured, and dml__choose_tile's rule holds.
+   All shapes add an output's products in the same order, so the choice doesn't change a bit of a result. */
+#ifndef DML_GPU_TUNE_H
+#define DML_GPU_TUNE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DML__TUNE_PATH = 1024, DML__TUNE_LINE = 256 };
+/* The products that are timed: how deep, and of how many elements at most. */
+enum { DML__TUNE_LAUNCHES = 4, DML__TUNE_DEPTH = 256, DML__TUNE_MOST = 4096 * 1024 };
+#define DML__TUNE_TITLE "dml's tiles, by device: "
+static const char dml__tune_title[] = DML__TUNE_TITLE
+    "2\n"; /* of kernels that are tuned anew: another number, and files of others are as empty */
+
+/* False: nothing is to be kept. */
+static inline bool dml__tune_path(char *path, size_t capacity)
+{
+    const char *named = getenv("DML_TUNE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = 0;
+    if (named && *named)
+        length = strcmp(named, "0") == 0 ? 0 : snprintf(path, capacity, "%s", named);
+    else if (cache && *cache)
+        length = snprintf(path, capacity, "%s/dml-tune.txt", cache);
+    else if (home && *home)
+        length = snprintf(path, capacity, "%s/.cache/dml-tune.txt", home);
+    return length > 0 && (size_t)length < capacity;
+}
+
+/* Whether a line is whole: the shapes, a space and a name. */
+static inline bool dml__tune_is_line(const char *line)
+{
+    enum { COUNT = DML__TUNE_CLASSES * DML__TUNE_CLASSES };
+    const size_t length = strlen(line);
+    return strspn(line, "012345") == COUNT && line[COUNT] == ' ' && length > COUNT + 2 &&
+           line[length - 1] == '\n';
+}
+
+static inline bool dml__tune_is_of(const char *line, const char *device)
+{
+    const char *name = line + DML__TUNE_CLASSES * DML__TUNE_CLASSES + 1;
+    return strncmp(name, device, strlen(device)) == 0 && name[strlen(device)] == '\n';
+}
+
+static inline void dml__tune_take(dml__choice *choice, const char *line)
+{
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES] = (unsigned char)(line[i] - '0');
+    choice->measured = true;
+}
+
+/* What a file is to this library. */
+typedef enum dml__tune_kind {
+    DML__TUNE_OURS,
+    DML__TUNE_BROKEN, /* ours, with lines that aren't whole */
+    DML__TUNE_FOREIGN /* somebody's, who will want to keep it */
+} dml__tune_kind;
+
+/* Whether what is there, if anything is, isn't a plain file: it is neither read, which may wait, nor
+   replaced. */
+static inline bool dml__tune_is_special(const char *path)
+{
+    struct stat what;
+    return stat(path, &what) == 0 && !S_ISREG(what.st_mode);
+}
+
+/* Takes the device's line, and copies the others that are whole to `aside`; each may be NULL. */
+static inline dml__tune_kind dml__tune_read(dml__choice *choice, const char *path, const char *device,
+                                            FILE *aside)
+{
+    char line[DML__TUNE_LINE];
+    dml__tune_kind kind = DML__TUNE_OURS;
+    if (dml__tune_is_special(path)) return DML__TUNE_FOREIGN;
+    FILE *file = fopen(path, "r");
+    const bool titled = file && fgets(line, sizeof line, file);
+    const bool current = titled && strcmp(line, dml__tune_title) == 0;
+    if (titled && strncmp(line, DML__TUNE_TITLE, strlen(DML__TUNE_TITLE)) != 0) kind = DML__TUNE_FOREIGN;
+    while (current && fgets(line, sizeof line, file)) {
+        if (!dml__tune_is_line(line))
+            kind = DML__TUNE_BROKEN;
+        else if (!dml__tune_is_of(line, device))
+            (void)(aside && fputs(line, aside));
+        else if (choice)
+            dml__tune_take(choice, line);
+    }
+    if (file) fclose(file);
+    return kind;
+}
+
+/* The least seconds of a launch of `kernel` for columns x rows; negative: it failed. */
+typedef double (*dml__tune_clock)(void *argument, const char *kernel, int columns, int rows);
+
+/* Fills the table; false: a launch failed. A shape is left for one that is a twentieth faster. */
+static inline bool dml__tune_measure(dml__choice *choice, dml__tune_clock seconds_of, void *argument)
+{
+    static const char *const kernels[] = { "gemm_128x128", "gemm_128x64", "gemm_64x64",
+                                           "gemm_64x16",   "gemm_16x64",  "gemm_16x16" };
+    static const int sizes[DML__TUNE_CLASSES] = { 16, 64, 256, 1024, 4096, 16384, 65536 };
+    for (int r = 0; r < DML__TUNE_CLASSES; r++) {
+        for (int c = 0; c < DML__TUNE_CLASSES; c++) {
+            const size_t size[2] = { (size_t)sizes[c], (size_t)sizes[r] };
+            int best = (int)dml__choose_tile(choice, size, true);
+            if (size[0] * size[1] > DML__TUNE_MOST) { /* a device is full of less */
+                choice->tile[r][c] = r >= c ? choice->tile[r - 1][c] : choice->tile[r][c - 1];
+                continue;
+            }
+            double least = seconds_of(argument, kernels[best], sizes[c], sizes[r]);
+            for (int shape = 0; shape < DML__TILE_SHAPES && least >= 0; shape++) {
+                const double seconds = seconds_of(argument, kernels[shape], sizes[c], sizes[r]);
+                if (seconds < 0) least = seconds;
+                if (seconds < 0.95 * least) least = seconds, best = shape;
+            }
+            if (least < 0) return false;
+            choice->tile[r][c] = (unsigned char)best;
+        }
+    }
+    choice->measured = true;
+    return true;
+}
+
+/* Whether nothing is to be measured: it isn't wanted, the file has it, which is then in the table, or has
+   something else. `note` is what there is to say about the file, or NULL. */
+static inline bool dml__tune_is_settled(dml__choice *choice, const char *device, char path[DML__TUNE_PATH],
+                                        const char **note)
+{
+    *note = NULL;
+    if (!dml__tune_path(path, DML__TUNE_PATH)) return true;
+    const dml__tune_kind kind = dml__tune_read(choice, path, device, NULL);
+    if (kind == DML__TUNE_FOREIGN) *note = "is no file of tiles, so it is left alone and nothing is measured";
+    if (kind == DML__TUNE_BROKEN) *note = "is damaged: its whole lines are kept";
+    return choice->measured || kind == DML__TUNE_FOREIGN;
+}
+
+/* The file anew, with the table: whoever reads it meanwhile sees the old one or the new one. */
+static inline void dml__tune_keep(const dml__choice *choice, const char *path, const char *device,
+                                  FILE *aside, const char *aside_path)
+{
+    fputs(dml__tune_title, aside);
+    (void)dml__tune_read(NULL, path, device, aside);
+    for (int i = 0; i < DML__TUNE_CLASSES * DML__TUNE_CLASSES; i++)
+        fputc('0' + choice->tile[i / DML__TUNE_CLASSES][i % DML__TUNE_CLASSES], aside);
+    fprintf(aside, " %s\n", device);
+    const bool failed = ferror(aside) != 0;
+    if (fclose(aside) != 0 || failed || rename(aside_path, path) != 0) (void)remove(aside_path);
+}
+
+/* Measures the table and adds it to the file. False: a launch failed. */
+static inline bool dml__tune_with(dml__choice *choice, const char *device, const char *path,
+                                  dml__tune_clock seconds_of, void *argument)
+{
+    char aside_path[DML__TUNE_PATH + 48];
+    snprintf(aside_path, sizeof aside_path, "%s.%ld.%llx", path,
+             (long)getpid(), /* threads may open devices at once */
+             (unsigned long long)(uintptr_t)choice);
+    FILE *aside = fopen(aside_path, "w");
+    if (!aside) return true;
+    const bool ok = dml__tune_measure(choice, seconds_of, argument);
+    if (ok) {
+        dml__tune_keep(choice, path, device, aside, aside_path);
+    } else {
+        fclose(aside);
+        (void)remove(aside_path);
+    }
+    return ok;
+}
+
+/* One buffer, of which all three operands of a product are parts: as much as the largest factor, and the
+ * result. */
+#define DML__TUNE_FACTOR ((size_t)65536 * DML__TUNE_DEPTH)
+typedef struct dml__tune_job {
+    dml_device *device;
+    dml_buffer matrix;
+} dml__tune_job;
+
+static inline double dml__tune_seconds(void *argument, const char *kernel, int columns, int rows)
+{
+    dml__tune_job *job = (dml__tune_job *)argument;
+    const dml_backend *backend = job->device->backend;
+    const int32_t integers[] = { rows, columns, DML__TUNE_DEPTH, 0, 0, DML__TUNE_DEPTH, columns, columns };
+    double least = 1e30;
+    dml_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.kernel = kernel;
+    launch.size[0] = (size_t)columns, launch.size[1] = (size_t)rows;
+    memcpy(launch.integer, integers, sizeof integers);
+    launch.real[0] = 0; /* C = 0, whatever A and B are */
+    for (int i = 0; i < 3; i++) launch.buffer[i].buffer = &job->matrix;
+    launch.buffer[2].offset = DML__TUNE_FACTOR * sizeof(float);
+    for (int run = 0; run < 4; run++) { /* the first may compile */
+        const double start = dml_seconds();
+        for (int i = 0; i < DML__TUNE_LAUNCHES; i++) /* or waiting is most of it */
+            if (backend->launch(job->device, &launch) != DML_OK) return -1;
+        if (backend->finish(job->device) != DML_OK) return -1;
+        const double seconds = dml_seconds() - start;
+        if (run && seconds < least) least = seconds;
+    }
+    return least;
+}
+
+/* Of an open device; its status where a launch fails. Devices that are CPUs have nothing to choose. */
+static inline dml_status dml__tune(dml_device *device, dml__choice *choice, const char *name)
+{
+    dml__tune_job job;
+    char path[DML__TUNE_PATH];
+    const char *note = NULL;
+    const dml_ref all = { &job.matrix, 0 };
+    if (choice->solo != DML__SOLO_NONE || dml_status_of(device->context) != DML_OK) return DML_OK;
+    const bool settled = dml__tune_is_settled(choice, name, path, &note);
+    if (note) dml_device_warn(device, "%s %s", path, note);
+    if (settled) return DML_OK;
+    memset(&job, 0, sizeof job);
+    job.device = device;
+    job.matrix.bytes = (DML__TUNE_FACTOR + DML__TUNE_MOST) * sizeof(float);
+    dml_status status = device->backend->buffer_create(device, &job.matrix);
+    if (status == DML_OK) status = device->backend->zero(device, all, job.matrix.bytes);
+    if (status == DML_OK && !dml__tune_with(choice, name, path, dml__tune_seconds, &job))
+        status = dml_status_of(device->context);
+    device->backend->buffer_destroy(device, &job.matrix);
+    if (status != DML_ERROR_MEMORY) return status;
+    dml_device_forgive(device); /* models may fit where this doesn't */
+    dml_device_warn(device, "%s: no memory to measure which tiles are best", name);
+    return DML_OK;
+}
+
+#endif
+
+/* ---- opening and closing ---- */
 
 /* Whether the device's items are a CPU's, and how wide its vectors are. */
 static void dml__opencl_choose(dml__opencl *state)
@@ -5685,6 +5866,24 @@ static dml_status dml__opencl_prepare(dml_device *device)
     return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
 }
 
+/* Releases what an open, or half open, device holds. */
+static void dml__opencl_close(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    if (!state) return;
+    if (state->queue) state->cl.clFinish_(state->queue);
+    for (int i = 0; i < state->marks; i++) state->cl.clReleaseEvent_(state->mark[i].event);
+    dml__opencl_destroy_staging(state);
+    if (state->shares.handle) state->cl.clReleaseMemObject_((cl_mem)state->shares.handle);
+    for (int i = 0; i < DML__KERNEL_COUNT; i++)
+        if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
+    if (state->program) state->cl.clReleaseProgram_(state->program);
+    if (state->queue) state->cl.clReleaseCommandQueue_(state->queue);
+    if (state->context) state->cl.clReleaseContext_(state->context);
+    dml_device_release(device, state);
+    device->state = NULL;
+}
+
 static dml_status dml__opencl_open(dml_device *device)
 {
     device->host_memory = false;
@@ -5696,10 +5895,7 @@ static dml_status dml__opencl_open(dml_device *device)
     return status;
 }
 
-static cl_mem dml__opencl_memory(const dml_buffer *buffer)
-{
-    return (cl_mem)buffer->handle;
-}
+/* ---- buffers ---- */
 
 static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buffer)
 {
@@ -5735,137 +5931,6 @@ static void dml__opencl_buffer_destroy(dml_device *device, dml_buffer *buffer)
     buffer->handle = NULL;
 }
 
-/* Whether there is memory to write through, which the first write asks for. */
-static bool dml__opencl_has_staging(dml__opencl *state)
-{
-    dml__opencl_staging *staging = &state->staging;
-    const size_t bytes = (size_t)DML__OPENCL_PIECES * DML__OPENCL_PIECE;
-    cl_int error;
-    if (staging->piece || staging->refused) return staging->piece != NULL;
-    staging->memory = state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
-                                                bytes, NULL, &error);
-    if (staging->memory)
-        staging->piece = (char *)state->cl.clEnqueueMapBuffer_(state->queue, staging->memory, CL_TRUE,
-                                                               CL_MAP_WRITE, 0, bytes, 0, NULL, NULL, &error);
-    if (staging->piece) return true;
-    dml__opencl_destroy_staging(state);
-    staging->refused = true;
-    return false;
-}
-
-/* Of at most a piece: waits only for the copy that was made of its place before. */
-static cl_int dml__opencl_write_piece(dml_device *device, dml_ref to, const char *from, size_t bytes)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    dml__opencl_staging *staging = &state->staging;
-    cl_event *copied = &staging->copied[staging->next], event;
-    char *piece = staging->piece + (size_t)staging->next * DML__OPENCL_PIECE;
-    if (*copied) {
-        const cl_int error = state->cl.clWaitForEvents_(1, copied);
-        state->cl.clReleaseEvent_(*copied);
-        *copied = NULL;
-        if (error != CL_SUCCESS) return error;
-    }
-    memcpy(piece, from, bytes);
-    cl_event *mark = dml__opencl_mark_of(device, "write");
-    const cl_int error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
-                                                         CL_FALSE, to.offset, bytes, piece, 0, NULL, &event);
-    if (error != CL_SUCCESS) return error;
-    *copied = event;
-    staging->next = (staging->next + 1) % DML__OPENCL_PIECES;
-    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
-        *mark = event;
-        state->marks++;
-    }
-    return state->cl.clFlush_(state->queue);
-}
-
-static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    const dml_status status = dml__check_ref(device, to, bytes, "write");
-    if (status != DML_OK || bytes == 0) return status;
-    cl_int error = CL_SUCCESS;
-    if (dml__opencl_has_staging(state)) {
-        for (size_t done = 0; done < bytes && error == CL_SUCCESS; done += DML__OPENCL_PIECE) {
-            const size_t left = bytes - done;
-            const dml_ref part = { to.buffer, to.offset + done };
-            error = dml__opencl_write_piece(device, part, (const char *)from + done,
-                                            left < DML__OPENCL_PIECE ? left : (size_t)DML__OPENCL_PIECE);
-        }
-        return dml__opencl_check(device, error, "clEnqueueWriteBuffer", "");
-    }
-    cl_event *event = dml__opencl_mark_of(device, "write");
-    error = state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer), CL_TRUE, to.offset,
-                                            bytes, from, 0, NULL, event);
-    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueWriteBuffer", "");
-}
-
-static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, size_t bytes)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    const dml_status status = dml__check_ref(device, from, bytes, "read");
-    if (status != DML_OK || bytes == 0) return status;
-    cl_event *event = dml__opencl_mark_of(device, "read");
-    const cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
-                                                        CL_TRUE, from.offset, bytes, to, 0, NULL, event);
-    return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueReadBuffer", "");
-}
-
-/* Waits for a read that was started, and lets go of it. A wait that fails otherwise than by the read's own
-   failure says nothing of the read, which may still be on its way. */
-static cl_int dml__opencl_await_read(dml__opencl *state, cl_event event)
-{
-    cl_int error = state->cl.clWaitForEvents_(1, &event), end = CL_COMPLETE;
-    if (error == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) {
-        (void)state->cl.clGetEventInfo_(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof end, &end, NULL);
-        if (end < 0) error = end;
-    } else if (error != CL_SUCCESS) {
-        (void)state->cl.clFinish_(state->queue);
-    }
-    (void)state->cl.clReleaseEvent_(event);
-    return error;
-}
-
-/* The ticket is the event. What isn't flushed may wait in the driver until somebody waits for it. */
-static dml_status dml__opencl_read_start(dml_device *device, void *to, dml_ref from, size_t bytes,
-                                         void **ticket)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    cl_event event;
-    *ticket = NULL;
-    const dml_status status = dml__check_ref(device, from, bytes, "read");
-    if (status != DML_OK || bytes == 0) return status;
-    cl_event *mark = dml__opencl_mark_of(device, "read");
-    cl_int error = state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer), CL_FALSE,
-                                                  from.offset, bytes, to, 0, NULL, &event);
-    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clEnqueueReadBuffer", "");
-    if (mark && state->cl.clRetainEvent_(event) == CL_SUCCESS) {
-        *mark = event;
-        state->marks++;
-    }
-    error = state->cl.clFlush_(state->queue);
-    if (error == CL_SUCCESS)
-        *ticket = event;
-    else
-        (void)dml__opencl_await_read(state, event);
-    return dml__opencl_check(device, error, "clFlush", "read");
-}
-
-/* An event that says it is complete is waited for all the same: only that makes the bytes this thread's. */
-static dml_status dml__opencl_read_end(dml_device *device, void *ticket, bool wait, bool *ended)
-{
-    dml__opencl *state = dml__opencl_of(device);
-    const cl_event event = (cl_event)ticket;
-    cl_int end = CL_COMPLETE;
-    *ended = wait ||
-             state->cl.clGetEventInfo_(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof end, &end, NULL) !=
-                 CL_SUCCESS ||
-             end <= CL_COMPLETE;
-    if (!*ended) return DML_OK;
-    return dml__opencl_check(device, dml__opencl_await_read(state, event), "clWaitForEvents", "read");
-}
-
 static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
 {
     dml__opencl *state = dml__opencl_of(device);
@@ -5891,6 +5956,8 @@ static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
                                                         pattern, to.offset, bytes, 0, NULL, event);
     return dml__opencl_check(device, dml__opencl_marked(device, event, error), "clEnqueueFillBuffer", "");
 }
+
+/* ---- launches ---- */
 
 static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launch)
 {

@@ -126,6 +126,7 @@ DML__DRIVERS_END
 DML__DRIVERS_BEGIN
 #include "base/file.c"
 #include "base/json.c"
+#include "base/safetensors_header.c"
 #include "base/safetensors.c"
 #include "base/safetensors_write.c"
 DML__DRIVERS_END
@@ -154,6 +155,7 @@ DML__KERNELS_END
 #include "kernels/conv2d_depthwise_line.c"
 DML__KERNELS_BEGIN
 #include "kernels/conv2d_depthwise.c"
+#include "kernels/conv2d_ring_line.c"
 #include "kernels/conv2d_ring.c"
 #include "kernels/conv2d_tall.c"
 #include "kernels/conv2d_patches.c"
@@ -208,6 +210,7 @@ DML__DRIVERS_BEGIN
 #include "graph/chain.c"
 #include "graph/gradient_rows.c"
 #include "graph/narrow.c"
+#include "graph/in_place.c"
 #include "graph/compile.c"
 #include "graph/finite.c"
 #include "graph/program.c"
@@ -252,6 +255,7 @@ DML__DRIVERS_BEGIN
 #include "train/trainer_late.c"
 #include "train/trainer_fetch.c"
 #include "train/trainer_away.c"
+#include "train/trainer_backward.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
 #include "train/gradient_check.c"

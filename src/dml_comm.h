@@ -71,6 +71,7 @@ DML__DRIVERS_END
 DML__DRIVERS_BEGIN
 #include "net/unlike.c"
 #include "net/place.c"
+#include "net/missing.c"
 #include "net/rendezvous.c"
 DML__DRIVERS_END
 #include "comm/call.c"
@@ -102,7 +103,8 @@ DML__DRIVERS_END
 #include "comm/mismatch.c"
 #include "comm/store.c"
 #include "comm/pair.c"
-#include "comm/link.c"
+#include "comm/link_out.c"
+#include "comm/link_in.c"
 #include "comm/short.c"
 #include "comm/operation.c"
 #include "comm/tune.c"
@@ -110,9 +112,13 @@ DML__DRIVERS_END
 #include "comm/nccl_engine.c"
 #include "comm/mpi_engine_calls.c"
 #include "comm/mpi_engine.c"
+#include "comm/arguments.c"
+#include "comm/request.c"
 #include "comm/comm.c"
 DML__DRIVERS_BEGIN
+#include "comm/job.c"
 #include "comm/open.c"
+#include "comm/close.c"
 #include "comm/describe.c"
 #include "base/json.c"
 #include "dist/cluster.c"

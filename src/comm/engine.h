@@ -1,6 +1,6 @@
-/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link.c);
-   another takes its place behind the same calls, so that a job that outgrows a machine runs on what its
-   cluster has.
+/* engine.h: who carries the operations out. Ours runs schedules over a transport (operation.c, link_out.c,
+   link_in.c); another takes its place behind the same calls, so that a job that outgrows a machine runs on
+   what its cluster has.
 
    What stays ours whoever the engine is: checking a call, requests and their order, taking turns, deadlines,
    and failing together, for which an engine brings a transport of which only the control channel is used. So

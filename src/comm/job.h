@@ -328,13 +328,37 @@ static inline size_t dml__swap_room(const dml__comm_job *job)
     return job->eager_bytes > DML__SWAP_BYTES ? job->eager_bytes : DML__SWAP_BYTES;
 }
 
-/* ---- calls and open (comm.c, open.c) ---- */
+/* ---- jobs and communicators come and go (job.c) ---- */
+
+/* A job of one rank, with no memory for its work yet, and what it needs to be as the settings say; false: the
+   job has failed. NULL: no memory. */
+DML__LOCAL dml__comm_job *dml__new_job(const dml_comm_options *options);
+DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *settings);
+
+/* With its communicators. The second is for a fork's child: mutexes stay as they are. */
+DML__LOCAL void dml__destroy_job(dml__comm_job *job);
+DML__LOCAL void dml__release_job(dml__comm_job *job);
+
+/* Of all of the job's ranks, if there are `size` of them, in their order. NULL: no memory. */
+DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, int size);
+DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm);
+
+/* What an engine that isn't ours has for it goes. */
+DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm);
+
+/* ---- calls, open and close (comm.c, open.c, close.c) ---- */
 
 /* Whether this is a fork's child, with its parent's job. */
 DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
+
+/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+
+/* Until a request has ended, or the job failed (request.c). With the turn. */
+DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);
 
 /* From now on collectives are parts of this one. */
 DML__LOCAL void dml__go_within(dml_comm *comm, dml__call_variant variant);
@@ -346,6 +370,9 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* A rank of one process has closed: what it has in common with the others goes with the last. */
+DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 
 /* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
 DML__LOCAL void dml__log_description(const dml_comm *comm);
@@ -461,7 +488,16 @@ DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int r
 DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
                                   const dml__frame *frame);
 
-/* ---- links (link.c) ---- */
+/* ---- links (link_out.c, link_in.c) ---- */
+
+/* What an eager frame takes of the receiver's room. */
+static inline size_t dml__eager_charge(size_t bytes)
+{
+    return DML__FRAME_BYTES + dml__padded(bytes);
+}
+
+/* The data stream of a rank has ended: DML_OK if nothing needs it. */
+DML__LOCAL dml_status dml__link_gone(dml__comm_job *job, int rank);
 
 /* As much as goes without waiting; what moved is noted in job->progress. */
 DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);

@@ -272,7 +272,7 @@ static dml_status dml__answer_pings(dml_comm *comm, uint8_t *data)
 
 /* ---- sums and copies ---- */
 
-/* The best of a few, of the size of a segment's quarter, as link.c does them. */
+/* The best of a few, of the size of a segment's quarter, as link_in.c does them. */
 static void dml__measure_memory(const dml__comm_job *job, uint8_t *data, dml__price_model *model)
 {
     const size_t half = DML__PING_BYTES / 2;

@@ -86,6 +86,15 @@ static inline const dml__slot *dml__root_of_input(const dml_program *program, co
     return &program->slot[program->slot[program->slot_of_node[slot->node->input[i]->index]].root];
 }
 
+/* The slot of a slot's input i. */
+static inline dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
+}
+
+/* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
+DML__LOCAL bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i);
+
 /* Elements of w. */
 typedef struct dml__w_range {
     size_t begin, end;

@@ -52,4 +52,9 @@ DML__LOCAL bool dml__listen_as_master(dml__meeting *meeting);
 /* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
 DML__LOCAL int dml__own_port(void *user, int fd);
 
+/* ---- who didn't come (missing.c) ---- */
+
+/* Ends the job when its time is up. */
+DML__LOCAL void dml__meet_too_late(dml__meeting *meeting);
+
 #endif

@@ -172,6 +172,10 @@ DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t
 /* The same of values that no backward pass has written. */
 DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_t end);
 
+/* dml_trainer_backward, for who is in the context (trainer_backward.c). */
+DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                               int count, int flags, float *loss);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
