@@ -130,4 +130,16 @@ for device in $devices; do
     *) part "${id}_bench" 240 "$build/bench/gpu" --device "$device" --quick --profile "$out/$id.kernels" ;;
     esac
 done
+# A rank for each card, whose gradients go by NCCL.
+cards=$(grep -c '^cuda:' "$out/devices.log")
+if [ "$cards" -eq 0 ]; then
+    skip nccl 'there is no CUDA device'
+elif ! ldconfig -p 2>/dev/null | grep -q 'libnccl\.so\.2'; then
+    skip nccl 'libnccl.so.2 is not installed'
+else
+    for strategy in all_reduce zero2; do
+        part nccl_$strategy 180 env DML_COMM_ENGINE=nccl "$build/dmlrun" -n "$cards" "$mnist" --steps 100 --device cuda:local \
+            --strategy $strategy --log "$out/nccl_$strategy.jsonl" && follows "$out/nccl_$strategy.jsonl"
+    done
+fi
 finish
