@@ -116,6 +116,7 @@ DML__DRIVERS_BEGIN
 #include "comm/describe.c"
 #include "base/json.c"
 #include "dist/cluster.c"
+#include "dist/option_list.c"
 #include "dist/same_strategy.c"
 #include "dist/parameter_server_meet.c"
 #include "dist/parameter_server_queue.c"

@@ -51,8 +51,11 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (status == DML_OK) dml__zero_foresee(state, trainer);
     /* Whoever can't says so as all meet. While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const double how[2] = { (double)state->stage, (double)state->filling.elements };
-    status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
+    dml__option_list options;
+    memset(&options, 0, sizeof options);
+    dml__list_number(&options, "stage", (double)state->stage);
+    dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
