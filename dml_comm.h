@@ -23196,507 +23196,6 @@ DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_opti
 
 #endif
 
-/* ---- dist/option_list.c ---- */
-
-#ifndef DML_DIST_OPTION_LIST_C
-#define DML_DIST_OPTION_LIST_C
-
-/* ---- dist/option_list.h ---- */
-
-/* option_list.h: a strategy's options with their names, so that ranks which have others can say which. */
-#ifndef DML_DIST_OPTION_LIST_H
-#define DML_DIST_OPTION_LIST_H
-
-/* ---- train/optimizer.h ---- */
-
-/* optimizer.h: how parameters follow their gradients. */
-#ifndef DML_TRAIN_OPTIMIZER_H
-#define DML_TRAIN_OPTIMIZER_H
-
-/* ---- thread/pool.h ---- */
-
-/* pool.h: a caller-owned pool of threads that runs a loop in parallel. */
-#ifndef DML_THREAD_POOL_H
-#define DML_THREAD_POOL_H
-
-typedef struct dml_pool dml_pool;
-
-/* One piece of a parallel loop: `task` counts from 0; `worker` is 0 .. threads - 1, and no two tasks run
-   under the same worker number at once. */
-typedef void (*dml_pool_task)(void *argument, int task, int worker);
-
-/* Bytes of working memory: for each worker, and once for the loop as a whole. */
-typedef struct dml_scratch {
-    size_t worker, shared;
-} dml_scratch;
-
-#define DML_POOL_MOST 4096 /* threads: more are a mistake, and would be started until memory is gone */
-
-typedef struct dml_pool_options {
-    int threads; /* 0: dml_cpu_share(); 1: none but the caller; at most DML_POOL_MOST */
-    int spin;    /* microseconds that a thread without work spins before it sleeps; 0: 200, or none when there
-                    are more threads than processors; -1: none */
-    dml_allocator allocator; /* zero: malloc */
-    dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
-    /* A host that has threads of its own lends them: called with the number of tasks, it must call
-       run(run_argument, task, worker) once for each task, on any threads, each worker number of
-       0 .. workers - 1 on one thread at a time, and return when all have ended. A team of threads that is
-       larger than `workers` leaves the rest idle. The pool then starts no threads. */
-    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
-    void *host;
-    int pin; /* 1: each thread but the caller stays on a processor of its own, as far as they go: the first of
-                the affinity mask is left to the caller, and a rank (LOCAL_RANK) begins after the ranks before
-                it. 0: as the environment variable DML_PIN says (1), otherwise not; -1: not */
-} dml_pool_options;
-
-/* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
-   `threads` is negative or more than DML_POOL_MOST; nothing is then left behind. A pool is used by one thread
-   at a time; a task must not call into its own pool. */
-#define dml_pool_create DML__ABI(dml_pool_create)
-DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
-
-/* Ends the threads and releases the memory; NULL is fine. After a fork(), the child has no such threads:
-   there, loops run on the caller alone, and this releases the memory. */
-DML_API void dml_pool_destroy(dml_pool *pool);
-
-/* How many workers share a loop, the caller included; 1 for NULL. */
-DML_API int dml_pool_threads(const dml_pool *pool);
-
-/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Each
-   worker begins with a part of its own, the same whenever there are as many tasks, and then takes over what
-   others haven't begun, so which worker runs which differs from run to run: a result that must repeat may
-   depend on the task's number only. About 1 us on threads that spin, and 10 to 30 us where they have gone to
-   sleep. */
-DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
-
-/* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
-   released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
-   say what the kernels use; with less they are slower, and make do with small arrays on the stack.
-   DML_ERROR_MEMORY when it can't be had; the pool then has as much as before, or none if that can't be had
-   again. A NULL pool needs none: DML_OK. */
-DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
-
-/* What the pool has: what was asked for, the largest of each. Zeros for NULL. */
-DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool);
-
-/* A worker's own scratch, and the one that a loop's workers share; 64-byte aligned, their content undefined
-   at the start of each loop. NULL where there is none: for a NULL pool, for zero bytes, and for a worker
-   number that the pool doesn't have. */
-DML_API void *dml_pool_scratch(dml_pool *pool, int worker);
-DML_API void *dml_pool_shared_scratch(dml_pool *pool);
-
-#endif
-
-typedef enum dml_optimizer_kind {
-    DML_SGD,
-    DML_ADAM,
-    DML_ADAMW,
-    DML_RMSPROP,
-    DML_ADAGRAD,
-    DML_LARS,
-    DML_LAMB
-} dml_optimizer_kind;
-
-/* An optimizer is its kind and its numbers; its state vectors live in the trainer. Fields that a kind doesn't
-   name are ignored; those that have a default take it where they are 0. The formulas are in
-   kernels/update.h. */
-typedef struct dml_optimizer {
-    dml_optimizer_kind kind;
-    float lr;           /* learning rate; 0: 0.01, adam, adamw and lamb 0.001 */
-    float momentum;     /* sgd, rmsprop, lars: 0 or more, below 1 */
-    float weight_decay; /* added to the gradient, times the parameter; adamw: of the parameter itself, times
-                           the learning rate; lamb: added to the step */
-    bool nesterov;      /* sgd: look ahead along the velocity */
-    float beta1, beta2; /* adam, adamw, lamb: what the means of gradients and of their squares keep; 0: 0.9,
-                           0.999 */
-    float alpha;        /* rmsprop: what the mean of squares keeps; 0: 0.99 */
-    float epsilon;      /* all but sgd: beside what is divided by; 0: 1e-8, adagrad 1e-10, lamb 1e-6 */
-    float trust;        /* lars: its coefficient; 0: 0.001 */
-} dml_optimizer;
-
-/* Stochastic gradient descent; momentum 0 keeps no velocity. */
-DML_API dml_optimizer dml_sgd(float lr, float momentum);
-
-/* Adam, with bias correction. Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.
-   AdamW is Adam whose weight decay is apart from the gradient. Source: Loshchilov, Hutter, "Decoupled weight
-   decay regularization", ICLR 2019. */
-DML_API dml_optimizer dml_adam(float lr);
-DML_API dml_optimizer dml_adamw(float lr, float weight_decay);
-
-/* Source: Hinton, "Neural networks for machine learning", lecture 6e, 2012. Not centered. */
-DML_API dml_optimizer dml_rmsprop(float lr);
-
-/* Source: Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 12, 2011. */
-DML_API dml_optimizer dml_adagrad(float lr);
-
-/* For large batches, with a factor for each parameter as a whole (a weight, a bias) from the norms of the
-   parameter and of its gradient or step: 1 where a norm is 0, and for parameters whose decay scale is 0
-   (train/parameter_group.h), as is usual for biases and norms. A range that such an optimizer updates has to
-   be of whole parameters, and what g holds is used up. Sources: You, Gitman, Ginsburg, "Large batch training
-   of convolutional networks", 2017, with the learning rate outside of the velocity; You et al., "Large batch
-   optimization for deep learning", ICLR 2020. */
-DML_API dml_optimizer dml_lars(float lr, float momentum);
-DML_API dml_optimizer dml_lamb(float lr, float weight_decay);
-
-/* The numbers of an optimizer one by one, for whoever sends or stores them: the address of the i-th, and its
-   field's name if `name` isn't NULL; NULL past the last. Its kind and whether it is nesterov are apart. */
-DML_API float *dml_optimizer_number(dml_optimizer *optimizer, int i, const char **name);
-
-/* One update without a trainer: n elements of w, after `step` earlier ones. `state` holds as many vectors of
-   n as dml_optimizer_states says, zeros at first. Each element depends on its own place alone, so any range
-   may be updated by itself, with the same bits. A learning rate of 0 is one here. DML_ERROR_ARGUMENT, with
-   nothing done, for numbers that a trainer would refuse, for arrays that are NULL, and for lars and lamb,
-   which need a trainer. */
-DML_API int dml_optimizer_states(const dml_optimizer *optimizer);
-DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
-                                        size_t n, float *w, const float *g, float *const *state);
-
-#endif
-
-#include <stdint.h>
-
-enum { DML__MOST_OPTIONS = 16 };
-
-typedef struct dml__option {
-    char name[32], value[24]; /* texts, which are the same in either byte order */
-} dml__option;
-
-/* What all ranks need alike. It begins as zeros: it is compared, and sent, as bytes. */
-typedef struct dml__option_list {
-    dml__option option[DML__MOST_OPTIONS]; /* up to the first without a name */
-} dml__option_list;
-
-DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word);
-DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number);
-
-/* Its kind and its numbers, as "outer.lr" where `of` is "outer". */
-DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer);
-
-DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list);
-
-/* The first that differs, "name (value, where rank 0 has value)"; "options": none does. */
-DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
-                                       char *text, size_t size);
-
-#endif
-
-/* ---- base/checksum.h ---- */
-
-/* checksum.h: whether bytes are still what they were. */
-#ifndef DML_BASE_CHECKSUM_H
-#define DML_BASE_CHECKSUM_H
-
-/* CRC-32C of `bytes` bytes that follow those whose checksum is `crc` (0: none yet), so that
-   dml__crc32c(dml__crc32c(0, a), b) is the checksum of a and b joined. Against accidents, not against
-   forgers. Source: Castagnoli et al., IEEE Trans. Communications 41(6), 1993; bits and start as in RFC 3720,
-   B.4. */
-DML__LOCAL uint32_t dml__crc32c(uint32_t crc, const void *data, size_t bytes);
-
-#endif
-
-/* ---- train/optimizer_internal.h ---- */
-
-/* optimizer_internal.h: the optimizer table. Adding an optimizer is a kind, a row, and its two kernels. */
-#ifndef DML_TRAIN_OPTIMIZER_INTERNAL_H
-#define DML_TRAIN_OPTIMIZER_INTERNAL_H
-
-/* ---- device/backend.h ---- */
-
-/* backend.h: what a device can do for the graph. Everything above speaks to this interface alone.
-
-   A backend is memory plus launches. On a device that shares the host's memory (`host_memory`), the ops call
-   the CPU kernels directly; on any other they launch the shared kernels of src/gpu/kernels.cl by name. So a
-   new backend implements the table below and no op. */
-#ifndef DML_DEVICE_BACKEND_H
-#define DML_DEVICE_BACKEND_H
-
-/* A piece of a device's memory. The device that made it owns it. */
-typedef struct dml_buffer {
-    size_t bytes;
-    void *host;   /* its address where host_memory is true, else NULL */
-    void *handle; /* the backend's own: a cl_mem, a device pointer */
-} dml_buffer;
-
-/* A place in a buffer. */
-typedef struct dml_ref {
-    dml_buffer *buffer;
-    size_t offset; /* in bytes, a multiple of the element size */
-} dml_ref;
-
-/* One launch of a shared kernel. Every shared kernel takes the same arguments: buffers with their offsets,
-   then a block of integers and floats; what each means is written at the kernel. */
-#define DML_LAUNCH_BUFFERS 6
-#define DML_LAUNCH_INTS 16
-#define DML_LAUNCH_FLOATS 8
-typedef struct dml_launch {
-    const char *kernel; /* its name in src/gpu/kernels.cl */
-    size_t size[2];     /* how much there is to do along x and y: elements, rows, outputs; how much of it a
-                           work-group does is in the kernel's row of src/gpu/kernel_list.h. 0: nothing to do */
-    dml_ref buffer[DML_LAUNCH_BUFFERS]; /* a NULL buffer is a NULL pointer in the kernel */
-    int32_t integer[DML_LAUNCH_INTS];
-    float real[DML_LAUNCH_FLOATS];
-} dml_launch;
-
-typedef struct dml_device dml_device;
-
-typedef struct dml_device_info {
-    char id[32];       /* what dml_open takes: "cpu", "opencl:1", "cuda:0" */
-    char name[128];    /* what its maker calls it */
-    uint64_t memory;   /* bytes, 0 where unknown */
-    int compute_units; /* cores or multiprocessors */
-    bool gpu;          /* not a CPU that speaks OpenCL */
-    int clock;         /* in MHz at most, 0 where unknown */
-    char
-        features[96]; /* of its instructions: "avx512", "compute capability 9.0", "cl_khr_fp16", ...; or "" */
-    char driver[64];  /* its driver and version, "" where there is none */
-} dml_device_info;
-
-/* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch
-   sees what earlier writes and launches did; `read` and `finish` wait, nothing else need, but the caller may
-   reuse what `write` was given once it returns. A function that fails says why with dml_device_fail and
-   returns the status. */
-typedef struct dml_backend {
-    const char *name; /* "cpu", "opencl", "cuda" */
-    /* How many devices there are; 0 when there is no driver. */
-    int (*count)(void);
-    /* Fills `info` for device `index`, 0 .. count - 1. */
-    void (*describe)(int index, dml_device_info *info);
-    /* Opens device->index: sets device->state and device->host_memory. */
-    dml_status (*open)(dml_device *device);
-    void (*close)(dml_device *device);
-    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is zero on a host_memory
-       device (dml_device_allocate), else undefined. */
-    dml_status (*buffer_create)(dml_device *device, dml_buffer *buffer);
-    void (*buffer_destroy)(dml_device *device, dml_buffer *buffer);
-    dml_status (*write)(dml_device *device, dml_ref to, const void *from, size_t bytes);
-    dml_status (*read)(dml_device *device, void *to, dml_ref from, size_t bytes);
-    dml_status (*copy)(dml_device *device, dml_ref to, dml_ref from, size_t bytes); /* they don't overlap */
-    dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
-    dml_status (*launch)(dml_device *device, const dml_launch *launch);
-    dml_status (*finish)(dml_device *device);
-    /* Starts what was queued, and doesn't wait: until then a backend may keep launches, copies and zeros
-       back, to start them together. NULL: it never does. */
-    dml_status (*flush)(dml_device *device);
-    /* Begins or ends the timing of launches and transfers, each of which is then told to
-       dml_device_begin_event and, at the latest when `finish` returns, to dml_device_end_event. NULL: it has
-       no clock of its own. */
-    dml_status (*profile)(dml_device *device, bool on);
-    /* A read that nobody waits for yet: queued behind what was, and started. Until it has ended `to` is the
-       device's, and nobody is to write what is read. *ticket is for read_end; NULL: it has ended. On failure
-       nothing was queued. NULL: there are only reads that wait. */
-    dml_status (*read_start)(dml_device *device, void *to, dml_ref from, size_t bytes, void **ticket);
-    /* Whether a started read has ended; with `wait` it has. The ticket is used up then, and on failure, after
-       which the device doesn't write `to` either. NULL where read_start is. */
-    dml_status (*read_end)(dml_device *device, void *ticket, bool wait, bool *ended);
-    /* Holds memory of the host's where it is, so that started reads to it needn't wait; false: it can't be,
-       and they may. `unpin` is called with its begin before it is released. NULL: that changes nothing. */
-    bool (*pin)(dml_device *device, void *memory, size_t bytes);
-    void (*unpin)(dml_device *device, void *memory);
-} dml_backend;
-
-struct dml_device {
-    const dml_backend *backend;
-    int index;
-    bool host_memory;
-    int factors; /* a dml_dtype: what it may round the factors of products to, for the program that runs */
-    void *state; /* the backend's own */
-    struct dml_context *context;
-    const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
-    const char *pass;             /* "forward" or "backward" */
-    struct dml__profile *profile; /* NULL: nothing is timed (device/profile.h) */
-};
-
-/* For backends: the first failure sticks to the context, with the layer that runs; returns `status`. */
-DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const char *format, ...)
-    DML__PRINTF(3, 4);
-
-/* For backends, while they open: takes back a failure that the device can do without; and tells of it in the
-   context's log. */
-DML_API void dml_device_forgive(dml_device *device);
-DML_API void dml_device_warn(dml_device *device, const char *format, ...) DML__PRINTF(2, 3);
-
-/* For backends: zeroed memory from the context's allocator, NULL when there is none left. */
-DML_API void *dml_device_allocate(dml_device *device, size_t bytes);
-DML_API void dml_device_release(dml_device *device, void *memory);
-
-/* For backends: what is about to run ("write", a kernel's name) in the layer of now, -1 where nothing is
-   timed; and when it ran, in seconds of dml_seconds. */
-DML_API int dml_device_begin_event(dml_device *device, const char *what);
-DML_API void dml_device_end_event(dml_device *device, int event, double begin, double end);
-
-/* The backends of this build: the CPU always; OpenCL and CUDA where the implementation was compiled with
-   DML_OPENCL or DML_CUDA defined and linked with dml_opencl.c or dml_cuda.cu. NULL past the last. */
-DML_API const dml_backend *dml_backend_at(int i);
-
-/* What dml_opencl.c and dml_cuda.cu define. */
-#define dml_opencl_backend DML__ABI(dml_opencl_backend)
-#define dml_cuda_backend DML__ABI(dml_cuda_backend)
-DML__EXTERN_C const dml_backend *dml_opencl_backend(void);
-DML__EXTERN_C const dml_backend *dml_cuda_backend(void);
-
-/* Fills up to `capacity` infos with every device of every backend, best first ("auto" takes the first: a GPU
-   before an OpenCL CPU, the CPU backend before an OpenCL CPU), and returns how many there are in all. */
-DML_API int dml_devices(dml_device_info *infos, int capacity);
-
-/* The address behind a reference on a host_memory device. */
-static inline void *dml__host(dml_ref ref)
-{
-    return DML__CAST(char *, ref.buffer->host) + ref.offset;
-}
-
-#endif
-
-/* ---- kernels/update_internal.h ---- */
-
-/* update_internal.h: the optimizers' rules as one kind of call. */
-#ifndef DML_KERNELS_UPDATE_INTERNAL_H
-#define DML_KERNELS_UPDATE_INTERNAL_H
-
-#define DML__UPDATE_STATES 2
-#define DML__UPDATE_NUMBERS 8
-
-/* The rules of update.h; what numbers each takes is said at its kernel, which the shared kernels of
-   gpu/update.cl follow. */
-typedef enum dml__update_rule {
-    DML__UPDATE_SGD,
-    DML__UPDATE_ADAM,
-    DML__UPDATE_RMSPROP,
-    DML__UPDATE_ADAGRAD
-} dml__update_rule;
-
-/* One update of n elements; a state vector that isn't kept is NULL. */
-DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
-                               float *const state[DML__UPDATE_STATES],
-                               const float number[DML__UPDATE_NUMBERS]);
-
-/* LAMB's direction, r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w, in the
-   place of the gradient. Numbers as Adam's with lr 1. */
-DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
-                                    const float number[DML__UPDATE_NUMBERS]);
-
-#endif
-
-#define DML__MAX_STATES DML__UPDATE_STATES
-#define DML__MAX_LR 1e6f /* far above any that is meant; it refuses infinity */
-
-/* One fused pass over a range: w, g and each state vector at the range's start, n elements. */
-typedef struct dml__update {
-    dml_device *device;
-    dml_pool *pool;
-    size_t n;
-    dml_ref w, g, state[DML__MAX_STATES];
-    uint64_t step; /* how many updates came before */
-    bool adapts;   /* a row with `whole`: by the norms; else its factor is 1 */
-    /* Of a sparse parameter, whose rows with a gradient of zeros stay: */
-    size_t width;       /* its rows' length; 0: it isn't one */
-    size_t begin;       /* elements of it before the range */
-    const int32_t *row; /* (rows) those whose gradient may not be zero; NULL: any of its `rows` */
-    size_t rows;
-    dml_ref norms_at[2]; /* where it leaves sums of squares, where the device has memory of its own */
-} dml__update;
-
-/* How many sums of squares sum_squares (gpu/update.cl) makes of n elements: a group for 2048 of them. */
-#define DML__MOST_SQUARES 256
-static inline size_t dml__squares_of(size_t n)
-{
-    return n / 2048 + 1 < DML__MOST_SQUARES ? n / 2048 + 1 : DML__MOST_SQUARES;
-}
-
-typedef struct dml__optimizer_row {
-    const char *name;
-    const char *state[DML__MAX_STATES]; /* what its vectors are called */
-    unsigned uses;                      /* of its numbers: bit i for dml_optimizer_number's i */
-    float lr, epsilon;                  /* where they are 0 */
-    dml__update_rule rule;
-    const char *kernel; /* the shared kernel of that rule */
-    bool whole;         /* it updates whole parameters, and its rule begins with a factor from their norms */
-    /* How many state vectors, each as long as g, it keeps with these numbers. */
-    int (*states)(const dml_optimizer *optimizer);
-    /* What the rule is given in update `t`, from 1 on. */
-    void (*numbers)(const dml_optimizer *optimizer, double t, float number[DML__UPDATE_NUMBERS]);
-} dml__optimizer_row;
-
-/* Fills in the defaults, and refuses numbers that can't be, with the error recorded. */
-DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__error *error);
-
-/* Of any floats: where f32 is too small a range for their squares, in f64 one by one. */
-DML__LOCAL double dml__sum_of_squares(dml_pool *pool, size_t n, const float *x);
-
-/* NULL for a kind that isn't there. */
-DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
-
-/* As dml_optimizer_update, of n / width whole rows of a sparse parameter; width 0: it isn't one. */
-DML__LOCAL dml_status dml__optimizer_update_rows(const dml_optimizer *optimizer, dml_pool *pool,
-                                                 uint64_t step, size_t width, size_t n, float *w,
-                                                 const float *g, float *const *state);
-
-/* The update of a range by an optimizer that is complete; of one parameter for a row with `whole`. */
-DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update);
-
-#endif
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word)
-{
-    dml__option *option = list->option;
-    while (option->name[0]) option++;
-    DML_ASSERT(option < list->option + DML__MOST_OPTIONS - 1);
-    snprintf(option->name, sizeof option->name, "%s", name);
-    snprintf(option->value, sizeof option->value, "%s", word);
-}
-
-DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number)
-{
-    char text[24]; /* sizes as they are; other numbers are floats, as they were written if these digits do */
-    const bool whole = fabs(number) < 1e15 && floor(number) == number;
-    snprintf(text, sizeof text, whole ? "%.0f" : "%g", number);
-    if (!whole && (float)strtod(text, NULL) != (float)number) snprintf(text, sizeof text, "%.9g", number);
-    dml__list_word(list, name, text);
-}
-
-DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer)
-{
-    dml_optimizer copy = *optimizer;
-    const dml__optimizer_row *row = dml__optimizer_row_of(copy.kind);
-    const float *number;
-    const char *number_name;
-    char name[32];
-    snprintf(name, sizeof name, "%s.kind", of);
-    if (row)
-        dml__list_word(list, name, row->name);
-    else
-        dml__list_number(list, name, (double)copy.kind);
-    snprintf(name, sizeof name, "%s.nesterov", of);
-    dml__list_number(list, name, copy.nesterov ? 1.0 : 0.0);
-    for (int i = 0; (number = dml_optimizer_number(&copy, i, &number_name)) != NULL; i++) {
-        snprintf(name, sizeof name, "%s.%s", of, number_name);
-        dml__list_number(list, name, (double)*number);
-    }
-}
-
-DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list)
-{
-    return dml__crc32c(0, list, sizeof *list);
-}
-
-DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
-                                       char *text, size_t size)
-{
-    for (int i = 0; i < DML__MOST_OPTIONS; i++) {
-        const dml__option *mine = &list->option[i], *other = &first->option[i];
-        if (memcmp(mine, other, sizeof *mine) == 0) continue;
-        snprintf(text, size, "%.31s (%.23s, where rank 0 has %.23s)", mine->name, mine->value, other->value);
-        return;
-    }
-    snprintf(text, size, "options");
-}
-
-#endif
-
 /* ---- dist/same_strategy.c ---- */
 
 #ifndef DML_DIST_SAME_STRATEGY_C
@@ -25876,6 +25375,39 @@ DML__LOCAL void dml__compressor_forget(dml__compressor *c);
 #ifndef DML_DIST_REPLICAS_H
 #define DML_DIST_REPLICAS_H
 
+/* ---- dist/option_list.h ---- */
+
+/* option_list.h: a strategy's options with their names, so that ranks which have others can say which. */
+#ifndef DML_DIST_OPTION_LIST_H
+#define DML_DIST_OPTION_LIST_H
+
+#include <stdint.h>
+
+enum { DML__MOST_OPTIONS = 16 };
+
+typedef struct dml__option {
+    char name[32], value[24]; /* texts, which are the same in either byte order */
+} dml__option;
+
+/* What all ranks need alike. It begins as zeros: it is compared, and sent, as bytes. */
+typedef struct dml__option_list {
+    dml__option option[DML__MOST_OPTIONS]; /* up to the first without a name */
+} dml__option_list;
+
+DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word);
+DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number);
+
+/* Its kind and its numbers, as "outer.lr" where `of` is "outer". */
+DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer);
+
+DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list);
+
+/* The first that differs, "name (value, where rank 0 has value)"; "options": none does. */
+DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
+                                       char *text, size_t size);
+
+#endif
+
 /* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
    those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
    rest isn't to be filled in. */
@@ -26701,6 +26233,73 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     }
     sync.gather = dml__zero_gather;
     return sync;
+}
+
+#endif
+
+/* ---- dist/option_list.c ---- */
+
+#ifndef DML_DIST_OPTION_LIST_C
+#define DML_DIST_OPTION_LIST_C
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word)
+{
+    dml__option *option = list->option;
+    while (option->name[0]) option++;
+    DML_ASSERT(option < list->option + DML__MOST_OPTIONS - 1);
+    snprintf(option->name, sizeof option->name, "%s", name);
+    snprintf(option->value, sizeof option->value, "%s", word);
+}
+
+DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number)
+{
+    char text[24]; /* sizes as they are; other numbers are floats, as they were written if these digits do */
+    const bool whole = fabs(number) < 1e15 && floor(number) == number;
+    snprintf(text, sizeof text, whole ? "%.0f" : "%g", number);
+    if (!whole && (float)strtod(text, NULL) != (float)number) snprintf(text, sizeof text, "%.9g", number);
+    dml__list_word(list, name, text);
+}
+
+DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer)
+{
+    dml_optimizer copy = *optimizer;
+    const dml__optimizer_row *row = dml__optimizer_row_of(copy.kind);
+    const float *number;
+    const char *number_name;
+    char name[32];
+    snprintf(name, sizeof name, "%s.kind", of);
+    if (row)
+        dml__list_word(list, name, row->name);
+    else
+        dml__list_number(list, name, (double)copy.kind);
+    snprintf(name, sizeof name, "%s.nesterov", of);
+    dml__list_number(list, name, copy.nesterov ? 1.0 : 0.0);
+    for (int i = 0; (number = dml_optimizer_number(&copy, i, &number_name)) != NULL; i++) {
+        snprintf(name, sizeof name, "%s.%s", of, number_name);
+        dml__list_number(list, name, (double)*number);
+    }
+}
+
+DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list)
+{
+    return dml__crc32c(0, list, sizeof *list);
+}
+
+DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
+                                       char *text, size_t size)
+{
+    for (int i = 0; i < DML__MOST_OPTIONS; i++) {
+        const dml__option *mine = &list->option[i], *other = &first->option[i];
+        if (memcmp(mine, other, sizeof *mine) == 0) continue;
+        snprintf(text, size, "%.31s (%.23s, where rank 0 has %.23s)", mine->name, mine->value, other->value);
+        return;
+    }
+    snprintf(text, size, "options");
 }
 
 #endif
