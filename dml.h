@@ -40190,6 +40190,9 @@ DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector);
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 
+/* DML_ERROR_UNSUPPORTED where the model needs sums over ranks and its strategy has none. */
+DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer);
+
 /* Makes the place for notes, if there is none yet; false: no memory. */
 DML__LOCAL bool dml__have_notes(dml_trainer *trainer);
 
@@ -41241,6 +41244,14 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
                                1 / (pass->samples * dml__loss_factor(trainer)));
 }
 
+DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer)
+{
+    const dml_sync *sync = &trainer->sync;
+    if (!trainer->program->over_ranks || sync->ranks <= 1 || sync->all_reduce) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
+                     "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
+}
+
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                                int count, int flags, float *loss)
 {
@@ -41252,11 +41263,8 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
-    if (trainer->program->over_ranks && sync->ranks > 1 && !sync->all_reduce)
-        return dml__fail(
-            &trainer->context->error, DML_ERROR_UNSUPPORTED,
-            "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
-    status = dml__check_not_left(trainer);
+    status = dml__check_over_ranks(trainer);
+    if (status == DML_OK) status = dml__check_not_left(trainer);
     if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;

@@ -1030,8 +1030,8 @@ typedef struct dml_compression {
 
 typedef struct dml_all_reduce_sync_options {
     /* Of gradients that are sent at once, at least. 0: between hosts such that the links' latency, as it was
-       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. The same on all
-       ranks. */
+       measured when the communicator opened, is a tenth of the time; within a host 1 MiB; where NCCL
+       sums them on the cards (docs/collectives.md) 25 MiB. The same on all ranks. */
     size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
     /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward
@@ -1076,7 +1076,8 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
 typedef struct dml_zero_options {
     int stage; /* 1 .. 3, what is sharded, see below; 0: 2; the same on all ranks */
     /* Gradients are sent in pieces of at least this much, and parameters of stage 3 are asked for so far
-       ahead of the op that needs them, of one op at least; 0: 1 MiB. The same on all ranks. */
+       ahead of the op that needs them, of one op at least; 0: 1 MiB, and 25 where NCCL sums on the cards. The
+       same on all ranks. */
     size_t bucket_bytes;
     dml_allocator allocator; /* zero: malloc and free */
 } dml_zero_options;
@@ -3027,6 +3028,10 @@ typedef struct dml__waiting {
         lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
+/* Of the counts of a call with one for each rank, as many as go into a control message behind the call. */
+#define DML__CALL_BYTES 32
+#define DML__SAID_COUNTS ((DML__CONTROL_BODY - DML__CALL_BYTES) / 8)
+
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
     uint8_t control[DML__CONTROL_BYTES]; /* the message that is coming in */
@@ -3046,6 +3051,8 @@ typedef struct dml__peer {
     bool passed; /* others have what it waits in behind them */
     bool said;   /* what it called in the place that is disputed: */
     dml__signature call;
+    int counts; /* how many of its counts it said, */
+    uint64_t count[DML__SAID_COUNTS];
 } dml__peer;
 
 /* ---- the job ---- */
@@ -3078,6 +3085,8 @@ struct dml_comm {
     dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
+    int said_counts;                      /* of each of them, DML__SAID_COUNTS at most: */
+    uint64_t *past_counts;                /* (DML__REMEMBERED, said_counts), of those that have counts */
 };
 
 typedef struct dml__comm_job {
@@ -16288,14 +16297,16 @@ DML__LOCAL void dml__ask_ranks(dml_comm *comm, bool *answered)
 
 /* ---- asking ---- */
 
-/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8 */
-#define DML__CALL_BYTES 32
+/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8, which are
+   DML__CALL_BYTES, 32 counts:8 each */
 
 static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
-                           const dml__signature *signature, uint32_t communicator, uint64_t sequence)
+                           const dml__signature *signature, uint32_t communicator, uint64_t sequence,
+                           const uint64_t *count, int counts)
 {
     dml__control control = dml__control_message(kind);
-    control.bytes = DML__CALL_BYTES;
+    control.bytes = DML__CALL_BYTES + 8 * counts;
+    for (int r = 0; r < counts; r++) dml__store64(control.body + DML__CALL_BYTES + 8 * r, count[r]);
     dml__encode_signature(signature, control.body);
     dml__store32(control.body + 20, communicator);
     dml__store64(control.body + 24, sequence);
@@ -16308,21 +16319,36 @@ static const dml__signature *dml__call_at(const dml_comm *comm, uint64_t sequenc
     return comm->sequence - sequence - 1 < DML__REMEMBERED ? &comm->past[sequence % DML__REMEMBERED] : NULL;
 }
 
+/* Its counts, if it has one for each rank: returns how many are known. */
+static int dml__counts_at(const dml_comm *comm, uint64_t sequence, const uint64_t **count)
+{
+    const size_t place = (size_t)(sequence % DML__REMEMBERED);
+    *count = comm->past_counts + place * (size_t)comm->said_counts;
+    return comm->past[place].variant < DML__WITH_COUNTS ? 0 : comm->said_counts;
+}
+
 /* Who hasn't called it yet says nothing, and is asked again. */
 DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control)
 {
     dml__peer *peer = &job->peers[rank];
     dml__signature signature;
-    if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
+    if (control->bytes < DML__CALL_BYTES || control->bytes % 8 ||
+        !dml__decode_signature(control->body, &signature))
+        return false;
     const uint32_t communicator = dml__load32(control->body + 20);
     const uint64_t sequence = dml__load64(control->body + 24);
     if (control->kind == DML__ASK_CALL) {
         const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
         const dml__signature *call = comm ? dml__call_at(comm, sequence) : NULL;
-        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence);
+        const uint64_t *count = NULL;
+        const int counts = call ? dml__counts_at(comm, sequence, &count) : 0;
+        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence, count, counts);
     } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
         peer->said = true;
         peer->call = signature;
+        peer->counts = (control->bytes - DML__CALL_BYTES) / 8;
+        for (int r = 0; r < peer->counts; r++)
+            peer->count[r] = dml__load64(control->body + DML__CALL_BYTES + 8 * r);
     }
     return true;
 }
@@ -16344,7 +16370,7 @@ static void dml__ask_silent(const dml_comm *comm)
     for (int r = 0; r < comm->size; r++) {
         const int rank = comm->world_ranks[r];
         if (!job->peers[rank].said && !job->peers[rank].gone && rank != job->rank)
-            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
+            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed, NULL, 0);
     }
 }
 
@@ -16408,8 +16434,12 @@ static int dml__find_wrong(const dml_comm *comm, int right)
 static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
-    if (mine) job->peers[job->rank].call = *mine;
-    job->peers[job->rank].said = mine != NULL;
+    dml__peer *self = &job->peers[job->rank];
+    const uint64_t *count = NULL;
+    if (mine) self->call = *mine;
+    self->said = mine != NULL;
+    self->counts = mine && dml__call_at(comm, sequence) ? dml__counts_at(comm, sequence, &count) : 0;
+    if (self->counts) memcpy(self->count, count, (size_t)self->counts * sizeof *count);
     job->disputed_in = comm->id;
     job->disputed = sequence;
     job->disputes = true;
@@ -16420,14 +16450,36 @@ static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, con
 
 static void dml__forget_calls(dml__comm_job *job)
 {
-    for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
+    for (int rank = 0; rank < job->world; rank++) {
+        job->peers[rank].said = false;
+        job->peers[rank].counts = 0;
+    }
 }
 
 /* Two members whose calls in one place differ. */
 typedef struct dml__dispute {
     int wrong, right;
     dml__signature wrong_call, right_call;
+    char apart[160]; /* what sets them apart beside their texts; "": nothing */
 } dml__dispute;
+
+/* Where the counts differ, of those that both have said. */
+static void dml__tell_apart(dml__dispute *dispute, const dml__peer *wrong, const dml__peer *right)
+{
+    const char *apart = dml__apart_text(&dispute->wrong_call, &dispute->right_call);
+    const int said = wrong->counts < right->counts ? wrong->counts : right->counts;
+    int r = 0;
+    while (r < said && wrong->count[r] == right->count[r]) r++;
+    if (!apart[0] || !said)
+        snprintf(dispute->apart, sizeof dispute->apart, "%s", apart);
+    else if (r == said)
+        snprintf(dispute->apart, sizeof dispute->apart, "%s (the first %d are the same)", apart, said);
+    else
+        snprintf(dispute->apart, sizeof dispute->apart,
+                 "%s (counts[%d] is %llu at rank %d and %llu at rank %d)", apart, r,
+                 (unsigned long long)wrong->count[r], dispute->wrong, (unsigned long long)right->count[r],
+                 dispute->right);
+}
 
 /* By what the members have said. False: all called the same. */
 static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
@@ -16439,6 +16491,7 @@ static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
     dispute->right = right;
     dispute->wrong_call = peers[wrong].call;
     dispute->right_call = peers[right].call;
+    dml__tell_apart(dispute, &peers[wrong], &peers[right]);
     return true;
 }
 
@@ -16459,8 +16512,7 @@ static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml_
     return dml__job_fail(job, dispute->wrong, DML_ERROR_MISMATCH,
                          "rank %d called %s while rank %d called %s%s%s", dispute->wrong,
                          dml__signature_text(&dispute->wrong_call, wrong_text), dispute->right,
-                         dml__signature_text(&dispute->right_call, right_text),
-                         dml__apart_text(&dispute->wrong_call, &dispute->right_call), where);
+                         dml__signature_text(&dispute->right_call, right_text), dispute->apart, where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -16468,15 +16520,20 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
                                   const dml__signature *theirs, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
+    dml__peer *peer = &job->peers[rank];
     dml__dispute dispute;
     dml__forget_calls(job);
     dispute.wrong = rank;
     dispute.right = job->rank;
-    dispute.wrong_call = job->peers[rank].call = *theirs;
+    dispute.wrong_call = *theirs;
     dispute.right_call = *mine;
-    job->peers[rank].said = true;
+    dml__tell_apart(&dispute, peer, &job->peers[job->rank]);
+    peer->call = *theirs;
+    peer->said = !dispute.apart[0]; /* else it is asked for its counts, which no frame has */
     const dml_status status = dml__compare_with(comm, sequence, mine);
     if (status) return status;
+    if (!peer->said) peer->call = *theirs;
+    peer->said = true;
     dml__find_dispute(comm, &dispute);
     return dml__blame_first(comm, sequence, &dispute);
 }
@@ -18293,7 +18350,11 @@ static void dml__number_call(dml_request *request)
 {
     dml_comm *comm = request->comm;
     request->sequence = comm->sequence++;
-    comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
+    const size_t place = (size_t)(request->sequence % DML__REMEMBERED);
+    comm->past[place] = request->call.signature;
+    if (request->call.signature.variant < DML__WITH_COUNTS || !request->call.counts) return;
+    for (int r = 0; r < comm->said_counts; r++)
+        comm->past_counts[place * (size_t)comm->said_counts + (size_t)r] = request->call.counts[r];
 }
 
 static void dml__begin_collective(dml__comm_job *job, dml_request *request)
@@ -21581,7 +21642,11 @@ DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, in
     if (!comm) return NULL;
     comm->world_ranks = (int *)dml__allocate_array(&job->memory, (size_t)size, sizeof(int));
     comm->offsets = (size_t *)dml__allocate_array(&job->memory, 2 * (size_t)size, sizeof(size_t));
-    if (!comm->world_ranks || !comm->offsets) {
+    comm->said_counts = size < DML__SAID_COUNTS ? size : DML__SAID_COUNTS;
+    comm->past_counts = (uint64_t *)dml__allocate_array(
+        &job->memory, DML__REMEMBERED * (size_t)comm->said_counts, sizeof(uint64_t));
+    if (!comm->world_ranks || !comm->offsets || !comm->past_counts) {
+        dml__release(&job->memory, comm->past_counts);
         dml__release(&job->memory, comm->world_ranks);
         dml__release(&job->memory, comm->offsets);
         dml__release(&job->memory, comm);
@@ -21611,6 +21676,7 @@ DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm)
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
     dml__leave_beneath(job, comm);
+    dml__release(&job->memory, comm->past_counts);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);
@@ -25226,6 +25292,39 @@ DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream);
 #ifndef DML_DIST_REPLICAS_H
 #define DML_DIST_REPLICAS_H
 
+/* ---- dist/option_list.h ---- */
+
+/* option_list.h: a strategy's options with their names, so that ranks which have others can say which. */
+#ifndef DML_DIST_OPTION_LIST_H
+#define DML_DIST_OPTION_LIST_H
+
+#include <stdint.h>
+
+enum { DML__MOST_OPTIONS = 16 };
+
+typedef struct dml__option {
+    char name[32], value[24]; /* texts, which are the same in either byte order */
+} dml__option;
+
+/* What all ranks need alike. It begins as zeros: it is compared, and sent, as bytes. */
+typedef struct dml__option_list {
+    dml__option option[DML__MOST_OPTIONS]; /* up to the first without a name */
+} dml__option_list;
+
+DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word);
+DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number);
+
+/* Its kind and its numbers, as "outer.lr" where `of` is "outer". */
+DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer);
+
+DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list);
+
+/* The first that differs, "name (value, where rank 0 has value)"; "options": none does. */
+DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
+                                       char *text, size_t size);
+
+#endif
+
 /* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
    those that combine their gradients. Where no memory is left the state is NULL, and `start` says so: the
    rest isn't to be filled in. */
@@ -25239,19 +25338,16 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
-/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
-DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
-
 /* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
-   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
-   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
+   strategies (their constructors' names), options of these (what has to be alike; NULL: none), models, or
+   ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
    whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options);
+                                     const dml__option_list *options);
 
 /* The same, and all have rank 0's parameters and optimizer's state. */
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                          uint32_t options);
+                                          const dml__option_list *options);
 
 /* How many samples the ranks have together, and whether they are at the same step with the same learning
    rate: asked while forward runs. It begins as zeros. */
@@ -25646,19 +25742,23 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
     return DML_OK;
 }
 
-/* Of what all ranks need alike, else they would send other buckets. */
-static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
+/* What all ranks need alike, else they would send other buckets. */
+static void dml__all_reduce_list(const dml__all_reduce_state *state, dml__option_list *list)
 {
+    static const char *const kinds[] = { "none", "bf16", "f16", "quantise", "top k", "power" };
     const dml_compression *c = &state->compression;
-    const double how[] = { (double)state->filling.elements,
-                           (double)c->kind,
-                           (double)c->bits,
-                           (double)c->fraction,
-                           (double)c->momentum,
-                           (double)c->warm_up,
-                           (double)c->rank,
-                           (double)state->across_steps };
-    return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+    memset(list, 0, sizeof *list);
+    dml__list_number(list, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    if ((unsigned)c->kind <= DML_COMPRESS_POWER)
+        dml__list_word(list, "compression.kind", kinds[c->kind]);
+    else
+        dml__list_number(list, "compression.kind", (double)c->kind);
+    dml__list_number(list, "compression.bits", (double)c->bits);
+    dml__list_number(list, "compression.fraction", (double)c->fraction);
+    dml__list_number(list, "compression.momentum", (double)c->momentum);
+    dml__list_number(list, "compression.warm_up", (double)c->warm_up);
+    dml__list_number(list, "compression.rank", (double)c->rank);
+    dml__list_number(list, "across_steps", state->across_steps ? 1.0 : 0.0);
 }
 
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
@@ -25666,8 +25766,9 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    dml_status status =
-        dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", dml__all_reduce_mark(state));
+    dml__option_list options;
+    dml__all_reduce_list(state, &options);
+    dml_status status = dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", &options);
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
@@ -25899,9 +26000,10 @@ typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
     int stage, ranks, rank;
-    bool drops;     /* the vectors lie where memory can be given back */
-    bool whole;     /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
-    size_t *border; /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
+    bool drops;        /* the vectors lie where memory can be given back */
+    bool usual_bucket; /* of a size that the caller hasn't given */
+    bool whole;        /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
+    size_t *border;    /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
     size_t *counts, *offsets; /* (ranks): of the collective that is being started */
     dml__filling filling;
     int buckets, oldest; /* on their way; the first of them, in a ring */
@@ -26224,9 +26326,13 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (status == DML_OK) dml__zero_foresee(state, trainer);
     /* Whoever can't says so as all meet. While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const double how[2] = { (double)state->stage, (double)state->filling.elements };
-    status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
+    dml__option_list options;
+    memset(&options, 0, sizeof options);
+    dml__list_number(&options, "stage", (double)state->stage);
+    dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
     if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
+    if (state->filling.lends && state->usual_bucket) state->filling.elements = DML__LENT_BUCKET;
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -26363,7 +26469,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
         dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
     dml__zero_state *state = (dml__zero_state *)sync.state;
     if (!state) return sync;
-    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+    state->usual_bucket = !options || !options->bucket_bytes;
+    const size_t bytes = state->usual_bucket ? (size_t)1 << 20 : options->bucket_bytes;
     state->memory = memory;
     state->comm = comm;
     state->stage = options && options->stage ? options->stage : 2;
@@ -26386,6 +26493,73 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     }
     sync.gather = dml__zero_gather;
     return sync;
+}
+
+#endif
+
+/* ---- dist/option_list.c ---- */
+
+#ifndef DML_DIST_OPTION_LIST_C
+#define DML_DIST_OPTION_LIST_C
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+DML__LOCAL void dml__list_word(dml__option_list *list, const char *name, const char *word)
+{
+    dml__option *option = list->option;
+    while (option->name[0]) option++;
+    DML_ASSERT(option < list->option + DML__MOST_OPTIONS - 1);
+    snprintf(option->name, sizeof option->name, "%s", name);
+    snprintf(option->value, sizeof option->value, "%s", word);
+}
+
+DML__LOCAL void dml__list_number(dml__option_list *list, const char *name, double number)
+{
+    char text[24]; /* sizes as they are; other numbers are floats, as they were written if these digits do */
+    const bool whole = fabs(number) < 1e15 && floor(number) == number;
+    snprintf(text, sizeof text, whole ? "%.0f" : "%g", number);
+    if (!whole && (float)strtod(text, NULL) != (float)number) snprintf(text, sizeof text, "%.9g", number);
+    dml__list_word(list, name, text);
+}
+
+DML__LOCAL void dml__list_optimizer(dml__option_list *list, const char *of, const dml_optimizer *optimizer)
+{
+    dml_optimizer copy = *optimizer;
+    const dml__optimizer_row *row = dml__optimizer_row_of(copy.kind);
+    const float *number;
+    const char *number_name;
+    char name[32];
+    snprintf(name, sizeof name, "%s.kind", of);
+    if (row)
+        dml__list_word(list, name, row->name);
+    else
+        dml__list_number(list, name, (double)copy.kind);
+    snprintf(name, sizeof name, "%s.nesterov", of);
+    dml__list_number(list, name, copy.nesterov ? 1.0 : 0.0);
+    for (int i = 0; (number = dml_optimizer_number(&copy, i, &number_name)) != NULL; i++) {
+        snprintf(name, sizeof name, "%s.%s", of, number_name);
+        dml__list_number(list, name, (double)*number);
+    }
+}
+
+DML__LOCAL uint32_t dml__option_mark(const dml__option_list *list)
+{
+    return dml__crc32c(0, list, sizeof *list);
+}
+
+DML__LOCAL void dml__option_difference(const dml__option_list *list, const dml__option_list *first,
+                                       char *text, size_t size)
+{
+    for (int i = 0; i < DML__MOST_OPTIONS; i++) {
+        const dml__option *mine = &list->option[i], *other = &first->option[i];
+        if (memcmp(mine, other, sizeof *mine) == 0) continue;
+        snprintf(text, size, "%.31s (%.23s, where rank 0 has %.23s)", mine->name, mine->value, other->value);
+        return;
+    }
+    snprintf(text, size, "options");
 }
 
 #endif
@@ -26484,7 +26658,8 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+static uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
 {
     for (int i = 0; i < count; i++) {
         char text[32]; /* which is the same in either byte order */
@@ -26511,7 +26686,7 @@ enum {
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
-    "the strategy's options",
+    "the strategy's ", /* and the first option that differs */
     "the number of parameters",
     "the parameters' names or shapes",
     "which parameters are frozen, sparse or used, or their scales",
@@ -26574,13 +26749,25 @@ static uint32_t dml__mark_schedule(const dml_schedule *s)
     return dml__mark_numbers(0, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
+/* What rank `rank` has otherwise than rank 0: all of them come here. */
+static dml_status dml__name_option(dml_comm *comm, dml_trainer *trainer, const dml__option_list *options,
+                                   int rank, char *text, size_t size)
+{
+    dml__option_list first = *options, other = *options;
+    if (dml_comm_broadcast(comm, &first, sizeof first, DML_U8, 0) != DML_OK ||
+        dml_comm_broadcast(comm, &other, sizeof other, DML_U8, rank) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    dml__option_difference(&other, &first, text, size);
+    return DML_OK;
+}
+
 /* Tells the lowest rank that has anything else than rank 0: all ranks come here, as all have the same sums.
  */
 static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                      const double mine[DML__ALIKE])
+                                      const dml__option_list *options, const double mine[DML__ALIKE])
 {
     double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
-    char what[384] = "";
+    char what[384] = "", option[128] = "";
     memcpy(first, mine, sizeof first);
     memcpy(other, mine, sizeof other);
     if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
@@ -26589,11 +26776,16 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
     if (dml_comm_all_reduce(comm, &rank, 1, DML_F64, DML_MIN) != DML_OK ||
         dml_comm_broadcast(comm, other, DML__ALIKE, DML_F64, (int)rank) != DML_OK)
         return dml__sync_failed(trainer, comm);
+    if (first[DML__ALIKE_OPTIONS] != other[DML__ALIKE_OPTIONS]) {
+        const dml_status status = dml__name_option(comm, trainer, options, (int)rank, option, sizeof option);
+        if (status != DML_OK) return status;
+    }
     for (int i = 0; i < DML__ALIKE; i++) {
         const size_t used = strlen(what);
         const bool follows = i == DML__ALIKE_TRAINED; /* from what is before it */
         if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
-        snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
+        snprintf(what + used, sizeof what - used, "%s%s%s", used ? ", " : "", dml__alike_names[i],
+                 i == DML__ALIKE_OPTIONS ? option : "");
     }
     return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
                             "rank %d differs from rank 0 in %s; all ranks need the same. This one has %s and "
@@ -26603,14 +26795,14 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
 
 /* Ranks with other models would exchange gradients of other parameters. */
 static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options)
+                                     const dml__option_list *options)
 {
     const dml_program *program = dml_trainer_program(trainer);
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
     const double average = (double)trainer->average;
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
-    mine[DML__ALIKE_OPTIONS] = options;
+    mine[DML__ALIKE_OPTIONS] = (double)dml__option_mark(options);
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
     mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
@@ -26630,23 +26822,26 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
     const dml_status own = trainer->context->error.status;
-    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, options, mine);
     return own != DML_OK ? own : status;
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options)
+                                     const dml__option_list *options)
 {
+    dml__option_list none;
     char sentence[DML__SAME_STRATEGY_BYTES];
     dml_status status = dml__same_strategy(comm, strategy, sentence);
     if (sentence[0]) return dml_trainer_fail(trainer, status, "%s", sentence);
     if (status != DML_OK) return dml__sync_failed(trainer, comm);
-    status = dml__compare_ranks(comm, trainer, strategy, options);
+    memset(&none, 0, sizeof none);
+    (void)dml__check_over_ranks(trainer); /* whoever can't says so as all meet */
+    status = dml__compare_ranks(comm, trainer, strategy, options ? options : &none);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                          uint32_t options)
+                                          const dml__option_list *options)
 {
     dml_status status = dml__start_run(comm, trainer, strategy, options);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
@@ -26868,19 +27063,13 @@ static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_train
                             "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
-/* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
-static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
+/* What has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
+static void dml__local_sgd_list(const dml__local_sgd_state *state, dml__option_list *list)
 {
-    dml_optimizer outer = state->outer.rule;
-    const float *number;
-    const double how[] = { state->once ? 0.0 : (double)state->options.tau,
-                           (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
-    uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
-    for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
-        const double real = (double)*number;
-        mark = dml__mark_numbers(mark, &real, 1);
-    }
-    return mark;
+    memset(list, 0, sizeof *list);
+    if (!state->once) dml__list_number(list, "tau", (double)state->options.tau);
+    dml__list_number(list, "average_state", state->options.average_state ? 1.0 : 0.0);
+    dml__list_optimizer(list, "outer", &state->outer.rule);
 }
 
 /* Of another run ranks have what they loaded: whether it is the same on all nobody knows. */
@@ -26897,11 +27086,12 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     dml_status status = dml__check_local_sgd(state, trainer);
+    dml__option_list options;
+    dml__local_sgd_list(state, &options);
     if (status == DML_OK) dml__allocate_local_sgd(state, trainer);
     /* Whoever can't says so as all meet. */
     status = dml__start_replicas(state->comm, trainer,
-                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
-                                 dml__local_sgd_mark(state));
+                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync", &options);
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);
@@ -27215,13 +27405,18 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const double how[3] = { (double)state->place.central, (double)state->place.late,
-                                (double)state->filling.elements };
+        dml__option_list options;
+        memset(&options, 0, sizeof options);
+        dml__list_word(&options, "placement",
+                       state->place.late      ? "each step"
+                       : state->place.central ? "central"
+                                              : "mirrored");
+        dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
         const dml_status status =
-            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
+            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", &options);
         if (status != DML_OK) return status;
     }
-    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", NULL);
     const dml_status status = dml__follow_run(state, trainer);
     return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
 }
@@ -29722,7 +29917,7 @@ static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
                                        run.steps * (uint64_t)updates, &sync->options);
     if (status == DML_OK && sync->cluster.rank == 0) status = dml__ps_give_state(sync, trainer);
     if (status != DML_OK) return status;
-    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer, "dml_parameter_server_sync", 0);
+    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer, "dml_parameter_server_sync", NULL);
     if (status == DML_OK)
         status = dml__broadcast_vector(dml_ps_workers_comm(sync->ps), trainer, DML_PARAMETERS);
     sync->first = dml_trainer_steps(trainer);
@@ -29881,17 +30076,15 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
     return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
-/* Of what all workers need alike, beside what the servers compare. */
-static uint32_t dml__downpour_mark(const dml_downpour_options *o, dml_optimizer *optimizer)
+/* What all workers need alike, beside what the servers compare. */
+static void dml__downpour_list(const dml_downpour_options *o, const dml_optimizer *optimizer,
+                               dml__option_list *list)
 {
-    const double how[5] = { (double)o->fetch_every, (double)o->push_every, (double)o->warm_steps,
-                            (double)optimizer->kind, optimizer->nesterov ? 1.0 : 0.0 };
-    uint32_t mark = dml__mark_numbers(0, how, 5);
-    for (int i = 0; dml_optimizer_number(optimizer, i, NULL); i++) {
-        const double number = (double)*dml_optimizer_number(optimizer, i, NULL);
-        mark = dml__mark_numbers(mark, &number, 1);
-    }
-    return mark;
+    memset(list, 0, sizeof *list);
+    dml__list_number(list, "fetch_every", (double)o->fetch_every);
+    dml__list_number(list, "push_every", (double)o->push_every);
+    dml__list_number(list, "warm_steps", (double)o->warm_steps);
+    dml__list_optimizer(list, "optimizer", optimizer);
 }
 
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
@@ -29900,6 +30093,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     const dml_downpour_options *o = &d->options;
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
+    dml__option_list list;
     if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
         optimizer = dml_adagrad(0);
     d->follows = optimizer.lr == 0.0f;
@@ -29933,9 +30127,9 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     d->taken = goes_on ? trainer->away.steps : 0;
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
+    dml__downpour_list(o, &optimizer, &list);
     if (status == DML_OK)
-        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync",
-                                     dml__downpour_mark(o, &optimizer));
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", &list);
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
@@ -30531,7 +30725,7 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);
-    return dml__start_replicas(s->peers, s->trainer, "dml_sandblaster", 0);
+    return dml__start_replicas(s->peers, s->trainer, "dml_sandblaster", NULL);
 }
 
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,

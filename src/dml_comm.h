@@ -139,6 +139,7 @@ DML__DRIVERS_END
 #include "dist/zero_share.c"
 #include "dist/zero_ahead.c"
 #include "dist/zero_sync.c"
+#include "dist/option_list.c"
 #include "dist/replicas.c"
 #include "dist/local_sgd_outer.c"
 #include "dist/local_sgd.c"

@@ -90,7 +90,11 @@ DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, in
     if (!comm) return NULL;
     comm->world_ranks = (int *)dml__allocate_array(&job->memory, (size_t)size, sizeof(int));
     comm->offsets = (size_t *)dml__allocate_array(&job->memory, 2 * (size_t)size, sizeof(size_t));
-    if (!comm->world_ranks || !comm->offsets) {
+    comm->said_counts = size < DML__SAID_COUNTS ? size : DML__SAID_COUNTS;
+    comm->past_counts = (uint64_t *)dml__allocate_array(
+        &job->memory, DML__REMEMBERED * (size_t)comm->said_counts, sizeof(uint64_t));
+    if (!comm->world_ranks || !comm->offsets || !comm->past_counts) {
+        dml__release(&job->memory, comm->past_counts);
         dml__release(&job->memory, comm->world_ranks);
         dml__release(&job->memory, comm->offsets);
         dml__release(&job->memory, comm);
@@ -120,6 +124,7 @@ DML__LOCAL void dml__free_comm(dml__comm_job *job, dml_comm *comm)
     while (*at && *at != comm) at = &(*at)->next;
     if (*at) *at = comm->next;
     dml__leave_beneath(job, comm);
+    dml__release(&job->memory, comm->past_counts);
     dml__release(&job->memory, comm->offsets);
     dml__release(&job->memory, comm->world_ranks);
     dml__release(&job->memory, comm);

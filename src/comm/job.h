@@ -184,6 +184,10 @@ typedef struct dml__waiting {
         lies_tag; /* of a message that it would take but for its tag; the second -1: there is none */
 } dml__waiting;
 
+/* Of the counts of a call with one for each rank, as many as go into a control message behind the call. */
+#define DML__CALL_BYTES 32
+#define DML__SAID_COUNTS ((DML__CONTROL_BODY - DML__CALL_BYTES) / 8)
+
 /* What this rank knows of another from its control messages. */
 typedef struct dml__peer {
     uint8_t control[DML__CONTROL_BYTES]; /* the message that is coming in */
@@ -203,6 +207,8 @@ typedef struct dml__peer {
     bool passed; /* others have what it waits in behind them */
     bool said;   /* what it called in the place that is disputed: */
     dml__signature call;
+    int counts; /* how many of its counts it said, */
+    uint64_t count[DML__SAID_COUNTS];
 } dml__peer;
 
 /* ---- the job ---- */
@@ -235,6 +241,8 @@ struct dml_comm {
     dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
+    int said_counts;                      /* of each of them, DML__SAID_COUNTS at most: */
+    uint64_t *past_counts;                /* (DML__REMEMBERED, said_counts), of those that have counts */
 };
 
 typedef struct dml__comm_job {

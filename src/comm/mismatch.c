@@ -14,14 +14,16 @@
 
 /* ---- asking ---- */
 
-/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8 */
-#define DML__CALL_BYTES 32
+/* The body of ASK_CALL and SAY_CALL: 0 signature:20 20 communicator:4 24 sequence:8, which are
+   DML__CALL_BYTES, 32 counts:8 each */
 
 static void dml__send_call(dml__comm_job *job, int rank, dml__control_kind kind,
-                           const dml__signature *signature, uint32_t communicator, uint64_t sequence)
+                           const dml__signature *signature, uint32_t communicator, uint64_t sequence,
+                           const uint64_t *count, int counts)
 {
     dml__control control = dml__control_message(kind);
-    control.bytes = DML__CALL_BYTES;
+    control.bytes = DML__CALL_BYTES + 8 * counts;
+    for (int r = 0; r < counts; r++) dml__store64(control.body + DML__CALL_BYTES + 8 * r, count[r]);
     dml__encode_signature(signature, control.body);
     dml__store32(control.body + 20, communicator);
     dml__store64(control.body + 24, sequence);
@@ -34,21 +36,36 @@ static const dml__signature *dml__call_at(const dml_comm *comm, uint64_t sequenc
     return comm->sequence - sequence - 1 < DML__REMEMBERED ? &comm->past[sequence % DML__REMEMBERED] : NULL;
 }
 
+/* Its counts, if it has one for each rank: returns how many are known. */
+static int dml__counts_at(const dml_comm *comm, uint64_t sequence, const uint64_t **count)
+{
+    const size_t place = (size_t)(sequence % DML__REMEMBERED);
+    *count = comm->past_counts + place * (size_t)comm->said_counts;
+    return comm->past[place].variant < DML__WITH_COUNTS ? 0 : comm->said_counts;
+}
+
 /* Who hasn't called it yet says nothing, and is asked again. */
 DML__LOCAL bool dml__take_call(dml__comm_job *job, int rank, const dml__control *control)
 {
     dml__peer *peer = &job->peers[rank];
     dml__signature signature;
-    if (control->bytes != DML__CALL_BYTES || !dml__decode_signature(control->body, &signature)) return false;
+    if (control->bytes < DML__CALL_BYTES || control->bytes % 8 ||
+        !dml__decode_signature(control->body, &signature))
+        return false;
     const uint32_t communicator = dml__load32(control->body + 20);
     const uint64_t sequence = dml__load64(control->body + 24);
     if (control->kind == DML__ASK_CALL) {
         const dml_comm *comm = dml__find_comm_of(job, communicator, rank);
         const dml__signature *call = comm ? dml__call_at(comm, sequence) : NULL;
-        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence);
+        const uint64_t *count = NULL;
+        const int counts = call ? dml__counts_at(comm, sequence, &count) : 0;
+        if (call) dml__send_call(job, rank, DML__SAY_CALL, call, communicator, sequence, count, counts);
     } else if (job->disputes && communicator == job->disputed_in && sequence == job->disputed) {
         peer->said = true;
         peer->call = signature;
+        peer->counts = (control->bytes - DML__CALL_BYTES) / 8;
+        for (int r = 0; r < peer->counts; r++)
+            peer->count[r] = dml__load64(control->body + DML__CALL_BYTES + 8 * r);
     }
     return true;
 }
@@ -70,7 +87,7 @@ static void dml__ask_silent(const dml_comm *comm)
     for (int r = 0; r < comm->size; r++) {
         const int rank = comm->world_ranks[r];
         if (!job->peers[rank].said && !job->peers[rank].gone && rank != job->rank)
-            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed);
+            dml__send_call(job, rank, DML__ASK_CALL, &nothing, job->disputed_in, job->disputed, NULL, 0);
     }
 }
 
@@ -134,8 +151,12 @@ static int dml__find_wrong(const dml_comm *comm, int right)
 static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
-    if (mine) job->peers[job->rank].call = *mine;
-    job->peers[job->rank].said = mine != NULL;
+    dml__peer *self = &job->peers[job->rank];
+    const uint64_t *count = NULL;
+    if (mine) self->call = *mine;
+    self->said = mine != NULL;
+    self->counts = mine && dml__call_at(comm, sequence) ? dml__counts_at(comm, sequence, &count) : 0;
+    if (self->counts) memcpy(self->count, count, (size_t)self->counts * sizeof *count);
     job->disputed_in = comm->id;
     job->disputed = sequence;
     job->disputes = true;
@@ -146,14 +167,36 @@ static dml_status dml__compare_with(const dml_comm *comm, uint64_t sequence, con
 
 static void dml__forget_calls(dml__comm_job *job)
 {
-    for (int rank = 0; rank < job->world; rank++) job->peers[rank].said = false;
+    for (int rank = 0; rank < job->world; rank++) {
+        job->peers[rank].said = false;
+        job->peers[rank].counts = 0;
+    }
 }
 
 /* Two members whose calls in one place differ. */
 typedef struct dml__dispute {
     int wrong, right;
     dml__signature wrong_call, right_call;
+    char apart[160]; /* what sets them apart beside their texts; "": nothing */
 } dml__dispute;
+
+/* Where the counts differ, of those that both have said. */
+static void dml__tell_apart(dml__dispute *dispute, const dml__peer *wrong, const dml__peer *right)
+{
+    const char *apart = dml__apart_text(&dispute->wrong_call, &dispute->right_call);
+    const int said = wrong->counts < right->counts ? wrong->counts : right->counts;
+    int r = 0;
+    while (r < said && wrong->count[r] == right->count[r]) r++;
+    if (!apart[0] || !said)
+        snprintf(dispute->apart, sizeof dispute->apart, "%s", apart);
+    else if (r == said)
+        snprintf(dispute->apart, sizeof dispute->apart, "%s (the first %d are the same)", apart, said);
+    else
+        snprintf(dispute->apart, sizeof dispute->apart,
+                 "%s (counts[%d] is %llu at rank %d and %llu at rank %d)", apart, r,
+                 (unsigned long long)wrong->count[r], dispute->wrong, (unsigned long long)right->count[r],
+                 dispute->right);
+}
 
 /* By what the members have said. False: all called the same. */
 static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
@@ -165,6 +208,7 @@ static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
     dispute->right = right;
     dispute->wrong_call = peers[wrong].call;
     dispute->right_call = peers[right].call;
+    dml__tell_apart(dispute, &peers[wrong], &peers[right]);
     return true;
 }
 
@@ -185,8 +229,7 @@ static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml_
     return dml__job_fail(job, dispute->wrong, DML_ERROR_MISMATCH,
                          "rank %d called %s while rank %d called %s%s%s", dispute->wrong,
                          dml__signature_text(&dispute->wrong_call, wrong_text), dispute->right,
-                         dml__signature_text(&dispute->right_call, right_text),
-                         dml__apart_text(&dispute->wrong_call, &dispute->right_call), where);
+                         dml__signature_text(&dispute->right_call, right_text), dispute->apart, where);
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */
@@ -194,15 +237,20 @@ static dml_status dml__blame_call(const dml_comm *comm, uint64_t sequence, int r
                                   const dml__signature *theirs, const dml__signature *mine)
 {
     dml__comm_job *job = comm->job;
+    dml__peer *peer = &job->peers[rank];
     dml__dispute dispute;
     dml__forget_calls(job);
     dispute.wrong = rank;
     dispute.right = job->rank;
-    dispute.wrong_call = job->peers[rank].call = *theirs;
+    dispute.wrong_call = *theirs;
     dispute.right_call = *mine;
-    job->peers[rank].said = true;
+    dml__tell_apart(&dispute, peer, &job->peers[job->rank]);
+    peer->call = *theirs;
+    peer->said = !dispute.apart[0]; /* else it is asked for its counts, which no frame has */
     const dml_status status = dml__compare_with(comm, sequence, mine);
     if (status) return status;
+    if (!peer->said) peer->call = *theirs;
+    peer->said = true;
     dml__find_dispute(comm, &dispute);
     return dml__blame_first(comm, sequence, &dispute);
 }

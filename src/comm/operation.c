@@ -513,7 +513,11 @@ static void dml__number_call(dml_request *request)
 {
     dml_comm *comm = request->comm;
     request->sequence = comm->sequence++;
-    comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
+    const size_t place = (size_t)(request->sequence % DML__REMEMBERED);
+    comm->past[place] = request->call.signature;
+    if (request->call.signature.variant < DML__WITH_COUNTS || !request->call.counts) return;
+    for (int r = 0; r < comm->said_counts; r++)
+        comm->past_counts[place * (size_t)comm->said_counts + (size_t)r] = request->call.counts[r];
 }
 
 static void dml__begin_collective(dml__comm_job *job, dml_request *request)

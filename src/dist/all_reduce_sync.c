@@ -64,19 +64,23 @@ static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *
     return DML_OK;
 }
 
-/* Of what all ranks need alike, else they would send other buckets. */
-static uint32_t dml__all_reduce_mark(const dml__all_reduce_state *state)
+/* What all ranks need alike, else they would send other buckets. */
+static void dml__all_reduce_list(const dml__all_reduce_state *state, dml__option_list *list)
 {
+    static const char *const kinds[] = { "none", "bf16", "f16", "quantise", "top k", "power" };
     const dml_compression *c = &state->compression;
-    const double how[] = { (double)state->filling.elements,
-                           (double)c->kind,
-                           (double)c->bits,
-                           (double)c->fraction,
-                           (double)c->momentum,
-                           (double)c->warm_up,
-                           (double)c->rank,
-                           (double)state->across_steps };
-    return dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+    memset(list, 0, sizeof *list);
+    dml__list_number(list, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    if ((unsigned)c->kind <= DML_COMPRESS_POWER)
+        dml__list_word(list, "compression.kind", kinds[c->kind]);
+    else
+        dml__list_number(list, "compression.kind", (double)c->kind);
+    dml__list_number(list, "compression.bits", (double)c->bits);
+    dml__list_number(list, "compression.fraction", (double)c->fraction);
+    dml__list_number(list, "compression.momentum", (double)c->momentum);
+    dml__list_number(list, "compression.warm_up", (double)c->warm_up);
+    dml__list_number(list, "compression.rank", (double)c->rank);
+    dml__list_number(list, "across_steps", state->across_steps ? 1.0 : 0.0);
 }
 
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
@@ -84,8 +88,9 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    dml_status status =
-        dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", dml__all_reduce_mark(state));
+    dml__option_list options;
+    dml__all_reduce_list(state, &options);
+    dml_status status = dml__start_replicas(state->comm, trainer, "dml_all_reduce_sync", &options);
     if (status == DML_OK) /* with the seed that all ranks now have */
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);

@@ -11,8 +11,8 @@
 
 typedef struct dml_all_reduce_sync_options {
     /* Of gradients that are sent at once, at least. 0: between hosts such that the links' latency, as it was
-       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. The same on all
-       ranks. */
+       measured when the communicator opened, is a tenth of the time; within a host 1 MiB; where NCCL
+       sums them on the cards (docs/collectives.md) 25 MiB. The same on all ranks. */
     size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
     /* dml_trainer_step returns when backward is done and gradients are on their way. The next one's forward

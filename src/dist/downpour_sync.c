@@ -69,17 +69,15 @@ static dml_status dml__downpour_give_state(dml__downpour *d, dml_trainer *traine
     return dml_ps_wait(d->ps, DML_PS_ALL) == DML_OK ? DML_OK : dml__sync_failed(trainer, d->comm);
 }
 
-/* Of what all workers need alike, beside what the servers compare. */
-static uint32_t dml__downpour_mark(const dml_downpour_options *o, dml_optimizer *optimizer)
+/* What all workers need alike, beside what the servers compare. */
+static void dml__downpour_list(const dml_downpour_options *o, const dml_optimizer *optimizer,
+                               dml__option_list *list)
 {
-    const double how[5] = { (double)o->fetch_every, (double)o->push_every, (double)o->warm_steps,
-                            (double)optimizer->kind, optimizer->nesterov ? 1.0 : 0.0 };
-    uint32_t mark = dml__mark_numbers(0, how, 5);
-    for (int i = 0; dml_optimizer_number(optimizer, i, NULL); i++) {
-        const double number = (double)*dml_optimizer_number(optimizer, i, NULL);
-        mark = dml__mark_numbers(mark, &number, 1);
-    }
-    return mark;
+    memset(list, 0, sizeof *list);
+    dml__list_number(list, "fetch_every", (double)o->fetch_every);
+    dml__list_number(list, "push_every", (double)o->push_every);
+    dml__list_number(list, "warm_steps", (double)o->warm_steps);
+    dml__list_optimizer(list, "optimizer", optimizer);
 }
 
 static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
@@ -88,6 +86,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     const dml_downpour_options *o = &d->options;
     dml_optimizer optimizer = o->optimizer;
     dml_ps_options options;
+    dml__option_list list;
     if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
         optimizer = dml_adagrad(0);
     d->follows = optimizer.lr == 0.0f;
@@ -121,9 +120,9 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     d->taken = goes_on ? trainer->away.steps : 0;
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
+    dml__downpour_list(o, &optimizer, &list);
     if (status == DML_OK)
-        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync",
-                                     dml__downpour_mark(o, &optimizer));
+        status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", &list);
     if (status != DML_OK || !o->warm_steps) return status;
     d->others_wait = d->cluster.rank == 0;
     return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);

@@ -52,19 +52,13 @@ static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_train
                             "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
-/* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
-static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
+/* What has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
+static void dml__local_sgd_list(const dml__local_sgd_state *state, dml__option_list *list)
 {
-    dml_optimizer outer = state->outer.rule;
-    const float *number;
-    const double how[] = { state->once ? 0.0 : (double)state->options.tau,
-                           (double)state->options.average_state, (double)outer.kind, (double)outer.nesterov };
-    uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
-    for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
-        const double real = (double)*number;
-        mark = dml__mark_numbers(mark, &real, 1);
-    }
-    return mark;
+    memset(list, 0, sizeof *list);
+    if (!state->once) dml__list_number(list, "tau", (double)state->options.tau);
+    dml__list_number(list, "average_state", state->options.average_state ? 1.0 : 0.0);
+    dml__list_optimizer(list, "outer", &state->outer.rule);
 }
 
 /* Of another run ranks have what they loaded: whether it is the same on all nobody knows. */
@@ -81,11 +75,12 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     dml_status status = dml__check_local_sgd(state, trainer);
+    dml__option_list options;
+    dml__local_sgd_list(state, &options);
     if (status == DML_OK) dml__allocate_local_sgd(state, trainer);
     /* Whoever can't says so as all meet. */
     status = dml__start_replicas(state->comm, trainer,
-                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync",
-                                 dml__local_sgd_mark(state));
+                                 state->once ? "dml_simu_parallel_sync" : "dml_local_sgd_sync", &options);
     if (status != DML_OK) return status;
     state->runs = trainer->runs;
     state->steps = state->averaged = dml__trainer_tried(trainer);

@@ -105,13 +105,18 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
     if (state->place.outside) {
         if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
             return dml__sync_failed(trainer, state->place.outside);
-        const double how[3] = { (double)state->place.central, (double)state->place.late,
-                                (double)state->filling.elements };
+        dml__option_list options;
+        memset(&options, 0, sizeof options);
+        dml__list_word(&options, "placement",
+                       state->place.late      ? "each step"
+                       : state->place.central ? "central"
+                                              : "mirrored");
+        dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
         const dml_status status =
-            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", dml__mark_numbers(0, how, 3));
+            dml__start_replicas(state->place.outside, trainer, "dml_mirrored", &options);
         if (status != DML_OK) return status;
     }
-    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", 0);
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer, "dml_mirrored", NULL);
     const dml_status status = dml__follow_run(state, trainer);
     return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
 }

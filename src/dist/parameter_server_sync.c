@@ -56,7 +56,7 @@ static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
                                        run.steps * (uint64_t)updates, &sync->options);
     if (status == DML_OK && sync->cluster.rank == 0) status = dml__ps_give_state(sync, trainer);
     if (status != DML_OK) return status;
-    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer, "dml_parameter_server_sync", 0);
+    status = dml__start_run(dml_ps_workers_comm(sync->ps), trainer, "dml_parameter_server_sync", NULL);
     if (status == DML_OK)
         status = dml__broadcast_vector(dml_ps_workers_comm(sync->ps), trainer, DML_PARAMETERS);
     sync->first = dml_trainer_steps(trainer);

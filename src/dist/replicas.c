@@ -100,7 +100,8 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+static uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
 {
     for (int i = 0; i < count; i++) {
         char text[32]; /* which is the same in either byte order */
@@ -127,7 +128,7 @@ enum {
     DML__ALIKE
 };
 static const char *const dml__alike_names[DML__ALIKE] = {
-    "the strategy's options",
+    "the strategy's ", /* and the first option that differs */
     "the number of parameters",
     "the parameters' names or shapes",
     "which parameters are frozen, sparse or used, or their scales",
@@ -190,13 +191,25 @@ static uint32_t dml__mark_schedule(const dml_schedule *s)
     return dml__mark_numbers(0, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
+/* What rank `rank` has otherwise than rank 0: all of them come here. */
+static dml_status dml__name_option(dml_comm *comm, dml_trainer *trainer, const dml__option_list *options,
+                                   int rank, char *text, size_t size)
+{
+    dml__option_list first = *options, other = *options;
+    if (dml_comm_broadcast(comm, &first, sizeof first, DML_U8, 0) != DML_OK ||
+        dml_comm_broadcast(comm, &other, sizeof other, DML_U8, rank) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    dml__option_difference(&other, &first, text, size);
+    return DML_OK;
+}
+
 /* Tells the lowest rank that has anything else than rank 0: all ranks come here, as all have the same sums.
  */
 static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                      const double mine[DML__ALIKE])
+                                      const dml__option_list *options, const double mine[DML__ALIKE])
 {
     double first[DML__ALIKE], other[DML__ALIKE], rank = dml_comm_world_size(comm);
-    char what[384] = "";
+    char what[384] = "", option[128] = "";
     memcpy(first, mine, sizeof first);
     memcpy(other, mine, sizeof other);
     if (dml_comm_broadcast(comm, first, DML__ALIKE, DML_F64, 0) != DML_OK)
@@ -205,11 +218,16 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
     if (dml_comm_all_reduce(comm, &rank, 1, DML_F64, DML_MIN) != DML_OK ||
         dml_comm_broadcast(comm, other, DML__ALIKE, DML_F64, (int)rank) != DML_OK)
         return dml__sync_failed(trainer, comm);
+    if (first[DML__ALIKE_OPTIONS] != other[DML__ALIKE_OPTIONS]) {
+        const dml_status status = dml__name_option(comm, trainer, options, (int)rank, option, sizeof option);
+        if (status != DML_OK) return status;
+    }
     for (int i = 0; i < DML__ALIKE; i++) {
         const size_t used = strlen(what);
         const bool follows = i == DML__ALIKE_TRAINED; /* from what is before it */
         if (first[i] == other[i] || (follows && first[i - 1] != other[i - 1])) continue;
-        snprintf(what + used, sizeof what - used, "%s%s", used ? ", " : "", dml__alike_names[i]);
+        snprintf(what + used, sizeof what - used, "%s%s%s", used ? ", " : "", dml__alike_names[i],
+                 i == DML__ALIKE_OPTIONS ? option : "");
     }
     return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
                             "rank %d differs from rank 0 in %s; all ranks need the same. This one has %s and "
@@ -219,14 +237,14 @@ static dml_status dml__explain_unlike(dml_comm *comm, dml_trainer *trainer, cons
 
 /* Ranks with other models would exchange gradients of other parameters. */
 static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options)
+                                     const dml__option_list *options)
 {
     const dml_program *program = dml_trainer_program(trainer);
     const double clip[2] = { (double)trainer->clip_norm, (double)trainer->clip_value };
     const double average = (double)trainer->average;
     double mine[DML__ALIKE], most[2 * DML__ALIKE];
     bool alike = true;
-    mine[DML__ALIKE_OPTIONS] = options;
+    mine[DML__ALIKE_OPTIONS] = (double)dml__option_mark(options);
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
     mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
@@ -246,23 +264,26 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
         return dml__sync_failed(trainer, comm);
     for (int i = 0; i < DML__ALIKE; i++) alike = alike && most[i] == -most[DML__ALIKE + i];
     const dml_status own = trainer->context->error.status;
-    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, mine);
+    const dml_status status = alike ? DML_OK : dml__explain_unlike(comm, trainer, strategy, options, mine);
     return own != DML_OK ? own : status;
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options)
+                                     const dml__option_list *options)
 {
+    dml__option_list none;
     char sentence[DML__SAME_STRATEGY_BYTES];
     dml_status status = dml__same_strategy(comm, strategy, sentence);
     if (sentence[0]) return dml_trainer_fail(trainer, status, "%s", sentence);
     if (status != DML_OK) return dml__sync_failed(trainer, comm);
-    status = dml__compare_ranks(comm, trainer, strategy, options);
+    memset(&none, 0, sizeof none);
+    (void)dml__check_over_ranks(trainer); /* whoever can't says so as all meet */
+    status = dml__compare_ranks(comm, trainer, strategy, options ? options : &none);
     return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
 }
 
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                          uint32_t options)
+                                          const dml__option_list *options)
 {
     dml_status status = dml__start_run(comm, trainer, strategy, options);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)

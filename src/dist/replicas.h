@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/platform.h"
 #include "comm/comm.h"
+#include "dist/option_list.h"
 #include "train/trainer.h"
 
 /* A strategy with a state of `bytes`, zeros from *memory, which keeps `comm` (NULL: none); its ranks are
@@ -21,19 +22,16 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
-/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
-DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
-
 /* Collective, and a strategy's first: DML_ERROR_MISMATCH, with what differs, where ranks have different
-   strategies (their constructors' names), options of these (a checksum of what has to be alike, or 0),
-   models, or ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
+   strategies (their constructors' names), options of these (what has to be alike; NULL: none), models, or
+   ways to train them; else all have rank 0's optimizer, its numbers, seed and step number. A rank
    whose context has failed, since it can't do what was asked, comes too: then all fail at once. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                     uint32_t options);
+                                     const dml__option_list *options);
 
 /* The same, and all have rank 0's parameters and optimizer's state. */
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer, const char *strategy,
-                                          uint32_t options);
+                                          const dml__option_list *options);
 
 /* How many samples the ranks have together, and whether they are at the same step with the same learning
    rate: asked while forward runs. It begins as zeros. */

@@ -128,7 +128,7 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);
-    return dml__start_replicas(s->peers, s->trainer, "dml_sandblaster", 0);
+    return dml__start_replicas(s->peers, s->trainer, "dml_sandblaster", NULL);
 }
 
 DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm, const dml_cluster *cluster,

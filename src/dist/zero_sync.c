@@ -52,9 +52,13 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     if (status == DML_OK) dml__zero_foresee(state, trainer);
     /* Whoever can't says so as all meet. While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const double how[2] = { (double)state->stage, (double)state->filling.elements };
-    status = dml__start_run(state->comm, trainer, "dml_zero_sync", dml__mark_numbers(0, how, 2));
+    dml__option_list options;
+    memset(&options, 0, sizeof options);
+    dml__list_number(&options, "stage", (double)state->stage);
+    dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
     if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
+    if (state->filling.lends && state->usual_bucket) state->filling.elements = DML__LENT_BUCKET;
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -191,7 +195,8 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
         dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
     dml__zero_state *state = (dml__zero_state *)sync.state;
     if (!state) return sync;
-    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+    state->usual_bucket = !options || !options->bucket_bytes;
+    const size_t bytes = state->usual_bucket ? (size_t)1 << 20 : options->bucket_bytes;
     state->memory = memory;
     state->comm = comm;
     state->stage = options && options->stage ? options->stage : 2;

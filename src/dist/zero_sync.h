@@ -11,7 +11,8 @@
 typedef struct dml_zero_options {
     int stage; /* 1 .. 3, what is sharded, see below; 0: 2; the same on all ranks */
     /* Gradients are sent in pieces of at least this much, and parameters of stage 3 are asked for so far
-       ahead of the op that needs them, of one op at least; 0: 1 MiB. The same on all ranks. */
+       ahead of the op that needs them, of one op at least; 0: 1 MiB, and 25 where NCCL sums on the cards. The
+       same on all ranks. */
     size_t bucket_bytes;
     dml_allocator allocator; /* zero: malloc and free */
 } dml_zero_options;

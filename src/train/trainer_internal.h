@@ -146,6 +146,9 @@ DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector);
 /* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
 DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
 
+/* DML_ERROR_UNSUPPORTED where the model needs sums over ranks and its strategy has none. */
+DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer);
+
 /* Makes the place for notes, if there is none yet; false: no memory. */
 DML__LOCAL bool dml__have_notes(dml_trainer *trainer);
 

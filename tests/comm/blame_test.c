@@ -93,7 +93,7 @@ static void counts_of_the_same_sum(void)
     } who[] = { { 2, 1 }, { 4, 0 }, { 4, 1 }, { 5, 3 } };
     for (int c = 0; c < 4; c++) {
         error all[8];
-        char texts[8][96];
+        char texts[8][96], what[8][128];
         for (int i = 0; i < 8; i++) {
             error *e = &all[i];
             e->name = calls[c].name;
@@ -105,7 +105,10 @@ static void counts_of_the_same_sum(void)
             snprintf(texts[i], sizeof texts[i], calls[c].format, e->count * (size_t)e->world + 1);
             e->wrong = texts[i];
             e->right = texts[i];
-            e->what = " with other counts for the ranks";
+            snprintf(what[i], sizeof what[i],
+                     " with other counts for the ranks (counts[0] is %zu at rank %d and %zu at rank %d)",
+                     e->count + 1, e->odd, e->count, e->odd ? 0 : 1);
+            e->what = what[i];
         }
         check_errors(all, 8);
     }

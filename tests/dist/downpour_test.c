@@ -700,11 +700,14 @@ static void refused(void)
     run_training(&many);
     check_refused(&many, DML_ERROR_ARGUMENT, "push_every -1");
     many.down.push_every = 0;
+    static const char *const says[] = { "fetch_every (3, where", "push_every (3, where",
+                                        "warm_steps (3, where", "optimizer.lr (0.3, where" };
     for (many.unlike = 1; many.unlike <= 4; many.unlike++) {
         run_training(&many);
         for (int r = 0; r < 2; r++) {
             CHECK_INT(many.status[r], DML_ERROR_MISMATCH);
-            CHECK_CONTAINS(many.error[r], "rank 1 differs from rank 0 in the strategy's options");
+            CHECK_CONTAINS(many.error[r], "rank 1 differs from rank 0 in the strategy's ");
+            CHECK_CONTAINS(many.error[r], says[many.unlike - 1]);
         }
     }
 }

@@ -608,7 +608,12 @@ static void bad_options_are_refused(void)
     refused(&like, DML_ERROR_ARGUMENT, "lamb asked for as the outer optimizer");
     like = usual(2, 3);
     like.norms = like.over_ranks = true;
-    refused(&like, DML_ERROR_UNSUPPORTED, "batch norm over all ranks");
+    like.steps = 0; /* when it is attached */
+    for (int way = LOCAL_SGD; way <= SIMU_PARALLEL; way++) {
+        like.strategy = (strategy)way;
+        refused(&like, DML_ERROR_UNSUPPORTED,
+                "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
+    }
 }
 
 static void unlike_ranks_are_refused(void)
@@ -617,10 +622,20 @@ static void unlike_ranks_are_refused(void)
     like.options.outer = dml_sgd(0.7f, 0.5f);
     run_world(&like);
     check_no_errors(&like);
-    for (like.unlike = 1; like.unlike < 5; like.unlike++)
-        refused(&like, DML_ERROR_MISMATCH,
-                "rank 1 differs from rank 0 in the strategy's options; all ranks need the same. This one has "
-                "dml_local_sgd_sync");
+    static const char *const says[] = {
+        "tau (4, where rank 0 has 3)",
+        "outer.momentum (0.75, where rank 0 has 0.5)",
+        "outer.nesterov (1, where rank 0 has 0)",
+        "average_state (1, where rank 0 has 0)",
+    };
+    for (like.unlike = 1; like.unlike < 5; like.unlike++) {
+        char want[192];
+        snprintf(want, sizeof want,
+                 "rank 1 differs from rank 0 in the strategy's %s; all ranks need the same. This one has "
+                 "dml_local_sgd_sync",
+                 says[like.unlike - 1]);
+        refused(&like, DML_ERROR_MISMATCH, want);
+    }
     refused(&like, DML_ERROR_MISMATCH, "rank 1 differs from rank 0 in the learning rate's schedule;");
 }
 

@@ -636,6 +636,28 @@ static void a_replica_that_fails_elsewhere(void)
     for (int r = 0; r < 2; r++) CHECK_INT(ranks[r].bad, 0);
 }
 
+static void open_unlike(test_rank *me)
+{
+    run like = usual(2);
+    like.options.comm = me->comm;
+    like.options.placement = me->rank ? DML_PLACE_CENTRAL : DML_PLACE_MIRRORED;
+    dml_context *context = open_seeded();
+    const dml_mirrored *m = dml_mirrored_create(build_loss(context, false), cpus, 2, &like.options);
+    me->bad = m || dml_status_of(context) != DML_ERROR_MISMATCH ||
+              !strstr(dml_error(context), "rank 1 differs from rank 0 in the strategy's placement (central, "
+                                          "where rank 0 has mirrored); all ranks need the same");
+    if (me->bad) printf("rank %d: %s\n", me->rank, dml_error(context));
+    dml_close(context);
+}
+
+static void processes_place_alike(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 30, open_unlike, NULL);
+    ranks_run_on(ranks, 2, "local");
+    for (int r = 0; r < 2; r++) CHECK_INT(ranks[r].bad, 0);
+}
+
 /* ---- the rest ---- */
 
 static void an_average_is_copied_back(void)
@@ -763,6 +785,7 @@ int main(void)
     RUN(a_replica_that_hangs_is_named);
     RUN(a_number_that_is_none);
     RUN(a_replica_that_fails_elsewhere);
+    RUN(processes_place_alike);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
     remove_vendors();

@@ -34,6 +34,7 @@ typedef struct job {
     bool empty;   /* each third step is tried first without a sample anywhere */
     bool looks;   /* gathers and looks at w, and exchanges the average, in between */
     bool strays;  /* the last rank makes a step of its own */
+    bool unlike;  /* the last rank has another stage and other buckets */
     int bad_step; /* a sample is NaN; 0: in none */
     bool fails;   /* each third step is tried first with samples of NaN, which checks find on all ranks */
 } job;
@@ -173,7 +174,9 @@ static void train(const job *j, int r, dml_comm *comm, outcome *out)
     dml_trainer *t = dml_trainer_create(build(context, j->model), &trainer_options);
     CHECK_MESSAGE(t, "%s", dml_error(context));
     if (comm) {
-        const dml_zero_options zero = { .stage = j->stage, .bucket_bytes = j->bucket_bytes };
+        const bool other = j->unlike && r == j->ranks - 1;
+        const dml_zero_options zero = { .stage = j->stage - other,
+                                        .bucket_bytes = j->bucket_bytes * (other ? 2 : 1) };
         out->status =
             dml_trainer_sync(t, j->stage ? dml_zero_sync(comm, &zero) : dml_all_reduce_sync(comm, NULL));
     }
@@ -490,6 +493,14 @@ static void what_is_told(void)
     for (int r = 0; r < 3; r++) {
         CHECK_INT(of[r].status, DML_ERROR_MISMATCH);
         CHECK_CONTAINS(of[r].error, "and others aren't");
+    }
+    j = plain(3, 2);
+    j.unlike = true;
+    run_ranks(&j);
+    for (int r = 0; r < 3; r++) {
+        CHECK_INT(of[r].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(of[r].error, "rank 2 differs from rank 0 in the strategy's stage (1, where rank 0 has "
+                                    "2); all ranks need the same. This one has dml_zero_sync");
     }
 }
 

@@ -118,6 +118,36 @@ static void nothing_counts(void)
 }
 EACH_BACKEND(nothing_counts)
 
+/* As weight * loss / sum of weights comes out: a sum is infinite, and a mean is one infinity by another. */
+static void an_infinite_weight(void)
+{
+    static const float x[ROWS * WIDTH] = { 1, 2, 3, -1, -2, -3 }, of[ROWS] = { 2, INFINITY, 0 };
+    for (int which = 0; which < 3; which++)
+        for (int sum = 0; sum < 2; sum++) {
+            dml_context *context = open_here(&(dml_options){ .threads = 1 });
+            dml_graph *graph = dml_graph_create(context);
+            dml_node *h = dml_dense(dml_input(graph, "x", DML_F32, WIDTH), WIDTH);
+            dml_node *weights = dml_input(graph, "weights", DML_F32);
+            const dml_loss_reduction reduction = sum ? DML_LOSS_SUM : DML_LOSS_MEAN;
+            const dml_loss_options of_elements = { .sample_weights = weights, .reduction = reduction };
+            const dml_cross_entropy_options of_rows = { .sample_weights = weights, .reduction = reduction };
+            dml_node *t = which == 2 ? dml_input(graph, "t", DML_I32) : dml_input(graph, "t", DML_F32, WIDTH);
+            dml_node *loss = which ? dml_softmax_cross_entropy_with(h, t, &of_rows)
+                                   : dml_mean_squared_error_with(h, t, &of_elements);
+            dml_program *p = dml_compile(loss, &(dml_program_options){ .batch = ROWS });
+            CHECK_MESSAGE(p, "%s", dml_error(context));
+            static const float targets[ROWS * WIDTH] = { 0.25f, 0.75f, 0.5f, 0.5f, 1, 0 };
+            static const int32_t labels[ROWS] = { 0, 1, 0 };
+            const void *const inputs[] = { x, of, which == 2 ? (const void *)labels : targets };
+            float got = 0;
+            CHECK_INT(dml_program_run(p, ROWS, inputs, 3, &got), DML_OK);
+            CHECK_MESSAGE(sum ? got == INFINITY : isnan(got), "loss %d, %s: %g", which, sum ? "sum" : "mean",
+                          (double)got);
+            dml_close(context);
+        }
+}
+EACH_BACKEND(an_infinite_weight)
+
 /* A row whose label's class weighs nothing isn't looked at either, whatever its logits are. */
 static void rows_of_no_weight_are_not_looked_at(void)
 {
@@ -213,6 +243,7 @@ int main(void)
     RUN_EACH(labels_out_of_range);
     RUN_EACH(a_nan_spoils_its_row);
     RUN_EACH(nothing_counts);
+    RUN_EACH(an_infinite_weight);
     RUN_EACH(rows_of_no_weight_are_not_looked_at);
     RUN(bad_distillations);
     RUN(an_index_that_nothing_ignores);
