@@ -3069,8 +3069,7 @@ struct dml_comm {
     size_t *offsets;   /* (2, size): of parts that lie one behind the other */
     uint64_t sequence; /* collectives started so far */
     int priority;
-    void
-        *stream; /* what lies in a GPU's memory is there when this stream's work is done; NULL: the default */
+    void *stream; /* whose work comes first where arrays lie in a GPU's memory; NULL: the default */
     dml_reduce_function functions[DML__MOST_FUNCTIONS];
     void *function_users[DML__MOST_FUNCTIONS];
     int function_count;
