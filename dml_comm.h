@@ -15812,6 +15812,12 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
     dml__waiting_text(&job->peers[first].waits_in, text);
+    if (dml__nccl_is_busy(job)) /* and says nothing of where */
+        return dml__job_fail(
+            job, -1, DML_ERROR_TIMEOUT,
+            "%s did not end within %g s, though no rank is missing: NCCL stands still in it at "
+            "some rank; if the links are just slow, raise timeout_s",
+            text, job->timeout);
     if (around == 2)
         return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: rank %d in it and rank "
@@ -19234,8 +19240,10 @@ static bool dml__nccl_settle(dml__comm_job *job, dml__nccl_group *group, const c
         dml__keep_watch(job);
         if (job->error.status) return false;
         if (dml_seconds() > until) {
-            dml__job_fail(job, job->rank, DML_ERROR_TIMEOUT, "rank %d: NCCL has not finished %s within %g s",
-                          job->rank, doing, job->timeout);
+            dml__job_fail(
+                job, -1, DML_ERROR_TIMEOUT,
+                "NCCL has not finished %s between the ranks within %g s, and does not say whose fault it is",
+                doing, job->timeout);
             return false;
         }
         dml__thread_yield();
@@ -25437,6 +25445,7 @@ typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *
 
 /* Of the bucket that is being filled, and those that are full and have not been sent. */
 typedef struct dml__filling {
+    size_t asked;    /* bytes, by the caller; 0: whatever suits */
     size_t elements; /* that make it full */
     size_t from, to; /* g[from, to) is final and in no bucket yet */
     dml__send_bucket send;
@@ -25453,6 +25462,9 @@ typedef struct dml__filling {
    work, less than 1 MiB gains nothing. */
 DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
                                        size_t count);
+
+/* Buckets of at least so many bytes, as the caller asked; 0: of `usual` elements. */
+DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual);
 
 /* Buckets of this trainer's g become as large as they must for there to be no more than `most`. */
 DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most);
@@ -25489,6 +25501,12 @@ DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, 
     if (wires && elements > (double)count / 8) elements = (double)count / 8;
     if (elements < least) elements = least;
     return elements < (double)count ? (size_t)elements : count;
+}
+
+DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual)
+{
+    filling->asked = bytes;
+    filling->elements = bytes ? bytes / sizeof(float) + (bytes % sizeof(float) != 0) : usual;
 }
 
 DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most)
@@ -25747,7 +25765,7 @@ static void dml__all_reduce_list(const dml__all_reduce_state *state, dml__option
     static const char *const kinds[] = { "none", "bf16", "f16", "quantise", "top k", "power" };
     const dml_compression *c = &state->compression;
     memset(list, 0, sizeof *list);
-    dml__list_number(list, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    dml__list_number(list, "bucket_bytes", (double)state->filling.asked);
     if ((unsigned)c->kind <= DML_COMPRESS_POWER)
         dml__list_word(list, "compression.kind", kinds[c->kind]);
     else
@@ -25957,7 +25975,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     state->filling.send = dml__all_reduce_send;
     state->filling.user = state;
     if (options) {
-        state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
+        dml__ask_buckets(&state->filling, options->bucket_bytes, 0);
         state->compression = options->compression;
         state->across_steps = options->across_steps;
     }
@@ -25999,10 +26017,9 @@ typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
     int stage, ranks, rank;
-    bool drops;        /* the vectors lie where memory can be given back */
-    bool usual_bucket; /* of a size that the caller hasn't given */
-    bool whole;        /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
-    size_t *border;    /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
+    bool drops;     /* the vectors lie where memory can be given back */
+    bool whole;     /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
+    size_t *border; /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
     size_t *counts, *offsets; /* (ranks): of the collective that is being started */
     dml__filling filling;
     int buckets, oldest; /* on their way; the first of them, in a ring */
@@ -26328,10 +26345,10 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     dml__option_list options;
     memset(&options, 0, sizeof options);
     dml__list_number(&options, "stage", (double)state->stage);
-    dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
     if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
-    if (state->filling.lends && state->usual_bucket) state->filling.elements = DML__LENT_BUCKET;
+    if (state->filling.lends && !state->filling.asked) state->filling.elements = DML__LENT_BUCKET;
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -26468,8 +26485,6 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
         dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
     dml__zero_state *state = (dml__zero_state *)sync.state;
     if (!state) return sync;
-    state->usual_bucket = !options || !options->bucket_bytes;
-    const size_t bytes = state->usual_bucket ? (size_t)1 << 20 : options->bucket_bytes;
     state->memory = memory;
     state->comm = comm;
     state->stage = options && options->stage ? options->stage : 2;
@@ -26477,7 +26492,7 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     state->rank = sync.rank;
     state->filling.send = dml__zero_send;
     state->filling.user = state;
-    state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
+    dml__ask_buckets(&state->filling, options ? options->bucket_bytes : 0, (size_t)1 << 18);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;
     sync.ready = dml__zero_ready;
@@ -27410,7 +27425,7 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
                        state->place.late      ? "each step"
                        : state->place.central ? "central"
                                               : "mirrored");
-        dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+        dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
         const dml_status status =
             dml__start_replicas(state->place.outside, trainer, "dml_mirrored", &options);
         if (status != DML_OK) return status;
@@ -27634,7 +27649,7 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
     state->first = dml_comm_rank(place->inside) == 0;
     state->filling.send = dml__send_bucket_inside;
     state->filling.user = state;
-    state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
+    dml__ask_buckets(&state->filling, place->bucket_bytes, (size_t)1 << 18);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;
     sync.ready = dml__first_ready;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "comm/nccl_engine.h"
 #include "comm/waiting.h"
 
 /* Who is to blame. The chain of who waits for whom ends at a rank that doesn't answer or is absent, which is
@@ -267,6 +268,12 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
     while (around && job->peers[first].reach != DML__IN_CIRCLE) first++;
     other = around ? job->peers[first].waits_for : waits_for < 0 ? first : waits_for;
     dml__waiting_text(&job->peers[first].waits_in, text);
+    if (dml__nccl_is_busy(job)) /* and says nothing of where */
+        return dml__job_fail(
+            job, -1, DML_ERROR_TIMEOUT,
+            "%s did not end within %g s, though no rank is missing: NCCL stands still in it at "
+            "some rank; if the links are just slow, raise timeout_s",
+            text, job->timeout);
     if (around == 2)
         return dml__job_fail(job, -1, DML_ERROR_TIMEOUT,
                              "%s did not end within %g s, though no rank is missing: rank %d in it and rank "

@@ -111,8 +111,10 @@ static bool dml__nccl_settle(dml__comm_job *job, dml__nccl_group *group, const c
         dml__keep_watch(job);
         if (job->error.status) return false;
         if (dml_seconds() > until) {
-            dml__job_fail(job, job->rank, DML_ERROR_TIMEOUT, "rank %d: NCCL has not finished %s within %g s",
-                          job->rank, doing, job->timeout);
+            dml__job_fail(
+                job, -1, DML_ERROR_TIMEOUT,
+                "NCCL has not finished %s between the ranks within %g s, and does not say whose fault it is",
+                doing, job->timeout);
             return false;
         }
         dml__thread_yield();

@@ -70,7 +70,7 @@ static void dml__all_reduce_list(const dml__all_reduce_state *state, dml__option
     static const char *const kinds[] = { "none", "bf16", "f16", "quantise", "top k", "power" };
     const dml_compression *c = &state->compression;
     memset(list, 0, sizeof *list);
-    dml__list_number(list, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    dml__list_number(list, "bucket_bytes", (double)state->filling.asked);
     if ((unsigned)c->kind <= DML_COMPRESS_POWER)
         dml__list_word(list, "compression.kind", kinds[c->kind]);
     else
@@ -280,7 +280,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     state->filling.send = dml__all_reduce_send;
     state->filling.user = state;
     if (options) {
-        state->filling.elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
+        dml__ask_buckets(&state->filling, options->bucket_bytes, 0);
         state->compression = options->compression;
         state->across_steps = options->across_steps;
     }

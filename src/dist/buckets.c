@@ -18,6 +18,12 @@ DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, 
     return elements < (double)count ? (size_t)elements : count;
 }
 
+DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual)
+{
+    filling->asked = bytes;
+    filling->elements = bytes ? bytes / sizeof(float) + (bytes % sizeof(float) != 0) : usual;
+}
+
 DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most)
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);

@@ -17,6 +17,7 @@ typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *
 
 /* Of the bucket that is being filled, and those that are full and have not been sent. */
 typedef struct dml__filling {
+    size_t asked;    /* bytes, by the caller; 0: whatever suits */
     size_t elements; /* that make it full */
     size_t from, to; /* g[from, to) is final and in no bucket yet */
     dml__send_bucket send;
@@ -33,6 +34,9 @@ typedef struct dml__filling {
    work, less than 1 MiB gains nothing. */
 DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
                                        size_t count);
+
+/* Buckets of at least so many bytes, as the caller asked; 0: of `usual` elements. */
+DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual);
 
 /* Buckets of this trainer's g become as large as they must for there to be no more than `most`. */
 DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most);

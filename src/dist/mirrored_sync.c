@@ -111,7 +111,7 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
                        state->place.late      ? "each step"
                        : state->place.central ? "central"
                                               : "mirrored");
-        dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+        dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
         const dml_status status =
             dml__start_replicas(state->place.outside, trainer, "dml_mirrored", &options);
         if (status != DML_OK) return status;
@@ -335,7 +335,7 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
     state->first = dml_comm_rank(place->inside) == 0;
     state->filling.send = dml__send_bucket_inside;
     state->filling.user = state;
-    state->filling.elements = (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
+    dml__ask_buckets(&state->filling, place->bucket_bytes, (size_t)1 << 18);
     sync.start = dml__first_start;
     sync.begin = dml__first_begin;
     sync.ready = dml__first_ready;

@@ -23,10 +23,9 @@ typedef struct dml__zero_state {
     dml__memory memory;
     dml_comm *comm;
     int stage, ranks, rank;
-    bool drops;        /* the vectors lie where memory can be given back */
-    bool usual_bucket; /* of a size that the caller hasn't given */
-    bool whole;        /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
-    size_t *border;    /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
+    bool drops;     /* the vectors lie where memory can be given back */
+    bool whole;     /* stage 3: by dml_trainer_gather; the next op that uses some of w forgets the rest */
+    size_t *border; /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
     size_t *counts, *offsets; /* (ranks): of the collective that is being started */
     dml__filling filling;
     int buckets, oldest; /* on their way; the first of them, in a ring */

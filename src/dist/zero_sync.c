@@ -55,10 +55,10 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     dml__option_list options;
     memset(&options, 0, sizeof options);
     dml__list_number(&options, "stage", (double)state->stage);
-    dml__list_number(&options, "bucket_bytes", (double)state->filling.elements * sizeof(float));
+    dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
     if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
-    if (state->filling.lends && state->usual_bucket) state->filling.elements = DML__LENT_BUCKET;
+    if (state->filling.lends && !state->filling.asked) state->filling.elements = DML__LENT_BUCKET;
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
@@ -195,8 +195,6 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
         dml__make_strategy(comm, options ? &options->allocator : NULL, sizeof(dml__zero_state), &memory);
     dml__zero_state *state = (dml__zero_state *)sync.state;
     if (!state) return sync;
-    state->usual_bucket = !options || !options->bucket_bytes;
-    const size_t bytes = state->usual_bucket ? (size_t)1 << 20 : options->bucket_bytes;
     state->memory = memory;
     state->comm = comm;
     state->stage = options && options->stage ? options->stage : 2;
@@ -204,7 +202,7 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
     state->rank = sync.rank;
     state->filling.send = dml__zero_send;
     state->filling.user = state;
-    state->filling.elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
+    dml__ask_buckets(&state->filling, options ? options->bucket_bytes : 0, (size_t)1 << 18);
     sync.start = dml__zero_start;
     sync.begin = dml__zero_begin;
     sync.ready = dml__zero_ready;

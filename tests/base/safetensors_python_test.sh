@@ -155,8 +155,8 @@ u8 U8 3: 0 1 2
 END
 
 build() {
-    (cd src/base && $CC -std=c99 $WARN -Wno-error -O1 -DDML__SEPARATE -I.. "$WORK/tool.c" safetensors.c \
-        safetensors_write.c json.c file.c float16.c checksum.c cpu.c dtype.c error.c memory.c -o "$WORK/tool")
+    (cd src/base && $CC -std=c99 $WARN -Wno-error -O1 -DDML__SEPARATE -I.. "$WORK/tool.c" safetensors*.c \
+        json.c file.c float16.c checksum.c cpu.c dtype.c error.c memory.c -o "$WORK/tool")
 }
 
 same_text() {

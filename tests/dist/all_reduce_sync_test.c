@@ -744,7 +744,7 @@ static void other_models_are_refused(void)
         "how the gradient is clipped;",
         "the learning rate's schedule;",
         "the number of parameters, the parameters' names or shapes;",
-        "the strategy's bucket_bytes (4, where rank 0 has 0);",
+        "the strategy's bucket_bytes (1, where rank 0 has 0);",
         "which parameters are frozen, sparse or used, or their scales;",
         "which batch norms are over all ranks;",
     };

@@ -54,6 +54,8 @@ static dml_sync strategy(dml_comm *comm)
         .across_steps = is("across"),
         .compression = { .kind = is("compressed") ? DML_COMPRESS_BF16 : DML_COMPRESS_NONE }
     };
+    const dml_zero_options unlike = { .bucket_bytes = rank ? 1 << 20 : 0 }; /* as many bytes as is usual */
+    if (is("unlike")) return dml_zero_sync(comm, &unlike);
     return is("zero1") || is("zero2") ? dml_zero_sync(comm, &zero) : dml_all_reduce_sync(comm, &all_reduce);
 }
 

@@ -81,13 +81,15 @@ check "in a deterministic job, too" train 2 nccl plain staged
 unset DML_COMM_DETERMINISTIC
 check_fails "a communicator that was opened on another card" \
     "an array of GPU 1's, but GPU 0 was current when its communicator was opened" train 2 nccl early lent
+check_fails "a rank with other buckets" "rank 1 differs from rank 0 in the strategy's bucket_bytes (1048576, where rank 0 has 0)" \
+    train 2 nccl unlike lent
 limit=3
 export DIES=1
 check_fails "a rank that dies" "rank 1 of 2 died" train 2 nccl plain lent
 check_fails "a rank that dies under zero2" "rank 1 of 2 died" train 2 nccl zero2 lent
 unset DIES
 export FAKE_NCCL_FAULT=1:hang
-check_fails "NCCL stands still" "all_reduce(f32, " train 2 nccl plain lent
+check_fails "NCCL stands still" "all_reduce(f32, .* NCCL stands still in it" train 2 nccl plain lent
 export FAKE_NCCL_FAULT=1:fail
 check_fails "NCCL fails" "rank 1: NCCL failed in reduce_scatterv" train 2 nccl zero2 lent
 report gpu/cuda_nccl
