@@ -58,7 +58,7 @@ ifndef NO_CUDA
   DEVICE_FLAGS += -DDML_CUDA -DDML_NCCL
   DEVICE_OBJECTS += $(BUILD)/dml_cuda.o
   # cudart is linked statically, so that a program also starts where there is no driver.
-  CUDA_LIBS := -L$(CUDA_LIB) -lcudart_static -lrt -ldl -lstdc++
+  CUDA_LIBS := -L$(CUDA_LIB) -lcudart_static -lrt -lstdc++
   # Hopper's own instructions need code for 90a (CUDA 12); that code runs wherever sm_90's does.
   HOPPER := $(if $(filter 90,$(CUDA_ARCHS)),$(shell $(NVCC) -arch=sm_90a -E -x cu /dev/null >/dev/null 2>&1 && echo a))
   PTX := $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))

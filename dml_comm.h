@@ -19413,7 +19413,7 @@ DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, 
     if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))
         return false;
     const int first = dml__nccl_device_of(job->nccl, in ? in : out);
-    const int second = out ? dml__nccl_device_of(job->nccl, out) : first;
+    const int second = in && out && in != out ? dml__nccl_device_of(job->nccl, out) : first;
     if ((first < 0) != (second < 0))
         dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                       "rank %d called %s with one array in a GPU's memory and one in the host's", job->rank,
@@ -25269,19 +25269,74 @@ DML__DRIVERS_END
 /* ---- dist/lent.h ---- */
 
 /* lent.h: gradients and parameters that NCCL takes from the GPU that has them and leaves there, so that
-   nothing of them passes the host. */
+   nothing of them passes the host in a step. */
 #ifndef DML_DIST_LENT_H
 #define DML_DIST_LENT_H
 
-/* Elements of a bucket, at least, where the caller doesn't say: the links between cards are fast, and what a
-   call takes is mostly its start. Source: Li et al., "PyTorch Distributed", VLDB 2020, section 4.1 (25 MB).
- */
-#define DML__LENT_BUCKET ((size_t)25 << 18)
+/* ---- dist/buckets.h ---- */
 
-/* Collective, of ranks whose options are alike: whether the trainer's vectors are lent, on all ranks. They
-   are where every rank has them on its communicator's GPU, unless the job is deterministic (then NCCL may not
-   add); a rank on another device, or on the CPU, has all of them go through the host. */
-DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends);
+/* buckets.h: gradients are sent in buckets: ranges of g that have become final are put together until they
+   are worth a message. */
+#ifndef DML_DIST_BUCKETS_H
+#define DML_DIST_BUCKETS_H
+
+/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host, or, where it is lent, on the
+   device; all start the same, in the same order. */
+typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
+
+/* Buckets on their way from a device with memory of its own, at most. */
+#define DML__MOST_FETCHES 64
+
+/* Of the bucket that is being filled, and those that are full and have not been sent. */
+typedef struct dml__filling {
+    size_t asked;    /* bytes, by the caller; 0: whatever suits */
+    size_t elements; /* that make it full */
+    size_t from, to; /* g[from, to) is final and in no bucket yet */
+    dml__send_bucket send;
+    void *user;
+    bool lends;          /* they stay where they are (dist/lent.h) */
+    void *stream;        /* then: behind which what is sent is there */
+    int fetches, oldest; /* on their way to the host; the first of them, in a ring */
+    dml__fetch fetch[DML__MOST_FETCHES];
+} dml__filling;
+
+/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
+   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
+   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
+   work, less than 1 MiB gains nothing. */
+DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
+                                       size_t count);
+
+/* Buckets of at least so many bytes, as the caller asked; 0: of `usual` elements. */
+DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual);
+
+/* Buckets of this trainer's g become as large as they must for there to be no more than `most`. */
+DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most);
+
+/* Before backward. */
+DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer);
+
+/* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
+   goes on meanwhile, until all of it is queued: then this waits. */
+DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
+
+/* g[begin, end) has been summed where it was sent from: now it is the trainer's. */
+DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
+                                      size_t end);
+
+/* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
+   another collective on the same communicator calls this first, and then all ranks have started the same; a
+   strategy does in `failed`, too: after a step that failed on all ranks alike nothing of it is missing on
+   one. On failure nothing is on its way. */
+DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer);
+
+#endif
+
+/* Collective, of ranks whose options are alike: whether the trainer's vectors are lent, on all ranks, and
+   then how large its buckets are, unless the caller has said. They are lent where every rank has them on its
+   communicator's GPU, unless the job is deterministic (then NCCL may not add); a rank on another device, or
+   on the CPU, has all of them go through the host. */
+DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, dml__filling *filling);
 
 /* Collective: from now on this communicator, of engine "dml" so far, takes arrays on the trainer's card by
    NCCL. Nothing where it does already, or nothing is trained. */
@@ -25380,6 +25435,10 @@ DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 
 #endif
 
+/* Elements of a bucket: the links between cards are fast, and what a call takes is mostly its start. Source:
+   Li et al., "PyTorch Distributed", VLDB 2020, section 4.1 (25 MB). */
+#define DML__LENT_BUCKET ((size_t)25 << 18)
+
 static dml_status dml__can_be_lent(const dml_comm *comm, dml_trainer *trainer, bool *can)
 {
     float *g = NULL;
@@ -25391,16 +25450,17 @@ static dml_status dml__can_be_lent(const dml_comm *comm, dml_trainer *trainer, b
     return status;
 }
 
-DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, bool *lends)
+DML__LOCAL dml_status dml__agree_to_lend(dml_comm *comm, dml_trainer *trainer, dml__filling *filling)
 {
     bool can = false;
-    *lends = false;
+    filling->lends = false;
     if (!comm->job->nccl || comm->job->deterministic) return DML_OK; /* as on all ranks */
     const dml_status status = dml__can_be_lent(comm, trainer, &can);
     int32_t all = status == DML_OK && can; /* who failed comes, too */
     if (dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN) != DML_OK)
         return dml__sync_failed(trainer, comm);
-    *lends = all != 0;
+    filling->lends = all != 0;
+    if (filling->lends && !filling->asked) filling->elements = DML__LENT_BUCKET;
     return status;
 }
 
@@ -25428,65 +25488,6 @@ DML__LOCAL void *dml__follow_stream(dml_comm *comm, void *stream)
 
 #ifndef DML_DIST_BUCKETS_C
 #define DML_DIST_BUCKETS_C
-
-/* ---- dist/buckets.h ---- */
-
-/* buckets.h: gradients are sent in buckets: ranges of g that have become final are put together until they
-   are worth a message. */
-#ifndef DML_DIST_BUCKETS_H
-#define DML_DIST_BUCKETS_H
-
-/* Has the sum of g[begin, end) over the ranks begun, from `g` on the host, or, where it is lent, on the
-   device; all start the same, in the same order. */
-typedef dml_status (*dml__send_bucket)(void *user, dml_trainer *trainer, float *g, size_t begin, size_t end);
-
-/* Buckets on their way from a device with memory of its own, at most. */
-#define DML__MOST_FETCHES 64
-
-/* Of the bucket that is being filled, and those that are full and have not been sent. */
-typedef struct dml__filling {
-    size_t asked;    /* bytes, by the caller; 0: whatever suits */
-    size_t elements; /* that make it full */
-    size_t from, to; /* g[from, to) is final and in no bucket yet */
-    dml__send_bucket send;
-    void *user;
-    bool lends;          /* they stay where they are (dist/lent.h) */
-    void *stream;        /* then: behind which what is sent is there */
-    int fetches, oldest; /* on their way to the host; the first of them, in a ring */
-    dml__fetch fetch[DML__MOST_FETCHES];
-} dml__filling;
-
-/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
-   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
-   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
-   work, less than 1 MiB gains nothing. */
-DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
-                                       size_t count);
-
-/* Buckets of at least so many bytes, as the caller asked; 0: of `usual` elements. */
-DML__LOCAL void dml__ask_buckets(dml__filling *filling, size_t bytes, size_t usual);
-
-/* Buckets of this trainer's g become as large as they must for there to be no more than `most`. */
-DML__LOCAL void dml__bound_buckets(dml__filling *filling, const dml_trainer *trainer, int most);
-
-/* Before backward. */
-DML__LOCAL void dml__begin_filling(dml__filling *filling, const dml_trainer *trainer);
-
-/* For dml_sync.ready: a bucket that is full is fetched from the device, and sent when it has come. Backward
-   goes on meanwhile, until all of it is queued: then this waits. */
-DML__LOCAL dml_status dml__fill_bucket(dml__filling *filling, dml_trainer *trainer, size_t begin, size_t end);
-
-/* g[begin, end) has been summed where it was sent from: now it is the trainer's. */
-DML__LOCAL dml_status dml__put_bucket(const dml__filling *filling, dml_trainer *trainer, size_t begin,
-                                      size_t end);
-
-/* Waits for the full buckets and sends them. When each comes is every device's own affair, so whoever starts
-   another collective on the same communicator calls this first, and then all ranks have started the same; a
-   strategy does in `failed`, too: after a step that failed on all ranks alike nothing of it is missing on
-   one. On failure nothing is on its way. */
-DML__LOCAL dml_status dml__send_buckets(dml__filling *filling, dml_trainer *trainer);
-
-#endif
 
 DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
                                        size_t count)
@@ -25748,7 +25749,6 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    if (!state->filling.elements && state->filling.lends) state->filling.elements = DML__LENT_BUCKET;
     if (!state->filling.elements) {
         int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
@@ -25790,7 +25790,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
     if (status == DML_OK && state->compression.kind == DML_COMPRESS_NONE)
-        status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
+        status = dml__agree_to_lend(state->comm, trainer, &state->filling);
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
@@ -26347,8 +26347,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     dml__list_number(&options, "stage", (double)state->stage);
     dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
-    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
-    if (state->filling.lends && !state->filling.asked) state->filling.elements = DML__LENT_BUCKET;
+    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling);
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);

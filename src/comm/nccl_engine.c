@@ -284,7 +284,7 @@ DML__LOCAL bool dml__nccl_takes(dml__comm_job *job, const dml__comm_call *call, 
     if (!job->nccl || job->error.status || (!call->counts && !call->signature.count) || (!in && !out))
         return false;
     const int first = dml__nccl_device_of(job->nccl, in ? in : out);
-    const int second = out ? dml__nccl_device_of(job->nccl, out) : first;
+    const int second = in && out && in != out ? dml__nccl_device_of(job->nccl, out) : first;
     if ((first < 0) != (second < 0))
         dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
                       "rank %d called %s with one array in a GPU's memory and one in the host's", job->rank,

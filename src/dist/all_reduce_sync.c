@@ -53,7 +53,6 @@ static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t co
 /* Rank 0's, since rounding may differ between processors. */
 static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    if (!state->filling.elements && state->filling.lends) state->filling.elements = DML__LENT_BUCKET;
     if (!state->filling.elements) {
         int64_t elements = (int64_t)dml__measured_bucket(state, dml_trainer_count(trainer, DML_GRADIENTS));
         if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
@@ -95,7 +94,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
         status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
                                       &state->compression, DML__MAX_BUCKETS);
     if (status == DML_OK && state->compression.kind == DML_COMPRESS_NONE)
-        status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
+        status = dml__agree_to_lend(state->comm, trainer, &state->filling);
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 

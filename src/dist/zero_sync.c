@@ -57,8 +57,7 @@ static dml_status dml__zero_start(void *user, dml_trainer *trainer)
     dml__list_number(&options, "stage", (double)state->stage);
     dml__list_number(&options, "bucket_bytes", (double)state->filling.asked);
     status = dml__start_run(state->comm, trainer, "dml_zero_sync", &options);
-    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling.lends);
-    if (state->filling.lends && !state->filling.asked) state->filling.elements = DML__LENT_BUCKET;
+    if (status == DML_OK) status = dml__agree_to_lend(state->comm, trainer, &state->filling);
     if (status == DML_OK) status = dml__zero_share_out(state, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);

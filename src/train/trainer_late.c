@@ -4,7 +4,6 @@
 #include "train/trainer.h"
 
 #include "graph/node.h"
-#include "kernels/elementwise.h"
 #include "train/trainer_internal.h"
 
 #include <string.h>

@@ -2,6 +2,8 @@
    all, and the one that erred. */
 #include "jobs.h"
 
+#include "comm/job.h"
+
 enum { MOST = 20000 };
 
 /* `odd` of `world` ranks errs. */
@@ -111,6 +113,37 @@ static void counts_of_the_same_sum(void)
             e->what = what[i];
         }
         check_errors(all, 8);
+    }
+}
+
+/* Where so many ranks' counts begin alike, that is said. */
+enum { MANY = DML__SAID_COUNTS + 2 };
+
+static void *many_body(void *of)
+{
+    dml_comm *comm = (dml_comm *)of;
+    size_t counts[MANY];
+    float out[MANY + 1], in[2] = { 0, 0 };
+    for (int r = 0; r < MANY; r++) counts[r] = 1;
+    counts[dml_comm_rank(comm) == 3 ? MANY - 1 : MANY - 2]++;
+    dml_comm_all_gatherv(comm, in, counts, NULL, DML_F32, out);
+    return NULL;
+}
+
+static void counts_that_are_too_many_to_say(void)
+{
+    static dml_comm *comms[MANY];
+    pthread_t threads[MANY];
+    char alike[64];
+    CHECK_INT(dml_comm_open_local(comms, MANY, &(dml_comm_options){ .timeout_s = 10 }), DML_OK);
+    for (int r = 0; r < MANY; r++) CHECK_INT(pthread_create(&threads[r], NULL, many_body, comms[r]), 0);
+    for (int r = 0; r < MANY; r++) pthread_join(threads[r], NULL);
+    snprintf(alike, sizeof alike, "other counts for the ranks (the first %d are the same)", DML__SAID_COUNTS);
+    for (int r = 0; r < MANY; r++) {
+        CHECK_INT(dml_comm_status(comms[r]), DML_ERROR_MISMATCH);
+        CHECK_INT(dml_comm_culprit(comms[r]), 3);
+        CHECK_CONTAINS(dml_comm_error(comms[r]), alike);
+        dml_comm_close(comms[r]);
     }
 }
 
@@ -330,6 +363,7 @@ static void calls_that_send_nothing(void)
 int main(void)
 {
     RUN(counts_of_the_same_sum);
+    RUN(counts_that_are_too_many_to_say);
     RUN(calls_that_send_nothing);
     RUN(one_call_too_many);
     return test_report("comm/blame");

@@ -1,8 +1,6 @@
 # The engine over NCCL, on no GPU: fake_nccl.c is put in the place of NCCL and the CUDA runtime.
 . tests/build/check.sh
-unset RANK WORLD_SIZE MASTER_ADDR DML_TIMEOUT DML_THREADS DML_KEY DML_COMM_ENGINE DML_COMM_TRANSPORT FAKE_NCCL_FAULT
-unset DML_COMM_DETERMINISTIC NCCL_JOB_DEVICE
-port=$((20000 + $$ % 12000)) # below those that systems give to who connects
+. tests/comm/nccl_ranks.sh
 
 if [ "$(uname -s)" != Linux ]; then
     skip "NCCL" "there is none but for Linux"
@@ -10,24 +8,10 @@ if [ "$(uname -s)" != Linux ]; then
     exit
 fi
 
-# job RANKS what...: exit status 0 if all ranks end with 0; what they say goes to $WORK/ranks.
-job() {
-    ranks=$1
+job() { # RANKS what...
+    on=$1
     shift
-    port=$((port + 1))
-    rm -rf "$WORK/moved" "$WORK/ranks"
-    mkdir "$WORK/moved"
-    rank=0 pids=
-    while [ "$rank" -lt "$ranks" ]; do
-        env RANK=$rank WORLD_SIZE="$ranks" MASTER_PORT=$port FAKE_NCCL_DIR="$WORK/moved" DML_TIMEOUT="${limit:-20}" \
-            LD_LIBRARY_PATH="${library:-$WORK/lib}" timeout 60 "$WORK/job" "$@" >>"$WORK/ranks" 2>&1 &
-        pids="$pids $!"
-        rank=$((rank + 1))
-    done
-    failed_ranks=0
-    for pid in $pids; do wait "$pid" || failed_ranks=$((failed_ranks + 1)); done
-    cat "$WORK/ranks"
-    [ "$failed_ranks" -eq 0 ]
+    ranks "$on" "$WORK/job" "$@"
 }
 
 aborted() { # HOW MANY: so many communicators were
@@ -35,15 +19,14 @@ aborted() { # HOW MANY: so many communicators were
 }
 
 flags="-std=c99 -D_GNU_SOURCE $WARN -I."
-check "the stand-in compiles" $CC $flags -shared -fPIC tests/comm/fake_nccl.c -o "$WORK/libnccl.so.2" -lpthread
+check "the stand-in compiles" build_stand_in
 check "a program for NCCL compiles" $QUICK $flags -DDML_NCCL tests/comm/nccl_job.c -o "$WORK/job" -lm -lpthread -ldl
 printf '#define DML_IMPLEMENTATION\n#include "dml_comm.h"\n' >"$WORK/header.cc"
 check "the header is C++11 with it" $CXX -std=c++11 $WARN -I. -DDML_NCCL -fsyntax-only "$WORK/header.cc"
 check "one that has none" $QUICK $flags tests/comm/nccl_job.c -o "$WORK/without" -lm -lpthread -ldl
-mkdir "$WORK/lib" "$WORK/half" "$WORK/old"
-ln "$WORK/libnccl.so.2" "$WORK/lib/libnccl.so.2" && ln "$WORK/libnccl.so.2" "$WORK/lib/libcudart.so.13" # one library under both names
-cp "$WORK/libnccl.so.2" "$WORK/half/libcudart.so.13"
-cp "$WORK/libnccl.so.2" "$WORK/old/libcudart.so.13"
+mkdir "$WORK/half" "$WORK/old"
+cp "$WORK/lib/libnccl.so.2" "$WORK/half/libcudart.so.13"
+cp "$WORK/lib/libnccl.so.2" "$WORK/old/libcudart.so.13"
 echo 'int ncclGetUniqueId(void *id);int ncclGetUniqueId(void *id){return id?0:1;}' >"$WORK/old.c"
 check "an old NCCL" $CC -shared -fPIC "$WORK/old.c" -o "$WORK/old/libnccl.so.2"
 

@@ -1,9 +1,7 @@
 # Ranks that train on cards and sum their gradients by NCCL, on no GPU: the CUDA host on a runtime of two cards that
 # live in the process (tests/gpu/fake_cuda), tests/comm/fake_nccl.c in NCCL's place.
 . tests/build/check.sh
-unset RANK WORLD_SIZE MASTER_ADDR DML_TIMEOUT DML_THREADS DML_KEY DML_COMM_ENGINE DML_COMM_TRANSPORT FAKE_NCCL_FAULT
-unset DML_COMM_DETERMINISTIC FAKE_CUDA
-port=$((20000 + $$ % 12000)) # below those that systems give to who connects
+. tests/comm/nccl_ranks.sh
 
 if [ "$(uname -s)" != Linux ] || ! has "$CXX"; then
     skip "training over NCCL" "there is none but for Linux, and the CUDA host needs a C++ compiler"
@@ -11,24 +9,13 @@ if [ "$(uname -s)" != Linux ] || ! has "$CXX"; then
     exit
 fi
 
-# train RANKS ENGINE HOW WHERE: exit status 0 if all ranks end with 0; rank 0's parameters go to $WORK/ENGINE.
+# train RANKS ENGINE HOW WHERE: rank 0's parameters go to $WORK/ENGINE.
 train() {
-    port=$((port + 1))
-    rm -rf "$WORK/moved" "$WORK/ranks"
-    mkdir "$WORK/moved"
-    rank=0 pids=
-    while [ "$rank" -lt "$1" ]; do
-        env RANK=$rank WORLD_SIZE="$1" MASTER_PORT=$port FAKE_NCCL_DIR="$WORK/moved" DML_TIMEOUT="${limit:-20}" \
-            DML_TUNE=0 DML_COMM_ENGINE="$2" LD_LIBRARY_PATH="$WORK/lib" timeout 60 "$WORK/train" "$3" "$4" \
-            >"$WORK/rank$rank" 2>>"$WORK/ranks" &
-        pids="$pids $!"
-        rank=$((rank + 1))
-    done
-    failed_ranks=0
-    for pid in $pids; do wait "$pid" || failed_ranks=$((failed_ranks + 1)); done
-    cat "$WORK/ranks"
+    ranks "$1" env DML_TUNE=0 DML_COMM_ENGINE="$2" "$WORK/train" "$3" "$4" >/dev/null
+    trained=$?
+    cat "$WORK/complaints"
     mv "$WORK/rank0" "$WORK/$2"
-    [ "$failed_ranks" -eq 0 ]
+    return $trained
 }
 
 # The sum of two numbers is the same in any order, and so are the bits.
@@ -37,9 +24,7 @@ same() { # RANKS HOW
 }
 
 flags="-D_GNU_SOURCE $WARN -I."
-check "the stand-in compiles" $CC -std=c99 $flags -shared -fPIC tests/comm/fake_nccl.c -o "$WORK/libnccl.so.2" -lpthread -ldl
-mkdir "$WORK/lib"
-ln "$WORK/libnccl.so.2" "$WORK/lib/libnccl.so.2" && ln "$WORK/libnccl.so.2" "$WORK/lib/libcudart.so.13"
+check "the stand-in compiles" build_stand_in
 check "the CUDA host compiles" $CXX -std=c++11 -O1 -DDML_CUDA -I. -Isrc -Itests/gpu/fake_cuda -x c++ -c dml_cuda.cu -o "$WORK/cuda.o"
 check "a program that trains compiles" $QUICK -std=c99 $flags -DDML_CUDA -DDML_NCCL -c tests/gpu/cuda_nccl.c -o "$WORK/train.o"
 check "it links" $CXX -rdynamic "$WORK/train.o" "$WORK/cuda.o" -o "$WORK/train" -lm -lpthread -ldl
