@@ -282,7 +282,7 @@ int main(int argc, char **argv)
             what_fails(comm, what, a, b);
     }
     const bool failed = dml_comm_status(comm) != DML_OK;
-    if (failed) printf("%s\n", dml_comm_error(comm));
+    if (failed) printf("%s; culprit %d\n", dml_comm_error(comm), dml_comm_culprit(comm));
     const bool closed = dml_comm_close(comm) == DML_OK;
     return wrong ? 1 : failed ? 3 : !closed;
 }

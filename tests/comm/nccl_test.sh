@@ -58,14 +58,14 @@ FAKE_NCCL_FAULT=1:event
 check_fails "CUDA fails" "rank 1: CUDA failed in cudaEventQuery: unspecified launch failure" job 2 sum
 limit=2
 FAKE_NCCL_FAULT=1:hang
-check_fails "NCCL stands still" "all_reduce(f32, 5003, sum) did not end .* NCCL stands still in it" job 3 sum
+check_fails "NCCL stands still" "all_reduce(f32, 5003, sum) did not end .* NCCL stands still in it.*culprit -1" job 3 sum
 check "all gave up" aborted 3
 FAKE_NCCL_FAULT=1:init
-check_fails "NCCL doesn't begin" "NCCL has not finished ncclCommInitRank between the ranks within 2 s" job 2 sum
+check_fails "NCCL doesn't begin" "NCCL has not finished ncclCommInitRank between the ranks within 2 s.*culprit -1" job 2 sum
 unset FAKE_NCCL_FAULT
 check_fails "a rank that is elsewhere" "rank 1" job 3 missing
 limit=20
-check_fails "a rank that died" "rank 1 of 3 died" job 3 dies
+check_fails "a rank that died" "rank 1 of 3 died.*culprit 1" job 3 dies
 
 library=$WORK/half
 check_fails "no NCCL" "can't open NCCL\|failed in" job 1 sum
