@@ -1617,7 +1617,8 @@ DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signa
 typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
-    DML__SPACE_SCRATCH, /* (dml__collective.scratch) elements of the operation's own */
+    DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
+    DML__SPACE_SHARED,  /* (size, 2, dml__collective.shared) elements that all ranks read and write */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -1686,6 +1687,7 @@ typedef struct dml__collective {
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
+    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there is none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */
@@ -1887,6 +1889,22 @@ DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
 
+/* shared.c */
+DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s);
+
+/* Those through memory that all ranks share, half as much of which as a rank has holds what a round is about.
+ */
+static inline bool dml__is_shared(const dml__algorithm_info *info)
+{
+    return info->write == dml__write_shared_all_reduce;
+}
+
+/* As many of `most` elements as go at once where `shared` of them have room in such memory. */
+static inline uint64_t dml__shared_round(const dml__algorithm_info *info, uint64_t most, uint64_t shared)
+{
+    return dml__is_shared(info) && most > shared ? shared : most;
+}
+
 /* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
 static inline bool dml__is_in_place(const dml__algorithm_info *info)
 {
@@ -2019,6 +2037,8 @@ typedef struct dml__span {
 #define DML__READY_CONTROL 2
 #define DML__READY_WOKEN 4 /* somebody called wake */
 
+#define DML__SHARED_PLACE 32 /* bytes */
+
 typedef struct dml__transport dml__transport;
 
 typedef struct dml__transport_calls {
@@ -2068,6 +2088,12 @@ typedef struct dml__transport_calls {
        woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
        nothing is deferred. */
     void (*defer)(dml__transport *transport, bool defers);
+    /* Memory that this rank shares with others of its host, zeroed; `place` is for them to find it by and
+       means something to their transports alone. It can be found until this rank makes another. Each who has
+       it drops it, before it closes. NULL: it can't be had; NULL, all three: no memory is shared so. */
+    void *(*make_shared)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
+    void *(*find_shared)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
+    void (*drop_shared)(dml__transport *transport, void *memory, size_t bytes);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -2539,6 +2565,7 @@ typedef struct dml__price_model {
     uint64_t
         scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
     size_t round_part; /* Bytes, for each rank, of a round of an all-reduce; 0: all, but for the scratch. */
+    size_t shared;     /* Bytes of one through memory that the ranks share; 0: they share none. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */
 } dml__price_model;
@@ -2939,6 +2966,7 @@ struct dml_request {
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
+    bool queues;         /* for the communicator's shared memory: nothing of it has begun */
     bool again;          /* `written` is for a call like this one */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
@@ -3076,9 +3104,11 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    bool measured;                        /* the model's links were */
-    bool tuned;                           /* the choice is by trials (tune.c) */
-    void *beneath;                        /* the engine's own */
+    char *shared;         /* (size, 2, model.shared) bytes that all of its ranks use; NULL: there are none */
+    dml_request *sharing; /* whose turn it is to; NULL: nobody's */
+    bool measured;        /* the model's links were */
+    bool tuned;           /* the choice is by trials (tune.c) */
+    void *beneath;        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
     dml__call_variant within;             /* whose parts its collectives are now */
@@ -6574,6 +6604,9 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         dml__local_crowded,
         NULL,
         NULL,
+        NULL,
+        NULL,
+        NULL,
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -7316,6 +7349,8 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
+#define DML__SHM_SHARED_AT 64u /* where memory of several ranks begins, behind its token */
+
 #define DML__SHM_SENT 1
 #define DML__SHM_TAKEN 2
 
@@ -7344,6 +7379,8 @@ typedef struct dml__shm {
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];
     uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */
+    bool offered;   /* memory for several ranks can be found by this descriptor: */
+    int offered_fd;
 } dml__shm;
 
 #define DML__SHM_STAGE (32u * 1024)
@@ -8124,11 +8161,60 @@ static void dml__shm_withdraw(dml__transport *transport)
     if (shm->below->calls->withdraw) shm->below->calls->withdraw(shm->below);
 }
 
+/* ---- memory of all: behind a line with its token ---- */
+
+static void dml__shm_end_offer(dml__shm *shm)
+{
+    if (shm->offered) shm->host->close(shm->offered_fd);
+    shm->offered = false;
+}
+
+static void *dml__shm_make_shared(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE])
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_end_offer(shm);
+    if (!shm->host->random(place + 16, DML__SHM_TOKEN)) return NULL;
+    const int fd = shm->host->create(DML__SHM_SHARED_AT + bytes);
+    if (fd < 0) return NULL;
+    uint8_t *memory = (uint8_t *)shm->host->map(fd, DML__SHM_SHARED_AT + bytes);
+    if (!memory) {
+        shm->host->close(fd);
+        return NULL;
+    }
+    shm->offered = true;
+    shm->offered_fd = fd;
+    dml__store64(place, (uint64_t)shm->host->process());
+    dml__store64(place + 8, (uint64_t)fd);
+    memcpy(memory, place + 16, DML__SHM_TOKEN);
+    return memory + DML__SHM_SHARED_AT;
+}
+
+static void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
+                                  const uint8_t place[DML__SHARED_PLACE])
+{
+    const dml__host_calls *host = dml__shm_of(transport)->host;
+    const uint64_t process = dml__load64(place), fd = dml__load64(place + 8);
+    if (process > INT32_MAX || fd > INT32_MAX) return NULL;
+    const int opened = host->open((long)process, (int)fd, DML__SHM_SHARED_AT + bytes);
+    if (opened < 0) return NULL;
+    uint8_t *memory = (uint8_t *)host->map(opened, DML__SHM_SHARED_AT + bytes);
+    host->close(opened);
+    if (memory && memcmp(memory, place + 16, DML__SHM_TOKEN) == 0) return memory + DML__SHM_SHARED_AT;
+    if (memory) host->unmap(memory, DML__SHM_SHARED_AT + bytes);
+    return NULL;
+}
+
+static void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes)
+{
+    dml__shm_of(transport)->host->unmap((uint8_t *)memory - DML__SHM_SHARED_AT, DML__SHM_SHARED_AT + bytes);
+}
+
 /* Lets go of all but what is below. */
 static void dml__shm_release(dml__shm *shm)
 {
     dml__memory *memory = shm->memory;
     dml__shm_break_seal(shm);
+    dml__shm_end_offer(shm);
     for (int rank = 0; shm->pairs && rank < shm->world; rank++)
         if (shm->pairs[rank].memory) shm->host->unmap(shm->pairs[rank].memory, shm->pairs[rank].bytes);
     dml__release(memory, shm->pairs);
@@ -8240,6 +8326,9 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_crowded,
         dml__shm_confirmed,
         dml__shm_defer,
+        dml__shm_make_shared,
+        dml__shm_find_shared,
+        dml__shm_drop_shared,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -8938,6 +9027,9 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         NULL,
         NULL,
         dml__tcp_confirmed,
+        NULL,
+        NULL,
+        NULL,
         NULL,
     };
     const size_t world = (size_t)settings->world;
@@ -10291,7 +10383,7 @@ DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earl
 
 static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t offset, uint64_t count)
 {
-    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch" };
+    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "shared" };
     return snprintf(text, bytes, " %s[%" PRIu64 ", %" PRIu64 ")", names[space], offset, offset + count);
 }
 
@@ -11476,6 +11568,94 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 
 #endif
 
+/* ---- comm/shared.c ---- */
+
+#ifndef DML_COMM_SHARED_C
+#define DML_COMM_SHARED_C
+
+/* Through memory that all ranks of a host share. A message only says that something lies there. */
+
+/* What a rank gives, and behind it what it has summed. */
+static uint64_t dml__shared_in(const dml__collective *c, int rank)
+{
+    return 2 * (uint64_t)rank * c->shared;
+}
+static uint64_t dml__shared_sum(const dml__collective *c, int rank)
+{
+    return dml__shared_in(c, rank) + c->shared;
+}
+
+/* Adds what the others have given of this rank's chunk, each once its message, of those from `first` on, has
+   come, in the order of the ranks: what comes before this rank's is summed where rank 0 gave its own, since
+   nobody else looks at that, then added to this rank's (a + b is b + a to the bit), and then what comes after
+   it. The last step, or -1. */
+static int dml__add_shared(const dml__collective *c, dml__schedule *s, dml__stretch own, int first)
+{
+    const uint64_t begin = dml__shared_in(c, 0) + own.offset;
+    int last = -1;
+    for (int rank = 0; rank < c->size; rank++) {
+        const int come = rank == c->rank ? -1 : first + (c->rank - rank + c->size) % c->size - 1;
+        if (rank == 0) {
+            last = come;
+            continue;
+        }
+        const bool lower = rank < c->rank;
+        const uint64_t given = rank == c->rank ? begin : dml__shared_in(c, rank) + own.offset;
+        const int step = dml__add_local(s, DML__STEP_REDUCE, lower ? DML__SPACE_SHARED : DML__SPACE_OUT,
+                                        lower ? begin : own.offset, own.count, DML__SPACE_SHARED, given);
+        dml__add_after(s, step, last);
+        dml__add_after(s, step, come);
+        last = step;
+    }
+    return last;
+}
+
+/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does:
+
+       shared[1].in = out but for chunk 1;   a signal to 2, 3 and 0
+       signals from 0, 3 and 2;              chunk 1 of out = (shared[0].in + it) + shared[2].in +
+   shared[3].in shared[1].sum = chunk 1 of out;       a signal to 2, 3 and 0 signals from 0, 3 and 2; chunks
+   0, 3 and 2 of out = shared[0, 3 and 2].sum
+
+   Whoever gets a rank's second signal knows that it has read what it was given, and a rank's first signal of
+   the next call, or round, says that it has read the sums: so nothing is written before it was read, as long
+   as those go one after the other. Cost: 2 a, and of the memory of a host that all of its ranks use
+   (2 - 1/m) n copied there, (m - 1) / m n summed and (m - 1) / m n copied from there by each. Source: Graham,
+   Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI
+   (2008). */
+DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
+{
+    const dml__stretch own = dml__block_of(c, c->rank);
+    for (int i = 1; i < c->size; i++) {
+        const int to = dml__rank_at(c, i);
+        const dml__stretch block = dml__block_of(c, to);
+        const int copy =
+            dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__shared_in(c, c->rank) + block.offset,
+                           block.count, DML__SPACE_OUT, block.offset);
+        dml__add_after(s, dml__add_signal(s, to), copy);
+    }
+    const int first = s->count;
+    for (int i = 1; i < c->size; i++) dml__add_wait_signal(s, dml__rank_at(c, -i));
+    const int sum = dml__add_shared(c, s, own, first);
+    dml__set_completes(s, sum);
+    if (c->size == 1) return;
+    const int told = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__shared_sum(c, c->rank),
+                                    own.count, DML__SPACE_OUT, own.offset);
+    dml__add_after(s, told, sum);
+    for (int i = 1; i < c->size; i++) dml__add_after(s, dml__add_signal(s, dml__rank_at(c, i)), told);
+    for (int i = 1; i < c->size; i++) {
+        const int from = dml__rank_at(c, -i);
+        const dml__stretch block = dml__block_of(c, from);
+        const int come = dml__add_wait_signal(s, from);
+        dml__add_after(s,
+                       dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, block.offset, block.count,
+                                      DML__SPACE_SHARED, dml__shared_sum(c, from)),
+                       come);
+    }
+}
+
+#endif
+
 /* ---- comm/price_group.c ---- */
 
 /* From an algorithm to the steps of a run: who sends what to whom, and who does the same as somebody else. */
@@ -12005,7 +12185,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
-    return most;
+    return dml__shared_round(algorithm, most, model->shared / element_bytes);
 }
 
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
@@ -12016,6 +12196,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
+    round.shared = model->shared / element_bytes;
     if (most < collective->count && !dml__is_elementwise(collective->operation) &&
         !dml__is_in_place(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;
@@ -13225,6 +13406,8 @@ static uint64_t dml__tree_messages(int m)
 
    name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
 static const dml__algorithm_info dml__algorithm_table[] = {
+    { "shared", DML__CALL_ALL_REDUCE, dml__write_shared_all_reduce, false, true, NULL, dml__no_elements,
+      dml__two_per_other },
     { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
       dml__halving_doubling_elements, dml__halving_doubling_messages },
     { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,
@@ -13440,7 +13623,7 @@ static double dml__choice_as_good(const dml__price_model *model, int size)
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (dml__is_in_place(info)) return false;
+    if (dml__is_in_place(info) || (dml__is_shared(info) && !run->model.shared)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
        messages; and a half that was scattered need not come back. */
     if (run->size == 2 &&
@@ -13585,6 +13768,123 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
 
 #endif
 
+/* ---- comm/shared_memory.c ---- */
+
+#ifndef DML_COMM_SHARED_MEMORY_C
+#define DML_COMM_SHARED_MEMORY_C
+
+/* ---- comm/shared_memory.h ---- */
+
+/* shared_memory.h: memory that all ranks of a communicator read and write, and whose turn it is to use it. */
+#ifndef DML_COMM_SHARED_MEMORY_H
+#define DML_COMM_SHARED_MEMORY_H
+
+/* Collective: gives the communicator memory of all its ranks if they have one host, and all of them can have
+   it. After an error the communicator has failed. */
+DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
+
+/* Lets go of it, before the transport is closed. */
+DML__LOCAL void dml__unshare_memory(dml_comm *comm);
+
+/* Calls of a communicator use it one after the other, in the order in which they were started, which is the
+   same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */
+DML__LOCAL bool dml__take_shared(dml_request *request);
+
+/* The request has ended: whose turn it is now, if it was this one's; NULL: nobody's. */
+DML__LOCAL dml_request *dml__pass_shared(const dml_request *request);
+
+#endif
+
+#include <string.h>
+
+#define DML__SHARED_PART ((size_t)256 << 10) /* bytes that a rank gives at once, at most, */
+#define DML__SHARED_MOST ((size_t)8 << 20)   /* and of the memory in all */
+#define DML__SHARED_RANKS 64                 /* of more, each would look at many small chunks */
+
+/* So few that those of all ranks stay in the caches, and so many that the messages, of which a round takes
+   two to each other rank, cost little. */
+static size_t dml__shared_part(int size)
+{
+    size_t part = DML__SHARED_PART;
+    while (2 * (size_t)size * part > DML__SHARED_MOST) part /= 2;
+    return part;
+}
+
+static size_t dml__shared_bytes(const dml_comm *comm)
+{
+    return 2 * (size_t)comm->size * dml__shared_part(comm->size);
+}
+
+static bool dml__may_share(const dml_comm *comm)
+{
+    const dml__comm_job *job = comm->job;
+    bool may = job->transport->calls->make_shared && comm->size <= DML__SHARED_RANKS;
+    for (int r = 0; r < comm->size && may; r++)
+        may = r == comm->rank || job->links[comm->world_ranks[r]].at_once;
+    return may;
+}
+
+static void dml__have_shared(dml_comm *comm, void *memory)
+{
+    comm->shared = (char *)memory;
+    comm->model.shared = memory ? dml__shared_part(comm->size) : 0;
+    comm->job->choices++;
+}
+
+DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
+{
+    dml__transport *transport = comm->job->transport;
+    const size_t bytes = dml__shared_bytes(comm);
+    uint8_t place[DML__SHARED_PLACE + 1]; /* and whether there is any */
+    void *memory = NULL;
+    memset(place, 0, sizeof place);
+    dml__have_shared(comm, NULL);
+    if (comm->job->local || comm->size == 1) return DML_OK; /* threads read each other's memory as it is */
+    if (comm->rank == 0 && dml__may_share(comm))
+        memory = transport->calls->make_shared(transport, bytes, place);
+    place[DML__SHARED_PLACE] = memory != NULL;
+    dml_status status = dml_comm_broadcast(comm, place, sizeof place, DML_U8, 0);
+    if (!status && place[DML__SHARED_PLACE]) {
+        if (comm->rank && dml__may_share(comm))
+            memory = transport->calls->find_shared(transport, bytes, place);
+        int32_t all = memory != NULL;
+        status = dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN);
+        if (!status && all) {
+            dml__have_shared(comm, memory);
+            return DML_OK;
+        }
+    }
+    if (memory) transport->calls->drop_shared(transport, memory, bytes);
+    return status;
+}
+
+DML__LOCAL void dml__unshare_memory(dml_comm *comm)
+{
+    dml__transport *transport = comm->job->transport;
+    if (comm->shared) transport->calls->drop_shared(transport, comm->shared, dml__shared_bytes(comm));
+    comm->shared = NULL;
+}
+
+DML__LOCAL bool dml__take_shared(dml_request *request)
+{
+    dml_comm *comm = request->comm;
+    request->queues = comm->sharing != NULL;
+    if (!request->queues) comm->sharing = request;
+    return !request->queues;
+}
+
+DML__LOCAL dml_request *dml__pass_shared(const dml_request *request)
+{
+    dml_comm *comm = request->comm;
+    if (comm->sharing != request) return NULL;
+    dml_request *next = comm->job->error.status ? NULL : comm->job->active;
+    while (next && !(next->queues && next->comm == comm)) next = next->next;
+    comm->sharing = next;
+    return next;
+}
+
+#endif
+
 /* ---- comm/choice.c ---- */
 
 #ifndef DML_COMM_CHOICE_C
@@ -13673,6 +13973,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__algorithm_info *info = &dml__algorithms(&count)[algorithm];
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
+    if (dml__is_shared(info) && !comm->shared) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
     if (!info->scratch) return true;
     return info->scratch(comm->size, dml__goes_in_rounds(info) ? 1 : dml__largest_part(comm, call)) <=
@@ -13768,6 +14069,7 @@ static dml_status dml__agree_on_table(dml_comm *comm)
 DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune)
 {
     dml_status status = dml__measure_model(comm);
+    if (!status) status = dml__share_memory(comm);
     if (!status) status = dml__agree_on_table(comm);
     if (!status) status = dml_comm_broadcast(comm, &tune, 1, DML_F64, 0);
     return status || tune == 0 ? status : dml_comm_tune(comm, tune);
@@ -13778,7 +14080,9 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     const dml__comm_job *job = group->job;
     group->model = parent->model;
     group->measured = parent->measured;
-    if (group->size == parent->size) {
+    const dml_status status = job->transport ? dml__share_memory(group) : DML_OK;
+    if (status) return status;
+    if (group->size == parent->size && !group->shared == !parent->shared) {
         group->choice = parent->choice;
         group->tuned = parent->tuned;
         group->job->choices++;
@@ -16023,6 +16327,7 @@ static int dml__waits_without_flow(const dml_request *request)
 DML__LOCAL int dml__waits_for(dml_request *request)
 {
     const dml__flow *best = NULL;
+    if (request->queues) request = request->comm->sharing;
     if (!request->flow_count) return dml__waits_without_flow(request);
     /* What hasn't come before what can't go, and of that what could be taken now. */
     for (int f = 0; f < request->flow_count; f++) {
@@ -16615,8 +16920,8 @@ DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *fr
     if (!comm || frame->sequence >= comm->sequence) return true;
     for (const dml_request *r = job->active; r; r = r->next)
         if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
-            /* A later round's: it has room, as all that is early. */
-            if (frame->kind != DML__FRAME_DATA && dml__is_later_round(r, frame) &&
+            /* A later round's, or of what hasn't begun: it has room, as all that is early. */
+            if (frame->kind != DML__FRAME_DATA && (r->queues || dml__is_later_round(r, frame)) &&
                 dml__same_call(&r->call.signature, &frame->signature))
                 return true;
             *status = dml__check_frame(job, rank, r, frame);
@@ -18185,6 +18490,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     c.in_counts = call->in_counts;
     c.in_offsets = call->in_offsets;
+    c.shared = comm->model.shared / dml__element_bytes(request);
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -18206,7 +18512,7 @@ static bool dml__is_short(const dml__comm_job *job, const dml_request *request)
 {
     return request->written.is_short && request == &job->requests[job->max_requests] &&
            request->round_count == request->call.signature.count && job->active == request &&
-           !request->next && !job->unmatched && !job->trace && !job->helper_started;
+           !request->next && !request->queues && !job->unmatched && !job->trace && !job->helper_started;
 }
 
 static void dml__begin_round(dml__comm_job *job, dml_request *request)
@@ -18215,6 +18521,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
+    request->spaces[DML__SPACE_SHARED] = request->comm->shared;
     if (request->round_begin) {
         const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
         request->spaces[DML__SPACE_OUT] += begin;
@@ -18243,7 +18550,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
                                       dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
-    return most;
+    return dml__shared_round(info, most, request->comm->model.shared / dml__element_bytes(request));
 }
 
 static void dml__end_round(dml__comm_job *job, dml_request *request)
@@ -18327,6 +18634,11 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
     if (!status) job->stats.done++;
     request->status = status;
     request->state = DML__REQUEST_DONE;
+    dml_request *next = dml__pass_shared(request);
+    if (!next) return;
+    dml__begin_round(job, next);
+    next->queues = false;
+    next->moved = true;
 }
 
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
@@ -18387,6 +18699,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     dml__check_stored(job, request);
     request->round_most = request->again ? request->written.round_most : dml__round_most(job, request);
     request->round_count = request->round_most;
+    if (dml__is_shared(dml__algorithm_of(request)) && !dml__take_shared(request)) return;
     dml__begin_round(job, request);
 }
 
@@ -18402,7 +18715,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;
     request->status = DML_OK;
-    request->dirty = request->on_device = false;
+    request->dirty = request->on_device = request->queues = false;
     request->moved = job->started = true;
     if (job->trace) dml__trace_start(job, request, dml_seconds());
     request->next = NULL;
@@ -18843,11 +19156,12 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     return job->progress != before;
 }
 
-/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others may
-   have all the time. */
+/* Of an operation that moves or begins now. One that queues keeps nobody: what it queues behind has a
+   deadline of its own. For a message of a rank that is there, who outlives others may have all the time. */
 static double dml__deadline_from(const dml__comm_job *job, const dml_request *request, double now)
 {
     const int root = request->call.signature.root;
+    if (request->queues) return 1e300;
     if (!request->comm->patient || job->engine || request->flow_count ||
         !dml__is_pair(request->call.signature.operation))
         return now + job->timeout;
@@ -20743,8 +21057,25 @@ static bool dml__mpi_meet(dml__comm_job *job, dml__mpi *mpi)
 static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *settings)
 {
     static const dml__transport_calls calls = {
-        "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL, NULL,          NULL,
+        "mpi",
+        dml__mpi_send,
+        dml__mpi_receive,
+        NULL,
+        NULL,
+        NULL,
+        dml__mpi_wait,
+        dml__mpi_wake,
+        dml__mpi_medium,
+        dml__mpi_close,
+        dml__mpi_release,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");
@@ -21672,6 +22003,7 @@ DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, in
 
 DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
 {
+    dml__unshare_memory(comm);
     if (comm->beneath) job->engine->leave(job, comm);
     comm->beneath = NULL;
     dml__nccl_leave(job, comm);
@@ -21830,7 +22162,7 @@ static bool dml__sharing_control(void *user)
 }
 
 /* Ranks of one host find each other. */
-static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *settings)
+static void dml__meet_on_host(dml__comm_job *job, const dml__comm_settings *settings)
 {
     dml__shm_settings shm;
     int culprit;
@@ -21880,7 +22212,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
-    if (job->transport) dml__share_memory(job, settings);
+    if (job->transport) dml__meet_on_host(job, settings);
     if (job->transport) dml__plan_waits(job);
 }
 
@@ -22218,6 +22550,11 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
     }
 }
 
+static void dml__unshare_all(dml__comm_job *job)
+{
+    for (dml_comm *comm = job->comms; comm; comm = comm->next) dml__unshare_memory(comm);
+}
+
 static bool dml__is_last_open(const dml__comm_job *job, const dml_comm *comm)
 {
     for (const dml_comm *other = job->comms; other; other = other->next)
@@ -22294,6 +22631,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (dml__is_copy(job)) {
         if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
+        if (last) dml__unshare_all(job);
         if (last && job->transport) job->transport->calls->abandon(job->transport);
         if (last) job->transport = NULL;
         if (last && !dml__is_kept(job))
@@ -22316,6 +22654,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     dml__stop_helper(job);
     if (job->trace) dml__write_trace(job, &error); /* which an error before goes before */
     if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
+    dml__unshare_all(job);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     struct dml__local_job *local = job->local;

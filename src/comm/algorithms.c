@@ -137,6 +137,8 @@ static uint64_t dml__tree_messages(int m)
 
    name, operation, write, equal_parts, rank_order, scratch, elements_sent, messages_sent */
 static const dml__algorithm_info dml__algorithm_table[] = {
+    { "shared", DML__CALL_ALL_REDUCE, dml__write_shared_all_reduce, false, true, NULL, dml__no_elements,
+      dml__two_per_other },
     { "halving_doubling", DML__CALL_ALL_REDUCE, dml__write_halving_doubling_all_reduce, false, false, NULL,
       dml__halving_doubling_elements, dml__halving_doubling_messages },
     { "ring_segmented", DML__CALL_ALL_REDUCE, dml__write_two_rings_all_reduce, false, false, NULL,

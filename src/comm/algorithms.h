@@ -119,6 +119,22 @@ DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
 
+/* shared.c */
+DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s);
+
+/* Those through memory that all ranks share, half as much of which as a rank has holds what a round is about.
+ */
+static inline bool dml__is_shared(const dml__algorithm_info *info)
+{
+    return info->write == dml__write_shared_all_reduce;
+}
+
+/* As many of `most` elements as go at once where `shared` of them have room in such memory. */
+static inline uint64_t dml__shared_round(const dml__algorithm_info *info, uint64_t most, uint64_t shared)
+{
+    return dml__is_shared(info) && most > shared ? shared : most;
+}
+
 /* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
 static inline bool dml__is_in_place(const dml__algorithm_info *info)
 {

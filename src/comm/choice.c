@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "comm/algorithms.h"
 #include "comm/measure.h"
+#include "comm/shared_memory.h"
 
 /* ---- names ---- */
 
@@ -90,6 +91,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__algorithm_info *info = &dml__algorithms(&count)[algorithm];
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
+    if (dml__is_shared(info) && !comm->shared) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
     if (!info->scratch) return true;
     return info->scratch(comm->size, dml__goes_in_rounds(info) ? 1 : dml__largest_part(comm, call)) <=
@@ -185,6 +187,7 @@ static dml_status dml__agree_on_table(dml_comm *comm)
 DML__LOCAL dml_status dml__agree_in_world(dml_comm *comm, double tune)
 {
     dml_status status = dml__measure_model(comm);
+    if (!status) status = dml__share_memory(comm);
     if (!status) status = dml__agree_on_table(comm);
     if (!status) status = dml_comm_broadcast(comm, &tune, 1, DML_F64, 0);
     return status || tune == 0 ? status : dml_comm_tune(comm, tune);
@@ -195,7 +198,9 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
     const dml__comm_job *job = group->job;
     group->model = parent->model;
     group->measured = parent->measured;
-    if (group->size == parent->size) {
+    const dml_status status = job->transport ? dml__share_memory(group) : DML_OK;
+    if (status) return status;
+    if (group->size == parent->size && !group->shared == !parent->shared) {
         group->choice = parent->choice;
         group->tuned = parent->tuned;
         group->job->choices++;

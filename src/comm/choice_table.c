@@ -112,7 +112,7 @@ static double dml__choice_as_good(const dml__price_model *model, int size)
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
-    if (dml__is_in_place(info)) return false;
+    if (dml__is_in_place(info) || (dml__is_shared(info) && !run->model.shared)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
        messages; and a half that was scattered need not come back. */
     if (run->size == 2 &&

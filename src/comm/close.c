@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "comm/job.h"
 #include "comm/nccl_engine.h"
+#include "comm/shared_memory.h"
 #include "comm/trace.h"
 
 /* Closing: in good order, or as far as it goes. */
@@ -96,6 +97,11 @@ static void dml__finish_comm(dml__comm_job *job, dml_comm *comm)
     }
 }
 
+static void dml__unshare_all(dml__comm_job *job)
+{
+    for (dml_comm *comm = job->comms; comm; comm = comm->next) dml__unshare_memory(comm);
+}
+
 static bool dml__is_last_open(const dml__comm_job *job, const dml_comm *comm)
 {
     for (const dml_comm *other = job->comms; other; other = other->next)
@@ -172,6 +178,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     if (dml__is_copy(job)) {
         if (bytes) snprintf(text, bytes, "%s", dml_comm_error(comm));
         /* Mutexes and the condition stay as the fork found them: destroying them would wait for threads. */
+        if (last) dml__unshare_all(job);
         if (last && job->transport) job->transport->calls->abandon(job->transport);
         if (last) job->transport = NULL;
         if (last && !dml__is_kept(job))
@@ -194,6 +201,7 @@ DML_API dml_status dml_comm_close_error(dml_comm *comm, char *text, size_t bytes
     dml__stop_helper(job);
     if (job->trace) dml__write_trace(job, &error); /* which an error before goes before */
     if (bytes && error.status) snprintf(text, bytes, "%s", error.text);
+    dml__unshare_all(job);
     if (job->transport) job->transport->calls->close(job->transport);
     dml__mutex_unlock(&job->mutex);
     struct dml__local_job *local = job->local;

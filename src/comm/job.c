@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "comm/choice.h"
 #include "comm/nccl_engine.h"
+#include "comm/shared_memory.h"
 #include "comm/trace.h"
 
 /* Jobs and communicators come and go. */
@@ -113,6 +114,7 @@ DML__LOCAL dml_comm *dml__new_comm(dml__comm_job *job, uint32_t id, int rank, in
 
 DML__LOCAL void dml__leave_beneath(dml__comm_job *job, dml_comm *comm)
 {
+    dml__unshare_memory(comm);
     if (comm->beneath) job->engine->leave(job, comm);
     comm->beneath = NULL;
     dml__nccl_leave(job, comm);

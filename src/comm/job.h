@@ -95,6 +95,7 @@ struct dml_request {
     dml_status status;
     dml_message message; /* of a receive: what came */
     bool on_device;      /* NCCL has it */
+    bool queues;         /* for the communicator's shared memory: nothing of it has begun */
     bool again;          /* `written` is for a call like this one */
     bool dirty;          /* something has moved that its other steps may wait for */
     bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
@@ -232,9 +233,11 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    bool measured;                        /* the model's links were */
-    bool tuned;                           /* the choice is by trials (tune.c) */
-    void *beneath;                        /* the engine's own */
+    char *shared;         /* (size, 2, model.shared) bytes that all of its ranks use; NULL: there are none */
+    dml_request *sharing; /* whose turn it is to; NULL: nobody's */
+    bool measured;        /* the model's links were */
+    bool tuned;           /* the choice is by trials (tune.c) */
+    void *beneath;        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
     dml__call_variant within;             /* whose parts its collectives are now */

@@ -327,8 +327,8 @@ DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *fr
     if (!comm || frame->sequence >= comm->sequence) return true;
     for (const dml_request *r = job->active; r; r = r->next)
         if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
-            /* A later round's: it has room, as all that is early. */
-            if (frame->kind != DML__FRAME_DATA && dml__is_later_round(r, frame) &&
+            /* A later round's, or of what hasn't begun: it has room, as all that is early. */
+            if (frame->kind != DML__FRAME_DATA && (r->queues || dml__is_later_round(r, frame)) &&
                 dml__same_call(&r->call.signature, &frame->signature))
                 return true;
             *status = dml__check_frame(job, rank, r, frame);

@@ -402,8 +402,25 @@ static bool dml__mpi_meet(dml__comm_job *job, dml__mpi *mpi)
 static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *settings)
 {
     static const dml__transport_calls calls = {
-        "mpi",           dml__mpi_send,  dml__mpi_receive, NULL, NULL, NULL, dml__mpi_wait, dml__mpi_wake,
-        dml__mpi_medium, dml__mpi_close, dml__mpi_release, NULL, NULL, NULL, NULL,          NULL,
+        "mpi",
+        dml__mpi_send,
+        dml__mpi_receive,
+        NULL,
+        NULL,
+        NULL,
+        dml__mpi_wait,
+        dml__mpi_wake,
+        dml__mpi_medium,
+        dml__mpi_close,
+        dml__mpi_release,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");

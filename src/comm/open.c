@@ -66,7 +66,7 @@ static bool dml__sharing_control(void *user)
 }
 
 /* Ranks of one host find each other. */
-static void dml__share_memory(dml__comm_job *job, const dml__comm_settings *settings)
+static void dml__meet_on_host(dml__comm_job *job, const dml__comm_settings *settings)
 {
     dml__shm_settings shm;
     int culprit;
@@ -116,7 +116,7 @@ static void dml__meet_others(dml__comm_job *job, const dml__comm_settings *setti
     user.words = dml__meeting_words;
     user.control = dml__meeting_control;
     job->transport = dml__tcp_open(&settings->net, sockets, &user);
-    if (job->transport) dml__share_memory(job, settings);
+    if (job->transport) dml__meet_on_host(job, settings);
     if (job->transport) dml__plan_waits(job);
 }
 

@@ -9,6 +9,7 @@
 #include "comm/choice.h"
 #include "comm/job.h"
 #include "comm/nccl_engine.h"
+#include "comm/shared_memory.h"
 #include "comm/trace.h"
 
 /* Operations as state machines: a schedule, how far each of its steps is, and the flows of messages that they
@@ -343,6 +344,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     c.in_counts = call->in_counts;
     c.in_offsets = call->in_offsets;
+    c.shared = comm->model.shared / dml__element_bytes(request);
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -364,7 +366,7 @@ static bool dml__is_short(const dml__comm_job *job, const dml_request *request)
 {
     return request->written.is_short && request == &job->requests[job->max_requests] &&
            request->round_count == request->call.signature.count && job->active == request &&
-           !request->next && !job->unmatched && !job->trace && !job->helper_started;
+           !request->next && !request->queues && !job->unmatched && !job->trace && !job->helper_started;
 }
 
 static void dml__begin_round(dml__comm_job *job, dml_request *request)
@@ -373,6 +375,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
+    request->spaces[DML__SPACE_SHARED] = request->comm->shared;
     if (request->round_begin) {
         const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
         request->spaces[DML__SPACE_OUT] += begin;
@@ -401,7 +404,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
                                       dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
-    return most;
+    return dml__shared_round(info, most, request->comm->model.shared / dml__element_bytes(request));
 }
 
 static void dml__end_round(dml__comm_job *job, dml_request *request)
@@ -485,6 +488,11 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
     if (!status) job->stats.done++;
     request->status = status;
     request->state = DML__REQUEST_DONE;
+    dml_request *next = dml__pass_shared(request);
+    if (!next) return;
+    dml__begin_round(job, next);
+    next->queues = false;
+    next->moved = true;
 }
 
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
@@ -545,6 +553,7 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     dml__check_stored(job, request);
     request->round_most = request->again ? request->written.round_most : dml__round_most(job, request);
     request->round_count = request->round_most;
+    if (dml__is_shared(dml__algorithm_of(request)) && !dml__take_shared(request)) return;
     dml__begin_round(job, request);
 }
 
@@ -560,7 +569,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;
     request->status = DML_OK;
-    request->dirty = request->on_device = false;
+    request->dirty = request->on_device = request->queues = false;
     request->moved = job->started = true;
     if (job->trace) dml__trace_start(job, request, dml_seconds());
     request->next = NULL;

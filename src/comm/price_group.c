@@ -529,7 +529,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
-    return most;
+    return dml__shared_round(algorithm, most, model->shared / element_bytes);
 }
 
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
@@ -540,6 +540,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
+    round.shared = model->shared / element_bytes;
     if (most < collective->count && !dml__is_elementwise(collective->operation) &&
         !dml__is_in_place(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;

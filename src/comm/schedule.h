@@ -11,7 +11,8 @@
 typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
-    DML__SPACE_SCRATCH, /* (dml__collective.scratch) elements of the operation's own */
+    DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
+    DML__SPACE_SHARED,  /* (size, 2, dml__collective.shared) elements that all ranks read and write */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -80,6 +81,7 @@ typedef struct dml__collective {
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
+    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there is none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */

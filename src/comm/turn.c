@@ -78,11 +78,12 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     return job->progress != before;
 }
 
-/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others may
-   have all the time. */
+/* Of an operation that moves or begins now. One that queues keeps nobody: what it queues behind has a
+   deadline of its own. For a message of a rank that is there, who outlives others may have all the time. */
 static double dml__deadline_from(const dml__comm_job *job, const dml_request *request, double now)
 {
     const int root = request->call.signature.root;
+    if (request->queues) return 1e300;
     if (!request->comm->patient || job->engine || request->flow_count ||
         !dml__is_pair(request->call.signature.operation))
         return now + job->timeout;

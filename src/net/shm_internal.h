@@ -20,6 +20,8 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
+#define DML__SHM_SHARED_AT 64u /* where memory of several ranks begins, behind its token */
+
 #define DML__SHM_SENT 1
 #define DML__SHM_TAKEN 2
 
@@ -48,6 +50,8 @@ typedef struct dml__shm {
     bool sealed;          /* others may read this rank's memory, as long as this is here: */
     uint8_t seal[DML__SHM_TOKEN];
     uint8_t *stage; /* (DML__SHM_STAGE + 64): a part of a remote piece that is lent */
+    bool offered;   /* memory for several ranks can be found by this descriptor: */
+    int offered_fd;
 } dml__shm;
 
 #define DML__SHM_STAGE (32u * 1024)

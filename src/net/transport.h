@@ -30,6 +30,8 @@ typedef struct dml__span {
 #define DML__READY_CONTROL 2
 #define DML__READY_WOKEN 4 /* somebody called wake */
 
+#define DML__SHARED_PLACE 32 /* bytes */
+
 typedef struct dml__transport dml__transport;
 
 typedef struct dml__transport_calls {
@@ -79,6 +81,12 @@ typedef struct dml__transport_calls {
        woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
        nothing is deferred. */
     void (*defer)(dml__transport *transport, bool defers);
+    /* Memory that this rank shares with others of its host, zeroed; `place` is for them to find it by and
+       means something to their transports alone. It can be found until this rank makes another. Each who has
+       it drops it, before it closes. NULL: it can't be had; NULL, all three: no memory is shared so. */
+    void *(*make_shared)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
+    void *(*find_shared)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
+    void (*drop_shared)(dml__transport *transport, void *memory, size_t bytes);
 } dml__transport_calls;
 
 struct dml__transport {
