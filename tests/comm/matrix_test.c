@@ -320,8 +320,9 @@ static void every_algorithm(void)
             m.dtype = turn % DML__DTYPE_COUNT;
             m.dtypes = m.world <= 4 ? DML__DTYPE_COUNT : 2;
             /* Sockets take longer to open: not for each of them. */
-            run_case(&m, w + k >= 0 && (w + k) % 4 == 0 && m.world <= 9 ? transports[1 + turn % 2] : "local",
-                     turn % 2 ? 64 : 0);
+            const bool shared = m.algorithm && strcmp(m.algorithm, "shared") == 0;
+            const bool opens = w + k >= 0 && (w + k) % 4 == 0 && m.world <= 9;
+            run_case(&m, shared ? "shm" : opens ? transports[1 + turn % 2] : "local", turn % 2 ? 64 : 0);
         }
 }
 

@@ -241,6 +241,96 @@ static void whatever_fails_leaves_the_sockets(void)
     memset(&fails, 0, sizeof fails);
 }
 
+/* ---- memory of several ranks ---- */
+
+enum { SHARED = 3, SHARED_BYTES = 300000 };
+
+static void *open_in_thread(void *argument)
+{
+    rank_open((rank *)argument);
+    return NULL;
+}
+
+static void open_three(rank ranks[SHARED])
+{
+    pthread_t threads[SHARED];
+    rank_prepare(ranks, SHARED, 0, 0);
+    for (int r = 0; r < SHARED; r++) pthread_create(&threads[r], NULL, open_in_thread, &ranks[r]);
+    for (int r = 0; r < SHARED; r++) pthread_join(threads[r], NULL);
+}
+
+/* All see what each writes; whoever drops it leaves it to the others. */
+static void all_have_the_same_memory(void)
+{
+    rank ranks[SHARED];
+    uint8_t place[DML__SHARED_PLACE], *memory[SHARED], *second;
+    if (!can_share()) {
+        SKIP("no memory can be shared");
+        return;
+    }
+    open_three(ranks);
+    for (int r = 0; r < SHARED; r++) {
+        dml__transport *t = ranks[r].transport;
+        memory[r] = (uint8_t *)(r ? t->calls->find_shared(t, SHARED_BYTES, place)
+                                  : t->calls->make_shared(t, SHARED_BYTES, place));
+        CHECK(memory[r] && (uintptr_t)memory[r] % 64 == 0);
+    }
+    CHECK(memory[0] != memory[1]);
+    for (int i = 0; i < SHARED_BYTES; i++) CHECK(memory[1][i] == 0);
+    for (int r = 0; r < SHARED; r++) memory[r][r ? SHARED_BYTES - r : 0] = (uint8_t)(r + 1);
+    for (int r = 0; r < SHARED; r++)
+        CHECK(memory[r][0] == 1 && memory[r][SHARED_BYTES - 1] == 2 && memory[r][SHARED_BYTES - 2] == 3);
+    /* What was made before can't be found by its place any more, nor by another size. */
+    dml__transport *first = ranks[0].transport, *last = ranks[2].transport;
+    CHECK(!last->calls->find_shared(last, SHARED_BYTES + 1, place));
+    uint8_t other[DML__SHARED_PLACE];
+    second = (uint8_t *)first->calls->make_shared(first, SHARED_BYTES, other);
+    CHECK(second && second != memory[0]);
+    CHECK(!last->calls->find_shared(last, SHARED_BYTES, place));
+    other[DML__SHARED_PLACE - 1] ^= 1;
+    CHECK(!last->calls->find_shared(last, SHARED_BYTES, other));
+    first->calls->drop_shared(first, second, SHARED_BYTES);
+    first->calls->drop_shared(first, memory[0], SHARED_BYTES);
+    first->calls->close(first);
+    CHECK(memory[1][0] == 1 && memory[2][SHARED_BYTES - 1] == 2);
+    for (int r = 1; r < SHARED; r++) {
+        ranks[r].transport->calls->drop_shared(ranks[r].transport, memory[r], SHARED_BYTES);
+        ranks[r].transport->calls->close(ranks[r].transport);
+    }
+}
+
+static void memory_of_all_may_fail(void)
+{
+    rank ranks[SHARED];
+    uint8_t place[DML__SHARED_PLACE];
+    if (!can_share()) {
+        SKIP("no memory can be shared");
+        return;
+    }
+    open_three(ranks);
+    dml__transport *maker = ranks[0].transport, *finder = ranks[1].transport;
+    for (int what = 0; what < 3; what++) {
+        fails.create = what == 0;
+        fails.map = what == 1;
+        fails.random = what == 2;
+        CHECK(!maker->calls->make_shared(maker, SHARED_BYTES, place));
+        memset(&fails, 0, sizeof fails);
+    }
+    void *memory = maker->calls->make_shared(maker, SHARED_BYTES, place);
+    CHECK(memory);
+    for (int what = 0; what < 2; what++) {
+        fails.open = what == 0;
+        fails.map = what == 1;
+        CHECK(!finder->calls->find_shared(finder, SHARED_BYTES, place));
+        memset(&fails, 0, sizeof fails);
+    }
+    uint8_t nowhere[DML__SHARED_PLACE];
+    memset(nowhere, 255, sizeof nowhere);
+    CHECK(!finder->calls->find_shared(finder, SHARED_BYTES, nowhere));
+    maker->calls->drop_shared(maker, memory, SHARED_BYTES);
+    for (int r = 0; r < SHARED; r++) ranks[r].transport->calls->close(ranks[r].transport);
+}
+
 static void namespaces_are_hosts(void)
 {
 #if defined(__linux__)
@@ -310,6 +400,8 @@ int main(void)
     RUN(hosts_are_told_apart);
     RUN(memory_is_had_in_spite_of_signals);
     RUN(whatever_fails_leaves_the_sockets);
+    RUN(all_have_the_same_memory);
+    RUN(memory_of_all_may_fail);
     RUN(who_does_not_answer_is_named);
     RUN(who_is_killed_leaves_nothing);
     RUN(threads_send_each_other_all);
