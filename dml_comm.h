@@ -1618,7 +1618,11 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_SHARED,  /* (size, 2, dml__collective.shared) elements that all ranks read and write */
+    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write: a row for
+                           each, this one's own for it to write, which nobody reads when a call or round begins
+                         */
+    DML__SPACE_LATER,   /* the same, but others may be reading this rank's row still, until each has sent it
+                           a message of this call or round */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -1681,13 +1685,13 @@ typedef struct dml__collective {
     int root;       /* where the operation has one */
     uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
                        (the largest of `counts`) */
-    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
-                     0: `count` */
+    uint64_t row; /* of calls with parts in rounds, which are columns of their arrays: how far apart two parts
+                     begin; 0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
-    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there is none */
+    uint64_t shared;                      /* elements: see DML__SPACE_FRESH; 0: there are none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */
@@ -1891,18 +1895,28 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 
 /* shared.c */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s);
 
-/* Those through memory that all ranks share, half as much of which as a rank has holds what a round is about.
- */
-static inline bool dml__is_shared(const dml__algorithm_info *info)
+/* Whether it leaves FRESH to be read by others: then what was LATER is FRESH afterwards. */
+static inline bool dml__turns_shared(const dml__algorithm_info *info)
 {
-    return info->write == dml__write_shared_all_reduce;
+    return info->write == dml__write_shared_all_gather || info->write == dml__write_shared_reduce_scatter;
 }
 
-/* As many of `most` elements as go at once where `shared` of them have room in such memory. */
-static inline uint64_t dml__shared_round(const dml__algorithm_info *info, uint64_t most, uint64_t shared)
+/* Those through memory that all ranks share. */
+static inline bool dml__is_shared(const dml__algorithm_info *info)
 {
-    return dml__is_shared(info) && most > shared ? shared : most;
+    return info->write == dml__write_shared_all_reduce || dml__turns_shared(info);
+}
+
+/* As many of `most` elements of a call as go at once, where a rank has room for `shared` in such memory. */
+static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int size, uint64_t most,
+                                         uint64_t shared)
+{
+    if (!dml__is_shared(info)) return most;
+    if (info->write == dml__write_shared_reduce_scatter) shared /= (uint64_t)size;
+    return most < shared ? most : shared;
 }
 
 /* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
@@ -1930,10 +1944,10 @@ static inline uint64_t dml__cached_round(dml__comm_operation operation, int size
     return most;
 }
 
-/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
+/* Whether a call that needs more room than there is may be run in rounds. */
 static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
 {
-    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
+    return dml__is_elementwise(info->operation) || dml__is_in_place(info) || dml__is_shared(info);
 }
 
 /* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from
@@ -3104,7 +3118,8 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    char *shared;         /* (size, 2, model.shared) bytes that all of its ranks use; NULL: there are none */
+    char *shared;         /* (2, size, model.shared) bytes that all of its ranks use; NULL: there are none */
+    bool turned;          /* the second half of it is the fresh one */
     dml_request *sharing; /* whose turn it is to; NULL: nobody's */
     bool measured;        /* the model's links were */
     bool tuned;           /* the choice is by trials (tune.c) */
@@ -10383,7 +10398,7 @@ DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earl
 
 static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t offset, uint64_t count)
 {
-    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "shared" };
+    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "fresh", "later" };
     return snprintf(text, bytes, " %s[%" PRIu64 ", %" PRIu64 ")", names[space], offset, offset + count);
 }
 
@@ -11573,85 +11588,119 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 #ifndef DML_COMM_SHARED_C
 #define DML_COMM_SHARED_C
 
-/* Through memory that all ranks of a host share. A message only says that something lies there. */
+/* Through memory that all ranks of a host share. A message only says that something lies there, and that the
+   rank that sends it has read whatever it was told of in the call or round before. Source: Graham, Shipman,
+   "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI (2008). */
 
-/* What a rank gives, and behind it what it has summed. */
-static uint64_t dml__shared_in(const dml__collective *c, int rank)
+/* What of the call's arrays is about that rank. A round of a call with parts is columns of them. */
+static dml__stretch dml__shared_stretch(const dml__collective *c, int rank)
 {
-    return 2 * (uint64_t)rank * c->shared;
-}
-static uint64_t dml__shared_sum(const dml__collective *c, int rank)
-{
-    return dml__shared_in(c, rank) + c->shared;
-}
-
-/* Adds what the others have given of this rank's chunk, each once its message, of those from `first` on, has
-   come, in the order of the ranks: what comes before this rank's is summed where rank 0 gave its own, since
-   nobody else looks at that, then added to this rank's (a + b is b + a to the bit), and then what comes after
-   it. The last step, or -1. */
-static int dml__add_shared(const dml__collective *c, dml__schedule *s, dml__stretch own, int first)
-{
-    const uint64_t begin = dml__shared_in(c, 0) + own.offset;
-    int last = -1;
-    for (int rank = 0; rank < c->size; rank++) {
-        const int come = rank == c->rank ? -1 : first + (c->rank - rank + c->size) % c->size - 1;
-        if (rank == 0) {
-            last = come;
-            continue;
-        }
-        const bool lower = rank < c->rank;
-        const uint64_t given = rank == c->rank ? begin : dml__shared_in(c, rank) + own.offset;
-        const int step = dml__add_local(s, DML__STEP_REDUCE, lower ? DML__SPACE_SHARED : DML__SPACE_OUT,
-                                        lower ? begin : own.offset, own.count, DML__SPACE_SHARED, given);
-        dml__add_after(s, step, last);
-        dml__add_after(s, step, come);
-        last = step;
-    }
-    return last;
+    dml__stretch part = dml__block_of(c, rank);
+    if (c->row && !dml__is_elementwise(c->operation)) part.offset = (uint64_t)rank * c->row;
+    return part;
 }
 
-/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does:
-
-       shared[1].in = out but for chunk 1;   a signal to 2, 3 and 0
-       signals from 0, 3 and 2;              chunk 1 of out = (shared[0].in + it) + shared[2].in +
-   shared[3].in shared[1].sum = chunk 1 of out;       a signal to 2, 3 and 0 signals from 0, 3 and 2; chunks
-   0, 3 and 2 of out = shared[0, 3 and 2].sum
-
-   Whoever gets a rank's second signal knows that it has read what it was given, and a rank's first signal of
-   the next call, or round, says that it has read the sums: so nothing is written before it was read, as long
-   as those go one after the other. Cost: 2 a, and of the memory of a host that all of its ranks use
-   (2 - 1/m) n copied there, (m - 1) / m n summed and (m - 1) / m n copied from there by each. Source: Graham,
-   Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI
-   (2008). */
-DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
+/* Where what `from` gives to `to` lies: in the row of the one, at the place of the other's part. */
+static uint64_t dml__given_at(const dml__collective *c, int from, int to)
 {
-    const dml__stretch own = dml__block_of(c, c->rank);
+    return (uint64_t)from * c->shared + dml__block_of(c, to).offset;
+}
+
+/* Gives each other rank what of `space` is for it to sum, and adds what all have given of this rank's own: in
+   the order of the ranks, so what comes before this rank's is summed where rank 0 gave its own, since nobody
+   else looks at that, then added to this rank's (a + b is b + a to the bit), and then what comes after it.
+   The last step, or -1. */
+static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
+{
+    const dml__stretch own = dml__shared_stretch(c, c->rank);
+    const uint64_t begin = dml__given_at(c, 0, c->rank);
     for (int i = 1; i < c->size; i++) {
         const int to = dml__rank_at(c, i);
-        const dml__stretch block = dml__block_of(c, to);
-        const int copy =
-            dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__shared_in(c, c->rank) + block.offset,
-                           block.count, DML__SPACE_OUT, block.offset);
+        const dml__stretch part = dml__shared_stretch(c, to);
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, dml__given_at(c, c->rank, to),
+                                        part.count, space, part.offset);
         dml__add_after(s, dml__add_signal(s, to), copy);
     }
     const int first = s->count;
     for (int i = 1; i < c->size; i++) dml__add_wait_signal(s, dml__rank_at(c, -i));
-    const int sum = dml__add_shared(c, s, own, first);
-    dml__set_completes(s, sum);
-    if (c->size == 1) return;
-    const int told = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__shared_sum(c, c->rank),
-                                    own.count, DML__SPACE_OUT, own.offset);
-    dml__add_after(s, told, sum);
-    for (int i = 1; i < c->size; i++) dml__add_after(s, dml__add_signal(s, dml__rank_at(c, i)), told);
+    int last = -1;
+    for (int rank = 0; rank < c->size; rank++) {
+        const bool lower = rank < c->rank, is_own = rank == c->rank;
+        const int come = is_own ? -1 : first + (c->rank - rank + c->size) % c->size - 1;
+        if (rank == 0) {
+            last = come;
+            continue;
+        }
+        const int step =
+            dml__add_local(s, DML__STEP_REDUCE, lower ? DML__SPACE_FRESH : space, lower ? begin : own.offset,
+                           own.count, DML__SPACE_FRESH, is_own ? begin : dml__given_at(c, rank, c->rank));
+        dml__add_after(s, step, last);
+        dml__add_after(s, step, come);
+        last = step;
+    }
+    dml__set_completes(s, last);
+    return last;
+}
+
+/* Copies what lies at the beginning of the others' rows to OUT, as each says that it is there. */
+static void dml__take_shared_parts(const dml__collective *c, dml__schedule *s, dml__space space)
+{
     for (int i = 1; i < c->size; i++) {
         const int from = dml__rank_at(c, -i);
-        const dml__stretch block = dml__block_of(c, from);
+        const dml__stretch part = dml__shared_stretch(c, from);
         const int come = dml__add_wait_signal(s, from);
-        dml__add_after(s,
-                       dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, block.offset, block.count,
-                                      DML__SPACE_SHARED, dml__shared_sum(c, from)),
-                       come);
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, part.offset, part.count, space,
+                                        (uint64_t)from * c->shared);
+        dml__add_after(s, copy, come);
     }
+}
+
+static void dml__signal_all(const dml__collective *c, dml__schedule *s, int after)
+{
+    for (int i = 1; i < c->size; i++) dml__add_after(s, dml__add_signal(s, dml__rank_at(c, i)), after);
+}
+
+/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does:
+
+       fresh[1] = out but for chunk 1;   a signal to 2, 3 and 0
+       signals from 0, 3 and 2;          chunk 1 of out = ((fresh[0] + it) + fresh[2]) + fresh[3]
+       later[1] = chunk 1 of out;        a signal to 2, 3 and 0
+       signals from 0, 3 and 2;          chunks 0, 3 and 2 of out = later[0, 3 and 2]
+
+   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once (m - 1) / m n +
+   n / m copied there, (m - 1) / m n summed and (m - 1) / m n copied from there. */
+DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
+{
+    const dml__stretch own = dml__block_of(c, c->rank);
+    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
+    if (c->size == 1) return;
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_LATER, (uint64_t)c->rank * c->shared,
+                                    own.count, DML__SPACE_OUT, own.offset);
+    dml__add_after(s, copy, sum);
+    dml__signal_all(c, s, copy);
+    dml__take_shared_parts(c, s, DML__SPACE_LATER);
+}
+
+/* The first half of it, on parts. OUT may lie in IN, so it is written when everything else is over. Cost: a,
+   and by each rank at once (m - 1) n copied there and (m - 1) n summed. */
+DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s)
+{
+    const dml__stretch own = dml__shared_stretch(c, c->rank);
+    dml__sum_shared(c, s, DML__SPACE_IN);
+    const int copy =
+        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, own.count, DML__SPACE_IN, own.offset);
+    dml__add_after(s, copy, DML__ALL_BEFORE);
+}
+
+/* The second half. Cost: a, and by each rank at once n copied there and (m - 1) n from there. */
+DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s)
+{
+    const dml__stretch own = dml__shared_stretch(c, c->rank);
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, (uint64_t)c->rank * c->shared,
+                                    c->count, DML__SPACE_IN, 0);
+    dml__signal_all(c, s, copy);
+    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own.offset, own.count, DML__SPACE_IN, 0);
+    dml__take_shared_parts(c, s, DML__SPACE_FRESH);
 }
 
 #endif
@@ -12185,7 +12234,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
-    return dml__shared_round(algorithm, most, model->shared / element_bytes);
+    return dml__shared_round(algorithm, collective->size, most, model->shared / element_bytes);
 }
 
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
@@ -12198,7 +12247,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     round.count = most;
     round.shared = model->shared / element_bytes;
     if (most < collective->count && !dml__is_elementwise(collective->operation) &&
-        !dml__is_in_place(algorithm)) {
+        !dml__is_in_place(algorithm) && !dml__is_shared(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }
@@ -13456,6 +13505,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
       dml__n_per_place, dml__one_message },
 
+    { "shared", DML__CALL_ALL_GATHER, dml__write_shared_all_gather, true, false, NULL, dml__no_elements,
+      dml__message_per_other },
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
     { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
@@ -13463,6 +13514,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
+    { "shared", DML__CALL_REDUCE_SCATTER, dml__write_shared_reduce_scatter, true, true, NULL,
+      dml__no_elements, dml__message_per_other },
     { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
       dml__halving_elements, dml__butterfly_messages },
     { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
@@ -13786,6 +13839,9 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
+/* Gives the round that begins its halves; `turns`: the next one has them the other way round. */
+DML__LOCAL void dml__lay_shared(dml_request *request, bool turns);
+
 /* Calls of a communicator use it one after the other, in the order in which they were started, which is the
    same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */
 DML__LOCAL bool dml__take_shared(dml_request *request);
@@ -13803,7 +13859,7 @@ DML__LOCAL dml_request *dml__pass_shared(const dml_request *request);
 
 /* So few that those of all ranks stay in the caches, and so many that the messages, of which a round takes
    two to each other rank, cost little. */
-static size_t dml__shared_part(int size)
+static size_t dml__shared_room(int size)
 {
     size_t part = DML__SHARED_PART;
     while (2 * (size_t)size * part > DML__SHARED_MOST) part /= 2;
@@ -13812,7 +13868,7 @@ static size_t dml__shared_part(int size)
 
 static size_t dml__shared_bytes(const dml_comm *comm)
 {
-    return 2 * (size_t)comm->size * dml__shared_part(comm->size);
+    return 2 * (size_t)comm->size * dml__shared_room(comm->size);
 }
 
 static bool dml__may_share(const dml_comm *comm)
@@ -13827,7 +13883,7 @@ static bool dml__may_share(const dml_comm *comm)
 static void dml__have_shared(dml_comm *comm, void *memory)
 {
     comm->shared = (char *)memory;
-    comm->model.shared = memory ? dml__shared_part(comm->size) : 0;
+    comm->model.shared = memory ? dml__shared_room(comm->size) : 0;
     comm->job->choices++;
 }
 
@@ -13863,6 +13919,15 @@ DML__LOCAL void dml__unshare_memory(dml_comm *comm)
     dml__transport *transport = comm->job->transport;
     if (comm->shared) transport->calls->drop_shared(transport, comm->shared, dml__shared_bytes(comm));
     comm->shared = NULL;
+}
+
+DML__LOCAL void dml__lay_shared(dml_request *request, bool turns)
+{
+    dml_comm *comm = request->comm;
+    const size_t half = dml__shared_bytes(comm) / 2;
+    request->spaces[DML__SPACE_FRESH] = comm->shared + (comm->turned ? half : 0);
+    request->spaces[DML__SPACE_LATER] = comm->shared + (comm->turned ? 0 : half);
+    comm->turned = comm->turned != turns;
 }
 
 DML__LOCAL bool dml__take_shared(dml_request *request)
@@ -18521,7 +18586,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
-    request->spaces[DML__SPACE_SHARED] = request->comm->shared;
+    if (request->comm->shared) dml__lay_shared(request, dml__turns_shared(dml__algorithm_of(request)));
     if (request->round_begin) {
         const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
         request->spaces[DML__SPACE_OUT] += begin;
@@ -18550,7 +18615,8 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
                                       dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
-    return dml__shared_round(info, most, request->comm->model.shared / dml__element_bytes(request));
+    return dml__shared_round(info, request->comm->size, most,
+                             request->comm->model.shared / dml__element_bytes(request));
 }
 
 static void dml__end_round(dml__comm_job *job, dml_request *request)

@@ -187,6 +187,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "binomial", DML__CALL_GATHER, dml__write_binomial_gather, true, false, dml__n_per_place,
       dml__n_per_place, dml__one_message },
 
+    { "shared", DML__CALL_ALL_GATHER, dml__write_shared_all_gather, true, false, NULL, dml__no_elements,
+      dml__message_per_other },
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
     { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
@@ -194,6 +196,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
 
+    { "shared", DML__CALL_REDUCE_SCATTER, dml__write_shared_reduce_scatter, true, true, NULL,
+      dml__no_elements, dml__message_per_other },
     { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
       dml__halving_elements, dml__butterfly_messages },
     { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,

@@ -121,18 +121,28 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 
 /* shared.c */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s);
 
-/* Those through memory that all ranks share, half as much of which as a rank has holds what a round is about.
- */
-static inline bool dml__is_shared(const dml__algorithm_info *info)
+/* Whether it leaves FRESH to be read by others: then what was LATER is FRESH afterwards. */
+static inline bool dml__turns_shared(const dml__algorithm_info *info)
 {
-    return info->write == dml__write_shared_all_reduce;
+    return info->write == dml__write_shared_all_gather || info->write == dml__write_shared_reduce_scatter;
 }
 
-/* As many of `most` elements as go at once where `shared` of them have room in such memory. */
-static inline uint64_t dml__shared_round(const dml__algorithm_info *info, uint64_t most, uint64_t shared)
+/* Those through memory that all ranks share. */
+static inline bool dml__is_shared(const dml__algorithm_info *info)
 {
-    return dml__is_shared(info) && most > shared ? shared : most;
+    return info->write == dml__write_shared_all_reduce || dml__turns_shared(info);
+}
+
+/* As many of `most` elements of a call as go at once, where a rank has room for `shared` in such memory. */
+static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int size, uint64_t most,
+                                         uint64_t shared)
+{
+    if (!dml__is_shared(info)) return most;
+    if (info->write == dml__write_shared_reduce_scatter) shared /= (uint64_t)size;
+    return most < shared ? most : shared;
 }
 
 /* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
@@ -160,10 +170,10 @@ static inline uint64_t dml__cached_round(dml__comm_operation operation, int size
     return most;
 }
 
-/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
+/* Whether a call that needs more room than there is may be run in rounds. */
 static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
 {
-    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
+    return dml__is_elementwise(info->operation) || dml__is_in_place(info) || dml__is_shared(info);
 }
 
 /* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from

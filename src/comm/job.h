@@ -233,7 +233,8 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    char *shared;         /* (size, 2, model.shared) bytes that all of its ranks use; NULL: there are none */
+    char *shared;         /* (2, size, model.shared) bytes that all of its ranks use; NULL: there are none */
+    bool turned;          /* the second half of it is the fresh one */
     dml_request *sharing; /* whose turn it is to; NULL: nobody's */
     bool measured;        /* the model's links were */
     bool tuned;           /* the choice is by trials (tune.c) */

@@ -375,7 +375,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
-    request->spaces[DML__SPACE_SHARED] = request->comm->shared;
+    if (request->comm->shared) dml__lay_shared(request, dml__turns_shared(dml__algorithm_of(request)));
     if (request->round_begin) {
         const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
         request->spaces[DML__SPACE_OUT] += begin;
@@ -404,7 +404,8 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
                                       dml__element_bytes(request));
     if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
-    return dml__shared_round(info, most, request->comm->model.shared / dml__element_bytes(request));
+    return dml__shared_round(info, request->comm->size, most,
+                             request->comm->model.shared / dml__element_bytes(request));
 }
 
 static void dml__end_round(dml__comm_job *job, dml_request *request)

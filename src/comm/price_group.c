@@ -529,7 +529,7 @@ static uint64_t dml__price_round_count(const dml__price_model *model, const dml_
     if (algorithm->scratch && model->scratch)
         while (most > 1 && algorithm->scratch(collective->size, most) > model->scratch / element_bytes)
             most /= 2;
-    return dml__shared_round(algorithm, most, model->shared / element_bytes);
+    return dml__shared_round(algorithm, collective->size, most, model->shared / element_bytes);
 }
 
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
@@ -542,7 +542,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     round.count = most;
     round.shared = model->shared / element_bytes;
     if (most < collective->count && !dml__is_elementwise(collective->operation) &&
-        !dml__is_in_place(algorithm)) {
+        !dml__is_in_place(algorithm) && !dml__is_shared(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

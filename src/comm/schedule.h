@@ -12,7 +12,11 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_SHARED,  /* (size, 2, dml__collective.shared) elements that all ranks read and write */
+    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write: a row for
+                           each, this one's own for it to write, which nobody reads when a call or round begins
+                         */
+    DML__SPACE_LATER,   /* the same, but others may be reading this rank's row still, until each has sent it
+                           a message of this call or round */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -75,13 +79,13 @@ typedef struct dml__collective {
     int root;       /* where the operation has one */
     uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
                        (the largest of `counts`) */
-    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
-                     0: `count` */
+    uint64_t row; /* of calls with parts in rounds, which are columns of their arrays: how far apart two parts
+                     begin; 0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
-    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there is none */
+    uint64_t shared;                      /* elements: see DML__SPACE_FRESH; 0: there are none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */

@@ -11,7 +11,7 @@
 
 /* So few that those of all ranks stay in the caches, and so many that the messages, of which a round takes
    two to each other rank, cost little. */
-static size_t dml__shared_part(int size)
+static size_t dml__shared_room(int size)
 {
     size_t part = DML__SHARED_PART;
     while (2 * (size_t)size * part > DML__SHARED_MOST) part /= 2;
@@ -20,7 +20,7 @@ static size_t dml__shared_part(int size)
 
 static size_t dml__shared_bytes(const dml_comm *comm)
 {
-    return 2 * (size_t)comm->size * dml__shared_part(comm->size);
+    return 2 * (size_t)comm->size * dml__shared_room(comm->size);
 }
 
 static bool dml__may_share(const dml_comm *comm)
@@ -35,7 +35,7 @@ static bool dml__may_share(const dml_comm *comm)
 static void dml__have_shared(dml_comm *comm, void *memory)
 {
     comm->shared = (char *)memory;
-    comm->model.shared = memory ? dml__shared_part(comm->size) : 0;
+    comm->model.shared = memory ? dml__shared_room(comm->size) : 0;
     comm->job->choices++;
 }
 
@@ -71,6 +71,15 @@ DML__LOCAL void dml__unshare_memory(dml_comm *comm)
     dml__transport *transport = comm->job->transport;
     if (comm->shared) transport->calls->drop_shared(transport, comm->shared, dml__shared_bytes(comm));
     comm->shared = NULL;
+}
+
+DML__LOCAL void dml__lay_shared(dml_request *request, bool turns)
+{
+    dml_comm *comm = request->comm;
+    const size_t half = dml__shared_bytes(comm) / 2;
+    request->spaces[DML__SPACE_FRESH] = comm->shared + (comm->turned ? half : 0);
+    request->spaces[DML__SPACE_LATER] = comm->shared + (comm->turned ? 0 : half);
+    comm->turned = comm->turned != turns;
 }
 
 DML__LOCAL bool dml__take_shared(dml_request *request)

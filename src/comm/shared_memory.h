@@ -11,6 +11,9 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
+/* Gives the round that begins its halves; `turns`: the next one has them the other way round. */
+DML__LOCAL void dml__lay_shared(dml_request *request, bool turns);
+
 /* Calls of a communicator use it one after the other, in the order in which they were started, which is the
    same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */
 DML__LOCAL bool dml__take_shared(dml_request *request);

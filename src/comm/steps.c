@@ -117,7 +117,7 @@ DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earl
 
 static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t offset, uint64_t count)
 {
-    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "shared" };
+    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "fresh", "later" };
     return snprintf(text, bytes, " %s[%" PRIu64 ", %" PRIu64 ")", names[space], offset, offset + count);
 }
 

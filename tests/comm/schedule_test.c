@@ -190,9 +190,10 @@ static bool may_alias(const trial *t)
 static void begin_run(const trial *t, group *g, bool alias)
 {
     const dml__collective *const c = &t->call;
-    const array shared = new_array(dml__is_shared(t->info) ? 2 * (uint64_t)c->size * c->count : 0);
+    const uint64_t shared = dml__is_shared(t->info) ? (uint64_t)c->size * c->count : 0;
+    const array fresh = new_array((uint64_t)c->size * shared), later = new_array((uint64_t)c->size * shared);
     g->call = *c;
-    g->call.shared = c->count;
+    g->call.shared = shared;
     g->ranks = ranks;
     g->mean = t->mean;
     g->in_order = test_random(&state) % 2;
@@ -202,7 +203,8 @@ static void begin_run(const trial *t, group *g, bool alias)
         rank_state *const rank = &ranks[r];
         array *const in = &rank->spaces[DML__SPACE_IN], *const out = &rank->spaces[DML__SPACE_OUT];
         write_rank(t->info, &g->call, r, rank);
-        rank->spaces[DML__SPACE_SHARED] = shared;
+        rank->spaces[DML__SPACE_FRESH] = fresh;
+        rank->spaces[DML__SPACE_LATER] = later;
         rank->spaces[DML__SPACE_SCRATCH] =
             new_array(t->info->scratch ? t->info->scratch(c->size, c->count) : 0);
         *in = new_array(in_length(c, r));
@@ -221,7 +223,8 @@ static void begin_run(const trial *t, group *g, bool alias)
 
 static void end_run(const trial *t, bool alias)
 {
-    free(ranks[0].spaces[DML__SPACE_SHARED].data);
+    free(ranks[0].spaces[DML__SPACE_FRESH].data);
+    free(ranks[0].spaces[DML__SPACE_LATER].data);
     for (int r = 0; r < t->call.size; r++) {
         for (int i = 0; i < ranks[r].schedule.count; i++) free(ranks[r].under_way[i]);
         free(ranks[r].spaces[DML__SPACE_SCRATCH].data);

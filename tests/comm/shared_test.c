@@ -26,19 +26,24 @@ static void run_named(int world, const char *transport, double timeout, void (*b
                       test_rank *ranks)
 {
     ranks_prepare(ranks, world, timeout, body, NULL);
-    for (int rank = 0; rank < world; rank++) ranks[rank].options.algorithm = "all_reduce=shared";
+    for (int rank = 0; rank < world; rank++) ranks[rank].options.algorithm = "shared";
     ranks_run_on(ranks, world, transport);
 }
 
-static bool is_shared(const dml_comm *comm, size_t count)
+static bool takes_shared(const dml_comm *comm, dml__comm_operation operation, size_t count)
 {
     dml__comm_call call;
     int n;
     memset(&call, 0, sizeof call);
-    call.signature.operation = DML__CALL_ALL_REDUCE;
+    call.signature.operation = operation;
     call.signature.dtype = DML_F32;
     call.signature.count = count;
     return dml__is_shared(&dml__algorithms(&n)[dml__choose_algorithm(comm, &call)]);
+}
+
+static bool is_shared(const dml_comm *comm, size_t count)
+{
+    return takes_shared(comm, DML__CALL_ALL_REDUCE, count);
 }
 
 /* ---- who has it ---- */
@@ -93,6 +98,8 @@ static void chosen_body(test_rank *me)
 {
     const bool shm = strcmp(me->options.transport ? me->options.transport : "local", "shm") == 0;
     me->bad += is_shared(me->comm, 1 << 20) != shm;
+    me->bad += takes_shared(me->comm, DML__CALL_ALL_GATHER, 1 << 18) != shm;
+    me->bad += takes_shared(me->comm, DML__CALL_REDUCE_SCATTER, 1 << 18) != shm;
     sum_body(me, me->comm, 1 << 18);
     me->bad += !shm && (me->comm->shared || me->comm->model.shared);
 }
@@ -181,12 +188,73 @@ static void several_at_once(void)
         for (int thread = 0; thread < THREADS; thread++) {
             ranks_prepare(ranks, world, 30, several_body, NULL);
             for (int rank = 0; rank < world; rank++) {
-                ranks[rank].options.algorithm = "all_reduce=shared";
+                ranks[rank].options.algorithm = "shared";
                 ranks[rank].options.progress_thread = thread && rank % 2;
             }
             ranks_run_on(ranks, world, "shm");
             check_ranks(ranks, world);
         }
+}
+
+/* Whatever is read still when the next call or round begins isn't written: operations of all kinds and sizes,
+   odd and even numbers of rounds, between ranks of which one or the other is late. */
+enum { MIXED = 3 * 65536 + 11 };
+
+static float mixed_value(int rank, size_t i, int turn)
+{
+    return (float)(rank * 31 + turn % 17) + (float)(i % 509);
+}
+
+static float mixed_sum(int world, size_t i, int turn)
+{
+    float sum = 0;
+    for (int rank = 0; rank < world; rank++) sum += mixed_value(rank, i, turn);
+    return sum;
+}
+
+static void mixed_turn(test_rank *me, int kind, size_t n, int turn, float *in, float *out)
+{
+    dml_comm *comm = me->comm;
+    const size_t m = (size_t)me->world, own = (size_t)me->rank, all = n * m;
+    if (kind == 0) { /* of the whole */
+        for (size_t i = 0; i < n; i++) out[i] = mixed_value(me->rank, i, turn);
+        me->bad += dml_comm_all_reduce(comm, out, n, DML_F32, DML_SUM) != DML_OK;
+        for (size_t i = 0; i < n; i++) me->bad += out[i] != mixed_sum(me->world, i, turn);
+    } else if (kind == 1) { /* from beside OUT, or from its place in it */
+        float *from = turn % 2 ? out + own * n : in;
+        for (size_t i = 0; i < n; i++) from[i] = mixed_value(me->rank, i, turn);
+        me->bad += dml_comm_all_gather(comm, from, n, DML_F32, out) != DML_OK;
+        for (size_t i = 0; i < all; i++) me->bad += out[i] != mixed_value((int)(i / n), i % n, turn);
+    } else { /* into an array beside IN, or into its row of it */
+        float *to = turn % 2 ? in + own * n : out;
+        for (size_t i = 0; i < all; i++) in[i] = mixed_value(me->rank, i, turn);
+        me->bad += dml_comm_reduce_scatter(comm, in, n, DML_F32, DML_SUM, to) != DML_OK;
+        for (size_t i = 0; i < n; i++) me->bad += to[i] != mixed_sum(me->world, own * n + i, turn);
+    }
+}
+
+static void mixed_body(test_rank *me)
+{
+    float *in = (float *)malloc(sizeof(float) * MIXED * (size_t)me->world);
+    float *out = (float *)malloc(sizeof(float) * MIXED * (size_t)me->world);
+    unsigned same = 77, own = (unsigned)me->rank + 1;
+    for (int turn = 0; turn < 60; turn++) {
+        const int kind = (int)(test_random(&same) % 3);
+        const size_t n = test_random(&same) % 3 ? test_random(&same) % 900 : test_random(&same) % MIXED;
+        if (test_random(&own) % 4 == 0) ranks_sleep(1e-3 * (test_random(&own) % 3));
+        mixed_turn(me, kind, n, turn, in, out);
+    }
+    free(out);
+    free(in);
+}
+
+static void of_all_kinds(void)
+{
+    test_rank ranks[7];
+    for (int world = 2; world <= 7; world++) {
+        run_named(world, "shm", 30, mixed_body, ranks);
+        check_ranks(ranks, world);
+    }
 }
 
 /* Groups have memory of their own: theirs and the world's calls go on side by side. */
@@ -317,6 +385,7 @@ int main(void)
         RUN(it_is_chosen);
         RUN(where_there_is_none);
         RUN(several_at_once);
+        RUN(of_all_kinds);
         RUN(groups);
         RUN(behind_a_long_one);
         RUN(a_rank_that_is_missing);
