@@ -396,6 +396,135 @@ static void barrier(void)
     }
 }
 
+/* ---- calls one after the other through the memory of all ranks ---- */
+
+enum { SEQUENCE = 3, SEQUENCE_RANKS = 7 };
+
+static const dml__comm_operation shared_operations[] = { DML__CALL_ALL_REDUCE, DML__CALL_ALL_GATHER,
+                                                         DML__CALL_REDUCE_SCATTER };
+
+/* Appends a call: none of its steps goes before those of the calls before it have ended at this rank. */
+static void append_call(dml__schedule *s, const dml__algorithm_info *info, const dml__collective *c,
+                        bool turned)
+{
+    const int gate = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, 0, DML__SPACE_OUT, 0);
+    dml__add_after(s, gate, DML__ALL_BEFORE);
+    info->write(c, s);
+    for (int i = gate + 1; i < s->count; i++) {
+        dml__step *const step = &s->steps[i];
+        dml__add_after(s, i, gate);
+        uint8_t *const spaces[] = { &step->space, &step->source_space };
+        for (int k = 0; k < 2 && turned; k++)
+            if (*spaces[k] == DML__SPACE_FRESH)
+                *spaces[k] = DML__SPACE_LATER;
+            else if (*spaces[k] == DML__SPACE_LATER)
+                *spaces[k] = DML__SPACE_FRESH;
+    }
+}
+
+/* What the call leaves: reduce-scatter has summed its part of IN where it was, too. */
+static void expect_call(dml__comm_operation operation, int m, uint64_t n, array in[], array out[])
+{
+    float sums[SEQUENCE_RANKS * 16];
+    for (uint64_t i = 0; i < (uint64_t)m * n; i++) {
+        sums[i] = 0;
+        for (int r = 0; r < m; r++)
+            sums[i] += operation == DML__CALL_ALL_REDUCE ? out[r].data[i] : in[r].data[i];
+    }
+    for (int r = 0; r < m; r++)
+        for (uint64_t i = 0; i < n; i++)
+            if (operation == DML__CALL_ALL_REDUCE)
+                out[r].data[i] = sums[i];
+            else if (operation == DML__CALL_REDUCE_SCATTER)
+                out[r].data[i] = in[r].data[(uint64_t)r * n + i] = sums[(uint64_t)r * n + i];
+            else
+                for (int other = 0; other < m; other++) out[other].data[(uint64_t)r * n + i] = in[r].data[i];
+}
+
+static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE],
+                           const uint64_t counts[SEQUENCE])
+{
+    group g;
+    array in[SEQUENCE_RANKS], out[SEQUENCE_RANKS], fresh, later;
+    const uint64_t length = (uint64_t)m * 16;
+    memset(&g, 0, sizeof g);
+    g.call.size = m;
+    g.ranks = ranks;
+    g.late = -1;
+    g.in_order = true;
+    g.buffered = test_random(&state) % 2;
+    fresh = new_array((uint64_t)m * length);
+    later = new_array((uint64_t)m * length);
+    for (int r = 0; r < m; r++) {
+        rank_state *const rank = &ranks[r];
+        memset(rank, 0, sizeof *rank);
+        rank->schedule.steps = steps[r];
+        rank->schedule.capacity = MOST_STEPS;
+        rank->spaces[DML__SPACE_IN] = new_array(length);
+        rank->spaces[DML__SPACE_OUT] = new_array(length);
+        rank->spaces[DML__SPACE_FRESH] = fresh;
+        rank->spaces[DML__SPACE_LATER] = later;
+        in[r] = new_array(length);
+        out[r] = new_array(length);
+        for (uint64_t i = 0; i < length; i++) {
+            in[r].data[i] = (float)(test_random(&state) % 100);
+            out[r].data[i] = (float)(test_random(&state) % 100);
+        }
+        copy_array(&rank->spaces[DML__SPACE_IN], &in[r]);
+        copy_array(&rank->spaces[DML__SPACE_OUT], &out[r]);
+        bool turned = false;
+        for (int k = 0; k < SEQUENCE; k++) {
+            int count;
+            const dml__algorithm_info *const info =
+                &dml__algorithms(&count)[dml__find_algorithm(operations[k], "shared")];
+            dml__collective c = g.call;
+            c.operation = operations[k];
+            c.rank = r;
+            c.count = counts[k];
+            c.shared = length;
+            append_call(&rank->schedule, info, &c, turned);
+            turned = turned != dml__turns_shared(info);
+        }
+        CHECK(!rank->schedule.overflowed);
+        for (int i = 0; i < rank->schedule.count; i++) {
+            rank->prior[i] = -1;
+            rank->under_way[i] = NULL;
+        }
+    }
+    for (int k = 0; k < SEQUENCE; k++) expect_call(operations[k], m, counts[k], in, out);
+    CHECK(pair_up(&g));
+    CHECK_INT(run_group(&g), 0);
+    for (int r = 0; r < m; r++) {
+        for (uint64_t i = 0; i < length; i++)
+            CHECK_MESSAGE(ranks[r].spaces[DML__SPACE_OUT].data[i] == out[r].data[i],
+                          "operations %d, %d, %d of %d ranks: rank %d has %g at %llu, not %g",
+                          (int)operations[0], (int)operations[1], (int)operations[2], m, r,
+                          (double)ranks[r].spaces[DML__SPACE_OUT].data[i], (unsigned long long)i,
+                          (double)out[r].data[i]);
+        free(ranks[r].spaces[DML__SPACE_IN].data);
+        free(ranks[r].spaces[DML__SPACE_OUT].data);
+        free(in[r].data);
+        free(out[r].data);
+    }
+    free(fresh.data);
+    free(later.data);
+}
+
+/* Whatever goes first of what may go: what a rank still reads nobody writes. */
+static void shared_calls_in_a_row(void)
+{
+    for (int m = 2; m <= SEQUENCE_RANKS; m++)
+        for (int which = 0; which < 27; which++)
+            for (int run = 0; run < (TEST_EMULATOR ? 2 : 12) && test__ok; run++) {
+                const dml__comm_operation operations[SEQUENCE] = { shared_operations[which % 3],
+                                                                   shared_operations[which / 3 % 3],
+                                                                   shared_operations[which / 9] };
+                uint64_t counts[SEQUENCE];
+                for (int k = 0; k < SEQUENCE; k++) counts[k] = test_random(&state) % 17;
+                check_sequence(m, operations, counts);
+            }
+}
+
 int main(void)
 {
     const char *const seed = getenv("SEED");
@@ -409,5 +538,6 @@ int main(void)
     RUN(reduce_scatter);
     RUN(all_to_all);
     RUN(barrier);
+    RUN(shared_calls_in_a_row);
     return test_report("comm/schedule");
 }
