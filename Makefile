@@ -204,7 +204,7 @@ SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph ops train net comm dist
 # Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
 # rest is about time and processes.
-COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program tune \
+COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program shared tune \
     reduce_op settings stats trace unreceived)
 COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 
