@@ -16392,7 +16392,8 @@ static int dml__waits_without_flow(const dml_request *request)
 DML__LOCAL int dml__waits_for(dml_request *request)
 {
     const dml__flow *best = NULL;
-    if (request->queues) request = request->comm->sharing;
+    if (request->queues && request->comm->sharing)
+        request = request->comm->sharing; /* (none after an error) */
     if (!request->flow_count) return dml__waits_without_flow(request);
     /* What hasn't come before what can't go, and of that what could be taken now. */
     for (int f = 0; f < request->flow_count; f++) {
@@ -22852,6 +22853,10 @@ static void dml__say_schedules(dml__words *words, const dml_comm *comm)
     }
     dml__say(words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
     dml__say_bytes(words, job->segment_bytes);
+    if (comm->shared) {
+        dml__say(words, ", rounds through shared memory of ");
+        dml__say_bytes(words, comm->model.shared);
+    }
     dml__say(words, ", eager up to ");
     dml__say_bytes(words, job->eager_bytes);
     dml__say(words, ", ");

@@ -37,7 +37,8 @@ static int dml__waits_without_flow(const dml_request *request)
 DML__LOCAL int dml__waits_for(dml_request *request)
 {
     const dml__flow *best = NULL;
-    if (request->queues) request = request->comm->sharing;
+    if (request->queues && request->comm->sharing)
+        request = request->comm->sharing; /* (none after an error) */
     if (!request->flow_count) return dml__waits_without_flow(request);
     /* What hasn't come before what can't go, and of that what could be taken now. */
     for (int f = 0; f < request->flow_count; f++) {

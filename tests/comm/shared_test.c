@@ -102,6 +102,9 @@ static void chosen_body(test_rank *me)
     me->bad += takes_shared(me->comm, DML__CALL_REDUCE_SCATTER, 1 << 18) != shm;
     sum_body(me, me->comm, 1 << 18);
     me->bad += !shm && (me->comm->shared || me->comm->model.shared);
+    char text[4096];
+    dml_comm_describe(me->comm, text, sizeof text);
+    me->bad += (strstr(text, "rounds through shared memory of 256 KiB") != NULL) != shm;
 }
 
 static void it_is_chosen(void)
