@@ -1618,11 +1618,9 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write: a row for
-                           each, this one's own for it to write, which nobody reads when a call or round begins
-                         */
-    DML__SPACE_LATER,   /* the same, but others may be reading this rank's row still, until each has sent it
-                           a message of this call or round */
+    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write, a row for
+                           each; when a call or round begins nobody reads this rank's, */
+    DML__SPACE_LATER,   /* but here others may, until each has sent it a message of this call or round */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -2602,9 +2600,9 @@ DML__LOCAL size_t dml__price_work_bytes(const dml__price_model *model, int size,
 /* Prices `collective` (its rank is ignored), run by `algorithm` over elements of `element_bytes`. `work` is
    aligned for a double. Where ranks do the same as others do, up to the names of their peers, one of them is
    run for all: in a ring, a single one. DML_ERROR_MEMORY: more work is needed, more than `most_steps`
-   steps, or more scratch and the operation has no rounds; DML_ERROR_MISMATCH: a rank sends what nobody
-   receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the schedule waits for
-   ever. */
+   steps, more scratch and the operation has no rounds, or memory that ranks share; DML_ERROR_MISMATCH: a rank
+   sends what nobody receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the
+   schedule waits for ever. */
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
                                             const dml__algorithm_info *algorithm,
                                             const dml__collective *collective, size_t element_bytes,
@@ -12246,8 +12244,9 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     dml__collective round = *collective;
     round.count = most;
     round.shared = model->shared / element_bytes;
-    if (most < collective->count && !dml__is_elementwise(collective->operation) &&
-        !dml__is_in_place(algorithm) && !dml__is_shared(algorithm)) {
+    const bool none = dml__is_shared(algorithm) && model->shared < element_bytes * (size_t)collective->size;
+    if (none || (most < collective->count && !dml__is_elementwise(collective->operation) &&
+                 !dml__is_in_place(algorithm) && !dml__is_shared(algorithm))) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

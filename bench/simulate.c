@@ -8,6 +8,7 @@
 #include "comm/butterfly.c"
 #include "comm/chain.c"
 #include "comm/direct.c"
+#include "comm/shared.c"
 #include "comm/price.c"
 #include "comm/price_group.c"
 #include "comm/ring.c"
@@ -174,7 +175,8 @@ static void find_algorithms(const settings *s, plan *p)
     int count;
     const dml__algorithm_info *table = dml__algorithms(&count);
     for (int i = 0; i < count && p->count < ALGORITHMS_MAX; i++)
-        if ((strcmp(s->operation, "all") == 0 ||
+        if (!dml__is_shared(&table[i]) && /* (hosts have no memory in common) */
+            (strcmp(s->operation, "all") == 0 ||
              strcmp(s->operation, operation_name(table[i].operation)) == 0) &&
             (strcmp(s->algorithm, "all") == 0 || strcmp(s->algorithm, table[i].name) == 0))
             p->algorithm[p->count++] = i;

@@ -66,9 +66,9 @@ DML__LOCAL size_t dml__price_work_bytes(const dml__price_model *model, int size,
 /* Prices `collective` (its rank is ignored), run by `algorithm` over elements of `element_bytes`. `work` is
    aligned for a double. Where ranks do the same as others do, up to the names of their peers, one of them is
    run for all: in a ring, a single one. DML_ERROR_MEMORY: more work is needed, more than `most_steps`
-   steps, or more scratch and the operation has no rounds; DML_ERROR_MISMATCH: a rank sends what nobody
-   receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the schedule waits for
-   ever. */
+   steps, more scratch and the operation has no rounds, or memory that ranks share; DML_ERROR_MISMATCH: a rank
+   sends what nobody receives or the other way round, in stuck_rank and stuck_step; DML_ERROR_STATE: the
+   schedule waits for ever. */
 DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
                                             const dml__algorithm_info *algorithm,
                                             const dml__collective *collective, size_t element_bytes,

@@ -541,8 +541,9 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     dml__collective round = *collective;
     round.count = most;
     round.shared = model->shared / element_bytes;
-    if (most < collective->count && !dml__is_elementwise(collective->operation) &&
-        !dml__is_in_place(algorithm) && !dml__is_shared(algorithm)) {
+    const bool none = dml__is_shared(algorithm) && model->shared < element_bytes * (size_t)collective->size;
+    if (none || (most < collective->count && !dml__is_elementwise(collective->operation) &&
+                 !dml__is_in_place(algorithm) && !dml__is_shared(algorithm))) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

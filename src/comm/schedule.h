@@ -12,11 +12,9 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write: a row for
-                           each, this one's own for it to write, which nobody reads when a call or round begins
-                         */
-    DML__SPACE_LATER,   /* the same, but others may be reading this rank's row still, until each has sent it
-                           a message of this call or round */
+    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write, a row for
+                           each; when a call or round begins nobody reads this rank's, */
+    DML__SPACE_LATER,   /* but here others may, until each has sent it a message of this call or round */
     DML__SPACE_COUNT
 } dml__space;
 
