@@ -121,12 +121,12 @@ static void dml__say_schedules(dml__words *words, const dml_comm *comm)
     }
     dml__say(words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
     dml__say_bytes(words, job->segment_bytes);
+    dml__say(words, ", eager up to ");
+    dml__say_bytes(words, job->eager_bytes);
     if (comm->shared) {
         dml__say(words, ", rounds through shared memory of ");
         dml__say_bytes(words, comm->model.shared);
     }
-    dml__say(words, ", eager up to ");
-    dml__say_bytes(words, job->eager_bytes);
     dml__say(words, ", ");
 }
 

@@ -414,6 +414,7 @@ static void test_table(void)
     dml__price_model model = flat();
     model.segment = 4096;
     model.eager = 1024;
+    model.shared = 1 << 16;
     for (int m = 2; m <= 17; m = m < 9 ? m + 1 : m + 4) {
         const int most_steps = dml__most_steps(m);
         model.most_segments = 4096;
@@ -444,6 +445,39 @@ static void test_table(void)
                                   (int)table[a].operation, m, result.seconds);
             }
         free(work);
+    }
+}
+
+/* What goes through memory that ranks share has no price where they share none. A round has as many elements
+   as a rank has room for, and of reduce-scatter as are the others' besides. */
+static void test_shared(void)
+{
+    static const dml__comm_operation operations[] = { DML__CALL_ALL_REDUCE, DML__CALL_ALL_GATHER,
+                                                      DML__CALL_REDUCE_SCATTER };
+    static char work[1 << 20] __attribute__((aligned(8)));
+    int count;
+    for (int o = 0; o < 3; o++) {
+        const dml__algorithm_info *info =
+            &dml__algorithms(&count)[dml__find_algorithm(operations[o], "shared")];
+        dml__price_model model = flat();
+        dml__collective call;
+        dml__price one, three;
+        memset(&call, 0, sizeof call);
+        memset(&one, 0, sizeof one);
+        memset(&three, 0, sizeof three);
+        call.operation = operations[o];
+        call.size = 4;
+        call.count = o < 2 ? 1000 : 250;
+        CHECK_INT(dml__price_collective(&model, info, &call, 4, 32, work, sizeof work, &one),
+                  DML_ERROR_MEMORY);
+        model.shared = 4000;
+        CHECK_INT(dml__price_collective(&model, info, &call, 4, 32, work, sizeof work, &one), DML_OK);
+        call.count *= 3;
+        CHECK_INT(dml__price_collective(&model, info, &call, 4, 32, work, sizeof work, &three), DML_OK);
+        CHECK_NEAR(three.seconds, 3 * one.seconds, 1e-9);
+        model.shared = 12000;
+        CHECK_INT(dml__price_collective(&model, info, &call, 4, 32, work, sizeof work, &three), DML_OK);
+        CHECK(three.seconds < 2.9 * one.seconds);
     }
 }
 
@@ -695,6 +729,7 @@ int main(void)
     RUN(test_choice);
     RUN(test_fit);
     RUN(test_table);
+    RUN(test_shared);
     RUN(test_table_choice);
     RUN(test_keeps_processor);
     RUN(test_cached_rounds);
