@@ -145,7 +145,7 @@ $(BUILD)/bench/transport: bench/transport.c bench/loopback.h tests/net/sockets.h
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -Isrc $< $(addprefix src/,base/clock.c base/cpu.c \
-	    base/memory.c base/os_thread.c net/host_memory.c net/local.c net/shm.c net/shm_meet.c) -o $@ $(BASE_LIBS)
+	    base/memory.c base/os_thread.c net/host_memory.c net/local.c net/shm.c net/shm_meet.c net/shm_shared.c) -o $@ $(BASE_LIBS)
 
 # These say what the library keeps to itself, and time the product: its files in one, as a program has them. (What they use of
 # dml.h is in dml_comm.h, too.)

@@ -7398,6 +7398,11 @@ typedef struct dml__shm {
 
 #define DML__SHM_STAGE (32u * 1024)
 
+static inline dml__shm *dml__shm_of(const dml__transport *transport)
+{
+    return (dml__shm *)(uintptr_t)transport;
+}
+
 static inline size_t dml__shm_bytes(uint32_t ring)
 {
     return sizeof(dml__shm_head) + 2 * (sizeof(dml__shm_way) + (size_t)ring);
@@ -7410,6 +7415,16 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
    the other's can, which has said so. */
 DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
 DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
+
+/* See dml__transport_calls. */
+DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
+                                      uint8_t place[DML__SHARED_PLACE]);
+DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
+                                      const uint8_t place[DML__SHARED_PLACE]);
+DML__LOCAL void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes);
+
+/* What was made can't be found any more. */
+DML__LOCAL void dml__shm_end_offer(dml__shm *shm);
 
 /* Fills in the pairs; false: as dml__shm_open says NULL. */
 DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, int *culprit);
@@ -7778,6 +7793,63 @@ DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, 
 
 #endif
 
+/* ---- net/shm_shared.c ---- */
+
+#ifndef DML_NET_SHM_SHARED_C
+#define DML_NET_SHM_SHARED_C
+
+/* Memory of several ranks, behind a line with a token: whoever finds it by process and descriptor knows by
+   that that it is the one. */
+
+DML__LOCAL void dml__shm_end_offer(dml__shm *shm)
+{
+    if (shm->offered) shm->host->close(shm->offered_fd);
+    shm->offered = false;
+}
+
+DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
+                                      uint8_t place[DML__SHARED_PLACE])
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_end_offer(shm);
+    if (!shm->host->random(place + 16, DML__SHM_TOKEN)) return NULL;
+    const int fd = shm->host->create(DML__SHM_SHARED_AT + bytes);
+    if (fd < 0) return NULL;
+    uint8_t *memory = (uint8_t *)shm->host->map(fd, DML__SHM_SHARED_AT + bytes);
+    if (!memory) {
+        shm->host->close(fd);
+        return NULL;
+    }
+    shm->offered = true;
+    shm->offered_fd = fd;
+    dml__store64(place, (uint64_t)shm->host->process());
+    dml__store64(place + 8, (uint64_t)fd);
+    memcpy(memory, place + 16, DML__SHM_TOKEN);
+    return memory + DML__SHM_SHARED_AT;
+}
+
+DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
+                                      const uint8_t place[DML__SHARED_PLACE])
+{
+    const dml__host_calls *host = dml__shm_of(transport)->host;
+    const uint64_t process = dml__load64(place), fd = dml__load64(place + 8);
+    if (process > INT32_MAX || fd > INT32_MAX) return NULL;
+    const int opened = host->open((long)process, (int)fd, DML__SHM_SHARED_AT + bytes);
+    if (opened < 0) return NULL;
+    uint8_t *memory = (uint8_t *)host->map(opened, DML__SHM_SHARED_AT + bytes);
+    host->close(opened);
+    if (memory && memcmp(memory, place + 16, DML__SHM_TOKEN) == 0) return memory + DML__SHM_SHARED_AT;
+    if (memory) host->unmap(memory, DML__SHM_SHARED_AT + bytes);
+    return NULL;
+}
+
+DML__LOCAL void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes)
+{
+    dml__shm_of(transport)->host->unmap((uint8_t *)memory - DML__SHM_SHARED_AT, DML__SHM_SHARED_AT + bytes);
+}
+
+#endif
+
 /* ---- net/shm.c ---- */
 
 #ifndef DML_NET_SHM_C
@@ -7785,11 +7857,6 @@ DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, 
 
 #define DML__SHM_SPIN 50         /* microseconds: about what it costs to sleep and be rung */
 #define DML__SHM_LOOK_BELOW 1e-3 /* seconds: how long control may lie unseen while data keeps coming */
-
-static dml__shm *dml__shm_of(const dml__transport *transport)
-{
-    return (dml__shm *)(uintptr_t)transport;
-}
 
 /* ---- bells: single bytes on the data connection below ---- */
 
@@ -8172,54 +8239,6 @@ static void dml__shm_withdraw(dml__transport *transport)
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_break_seal(shm);
     if (shm->below->calls->withdraw) shm->below->calls->withdraw(shm->below);
-}
-
-/* ---- memory of all: behind a line with its token ---- */
-
-static void dml__shm_end_offer(dml__shm *shm)
-{
-    if (shm->offered) shm->host->close(shm->offered_fd);
-    shm->offered = false;
-}
-
-static void *dml__shm_make_shared(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE])
-{
-    dml__shm *shm = dml__shm_of(transport);
-    dml__shm_end_offer(shm);
-    if (!shm->host->random(place + 16, DML__SHM_TOKEN)) return NULL;
-    const int fd = shm->host->create(DML__SHM_SHARED_AT + bytes);
-    if (fd < 0) return NULL;
-    uint8_t *memory = (uint8_t *)shm->host->map(fd, DML__SHM_SHARED_AT + bytes);
-    if (!memory) {
-        shm->host->close(fd);
-        return NULL;
-    }
-    shm->offered = true;
-    shm->offered_fd = fd;
-    dml__store64(place, (uint64_t)shm->host->process());
-    dml__store64(place + 8, (uint64_t)fd);
-    memcpy(memory, place + 16, DML__SHM_TOKEN);
-    return memory + DML__SHM_SHARED_AT;
-}
-
-static void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
-                                  const uint8_t place[DML__SHARED_PLACE])
-{
-    const dml__host_calls *host = dml__shm_of(transport)->host;
-    const uint64_t process = dml__load64(place), fd = dml__load64(place + 8);
-    if (process > INT32_MAX || fd > INT32_MAX) return NULL;
-    const int opened = host->open((long)process, (int)fd, DML__SHM_SHARED_AT + bytes);
-    if (opened < 0) return NULL;
-    uint8_t *memory = (uint8_t *)host->map(opened, DML__SHM_SHARED_AT + bytes);
-    host->close(opened);
-    if (memory && memcmp(memory, place + 16, DML__SHM_TOKEN) == 0) return memory + DML__SHM_SHARED_AT;
-    if (memory) host->unmap(memory, DML__SHM_SHARED_AT + bytes);
-    return NULL;
-}
-
-static void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes)
-{
-    dml__shm_of(transport)->host->unmap((uint8_t *)memory - DML__SHM_SHARED_AT, DML__SHM_SHARED_AT + bytes);
 }
 
 /* Lets go of all but what is below. */

@@ -65,6 +65,7 @@ DML__DRIVERS_END
 #include "net/local.c"
 #include "net/host_memory.c"
 #include "net/shm_meet.c"
+#include "net/shm_shared.c"
 #include "net/shm.c"
 #include "net/handshake.c"
 #include "net/tcp.c"

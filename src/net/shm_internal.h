@@ -56,6 +56,11 @@ typedef struct dml__shm {
 
 #define DML__SHM_STAGE (32u * 1024)
 
+static inline dml__shm *dml__shm_of(const dml__transport *transport)
+{
+    return (dml__shm *)(uintptr_t)transport;
+}
+
 static inline size_t dml__shm_bytes(uint32_t ring)
 {
     return sizeof(dml__shm_head) + 2 * (sizeof(dml__shm_way) + (size_t)ring);
@@ -68,6 +73,16 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
    the other's can, which has said so. */
 DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
 DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
+
+/* See dml__transport_calls. */
+DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
+                                      uint8_t place[DML__SHARED_PLACE]);
+DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
+                                      const uint8_t place[DML__SHARED_PLACE]);
+DML__LOCAL void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes);
+
+/* What was made can't be found any more. */
+DML__LOCAL void dml__shm_end_offer(dml__shm *shm);
 
 /* Fills in the pairs; false: as dml__shm_open says NULL. */
 DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, int *culprit);
