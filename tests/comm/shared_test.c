@@ -306,15 +306,15 @@ static void groups(void)
 static void slowly(void *into, const void *from, size_t count, dml_dtype dtype, void *user)
 {
     (void)dtype, (void)user;
-    ranks_sleep(0.02);
+    ranks_sleep(0.025);
     for (size_t i = 0; i < count; i++) ((float *)into)[i] += ((const float *)from)[i];
 }
 
 static void behind_body(test_rank *me)
 {
-    static float x[2][60 * PART], y[2][10];
+    static float x[2][100 * PART], y[2][10];
     const dml_reduce_op op = dml_comm_add_reduce(me->comm, slowly, NULL);
-    dml_request *first = dml_comm_all_reduce_start(me->comm, x[me->rank], 60 * PART, DML_F32, op);
+    dml_request *first = dml_comm_all_reduce_start(me->comm, x[me->rank], 100 * PART, DML_F32, op);
     dml_request *second = dml_comm_all_reduce_start(me->comm, y[me->rank], 10, DML_F32, DML_SUM);
     me->bad += dml_comm_wait(me->comm, second) != DML_OK;
     me->bad += dml_comm_wait(me->comm, first) != DML_OK;
@@ -323,7 +323,7 @@ static void behind_body(test_rank *me)
 static void behind_a_long_one(void)
 {
     test_rank ranks[2];
-    run_named(2, "shm", 0.5, behind_body, ranks);
+    run_named(2, "shm", 1.5, behind_body, ranks);
     check_ranks(ranks, 2);
 }
 
