@@ -2053,6 +2053,15 @@ typedef struct dml__span {
 
 typedef struct dml__transport dml__transport;
 
+/* Memory that a rank shares with others of its host, zeroed; `place` is for them to find it by and means
+   something to their transports alone. It can be found until that rank makes another. Each who has it drops
+   it, before it closes. NULL: it can't be had. */
+typedef struct dml__shared_calls {
+    void *(*make)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
+    void *(*find)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
+    void (*drop)(dml__transport *transport, void *memory, size_t bytes);
+} dml__shared_calls;
+
 typedef struct dml__transport_calls {
     const char *name;
     /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
@@ -2100,12 +2109,7 @@ typedef struct dml__transport_calls {
        woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
        nothing is deferred. */
     void (*defer)(dml__transport *transport, bool defers);
-    /* Memory that this rank shares with others of its host, zeroed; `place` is for them to find it by and
-       means something to their transports alone. It can be found until this rank makes another. Each who has
-       it drops it, before it closes. NULL: it can't be had; NULL, all three: no memory is shared so. */
-    void *(*make_shared)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
-    void *(*find_shared)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
-    void (*drop_shared)(dml__transport *transport, void *memory, size_t bytes);
+    const dml__shared_calls *shared; /* NULL: several ranks have no memory in common */
 } dml__transport_calls;
 
 struct dml__transport {
@@ -6618,8 +6622,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         NULL,
         NULL,
-        NULL,
-        NULL,
+
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -7362,8 +7365,6 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
-#define DML__SHM_SHARED_AT 64u /* where memory of several ranks begins, behind its token */
-
 #define DML__SHM_SENT 1
 #define DML__SHM_TAKEN 2
 
@@ -7416,7 +7417,16 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
 DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
 DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
 
-/* See dml__transport_calls. */
+/* Zeroed memory but for its token, of which `place` says where it is; *fd, by which it is found, is the
+   caller's. NULL: it can't be had. */
+DML__LOCAL uint8_t *dml__shm_make_memory(const dml__host_calls *host, size_t bytes,
+                                         uint8_t place[DML__SHARED_PLACE], int *fd);
+
+/* The memory at that place, if it can be had and is the one. */
+DML__LOCAL uint8_t *dml__shm_find_memory(const dml__host_calls *host, size_t bytes,
+                                         const uint8_t place[DML__SHARED_PLACE]);
+
+/* See dml__shared_calls. */
 DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
                                       uint8_t place[DML__SHARED_PLACE]);
 DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
@@ -7588,25 +7598,14 @@ static void dml__shm_close_talk(const dml__shm *shm, dml__shm_talk *talk, size_t
 /* Makes the memory of a pair and says where it is, or that there is none. */
 static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_talk *talk)
 {
-    const dml__host_calls *host = meeting->shm->host;
-    const size_t bytes = dml__shm_bytes(meeting->ring);
-    uint8_t token[DML__SHM_TOKEN];
     dml__shm_say(talk, DML__SHM_OFFER);
     talk->expects = DML__SHM_DONE;
-    talk->fd = host->create(bytes);
-    if (talk->fd < 0) return;
-    talk->made = true;
-    talk->memory = (uint8_t *)host->map(talk->fd, bytes);
-    if (!talk->memory || !host->random(token, sizeof token)) {
-        dml__shm_close_talk(meeting->shm, talk, bytes);
-        return;
-    }
-    memcpy(talk->memory, token, sizeof token);
+    talk->memory =
+        dml__shm_make_memory(meeting->shm->host, dml__shm_bytes(meeting->ring), talk->out + 8, &talk->fd);
+    talk->made = talk->memory != NULL;
+    if (!talk->made) return;
     dml__shm_tell_reach(meeting->shm, rank, talk->memory);
-    dml__store64(talk->out + 8, (uint64_t)host->process());
-    dml__store32(talk->out + 16, (uint32_t)talk->fd);
     dml__store32(talk->out + 20, meeting->ring);
-    memcpy(talk->out + 24, token, sizeof token);
     talk->expects = DML__SHM_ANSWER;
 }
 
@@ -7630,30 +7629,16 @@ static bool dml__shm_ring_ok(size_t ring)
     return ring >= DML__SHM_RING_LEAST && ring <= DML__SHM_RING_MOST && (ring & (ring - 1)) == 0;
 }
 
-/* The memory that was offered, if it can be had and is the one. */
-static uint8_t *dml__shm_get(const dml__host_calls *host, const uint8_t *offer)
-{
-    const uint64_t process = dml__load64(offer + 8);
-    const uint32_t fd = dml__load32(offer + 16), ring = dml__load32(offer + 20);
-    if (process > INT32_MAX || fd > INT32_MAX || !dml__shm_ring_ok(ring)) return NULL;
-    const size_t bytes = dml__shm_bytes(ring);
-    const int opened = host->open((long)process, (int)fd, bytes);
-    if (opened < 0) return NULL;
-    uint8_t *memory = (uint8_t *)host->map(opened, bytes);
-    host->close(opened);
-    if (!memory || memcmp(memory, offer + 24, DML__SHM_TOKEN) == 0) return memory;
-    host->unmap(memory, bytes);
-    return NULL;
-}
-
 static void dml__shm_answer(dml__shm *shm, int rank, dml__shm_talk *talk)
 {
     dml__shm_say(talk, DML__SHM_ANSWER);
     talk->expects = DML__SHM_DONE;
-    uint8_t *memory = dml__shm_get(shm->host, talk->in);
+    const uint32_t ring = dml__load32(talk->in + 20);
+    uint8_t *memory =
+        dml__shm_ring_ok(ring) ? dml__shm_find_memory(shm->host, dml__shm_bytes(ring), talk->in + 8) : NULL;
     if (!memory) return;
     dml__store32(talk->out + 8, 1);
-    dml__shm_connect(shm, rank, memory, dml__load32(talk->in + 20));
+    dml__shm_connect(shm, rank, memory, ring);
     dml__shm_tell_reach(shm, rank, memory);
     dml__shm_try_reach(shm, rank);
 }
@@ -7798,8 +7783,47 @@ DML__LOCAL bool dml__shm_meet(dml__shm *shm, const dml__shm_settings *settings, 
 #ifndef DML_NET_SHM_SHARED_C
 #define DML_NET_SHM_SHARED_C
 
-/* Memory of several ranks, behind a line with a token: whoever finds it by process and descriptor knows by
-   that that it is the one. */
+/* Memory that is found by a process and its descriptor, and known by the token that it begins with.
+
+   A place: 0 process:8 8 descriptor:4 12 the maker's:4 16 token:16 */
+
+DML__LOCAL uint8_t *dml__shm_make_memory(const dml__host_calls *host, size_t bytes,
+                                         uint8_t place[DML__SHARED_PLACE], int *fd)
+{
+    uint8_t token[DML__SHM_TOKEN];
+    *fd = host->create(bytes);
+    if (*fd < 0) return NULL;
+    uint8_t *memory = (uint8_t *)host->map(*fd, bytes);
+    if (memory && host->random(token, sizeof token)) {
+        memcpy(memory, token, sizeof token);
+        dml__store64(place, (uint64_t)host->process());
+        dml__store32(place + 8, (uint32_t)*fd);
+        memcpy(place + 16, token, sizeof token);
+        return memory;
+    }
+    if (memory) host->unmap(memory, bytes);
+    host->close(*fd);
+    return NULL;
+}
+
+DML__LOCAL uint8_t *dml__shm_find_memory(const dml__host_calls *host, size_t bytes,
+                                         const uint8_t place[DML__SHARED_PLACE])
+{
+    const uint64_t process = dml__load64(place);
+    const uint32_t fd = dml__load32(place + 8);
+    if (process > INT32_MAX || fd > INT32_MAX) return NULL;
+    const int opened = host->open((long)process, (int)fd, bytes);
+    if (opened < 0) return NULL;
+    uint8_t *memory = (uint8_t *)host->map(opened, bytes);
+    host->close(opened);
+    if (!memory || memcmp(memory, place + 16, DML__SHM_TOKEN) == 0) return memory;
+    host->unmap(memory, bytes);
+    return NULL;
+}
+
+/* ---- that of several ranks begins behind a line with the token ---- */
+
+#define DML__SHM_SHARED_AT 64u
 
 DML__LOCAL void dml__shm_end_offer(dml__shm *shm)
 {
@@ -7812,35 +7836,16 @@ DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
 {
     dml__shm *shm = dml__shm_of(transport);
     dml__shm_end_offer(shm);
-    if (!shm->host->random(place + 16, DML__SHM_TOKEN)) return NULL;
-    const int fd = shm->host->create(DML__SHM_SHARED_AT + bytes);
-    if (fd < 0) return NULL;
-    uint8_t *memory = (uint8_t *)shm->host->map(fd, DML__SHM_SHARED_AT + bytes);
-    if (!memory) {
-        shm->host->close(fd);
-        return NULL;
-    }
-    shm->offered = true;
-    shm->offered_fd = fd;
-    dml__store64(place, (uint64_t)shm->host->process());
-    dml__store64(place + 8, (uint64_t)fd);
-    memcpy(memory, place + 16, DML__SHM_TOKEN);
-    return memory + DML__SHM_SHARED_AT;
+    uint8_t *memory = dml__shm_make_memory(shm->host, DML__SHM_SHARED_AT + bytes, place, &shm->offered_fd);
+    shm->offered = memory != NULL;
+    return memory ? memory + DML__SHM_SHARED_AT : NULL;
 }
 
 DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,
                                       const uint8_t place[DML__SHARED_PLACE])
 {
-    const dml__host_calls *host = dml__shm_of(transport)->host;
-    const uint64_t process = dml__load64(place), fd = dml__load64(place + 8);
-    if (process > INT32_MAX || fd > INT32_MAX) return NULL;
-    const int opened = host->open((long)process, (int)fd, DML__SHM_SHARED_AT + bytes);
-    if (opened < 0) return NULL;
-    uint8_t *memory = (uint8_t *)host->map(opened, DML__SHM_SHARED_AT + bytes);
-    host->close(opened);
-    if (memory && memcmp(memory, place + 16, DML__SHM_TOKEN) == 0) return memory + DML__SHM_SHARED_AT;
-    if (memory) host->unmap(memory, DML__SHM_SHARED_AT + bytes);
-    return NULL;
+    uint8_t *memory = dml__shm_find_memory(dml__shm_of(transport)->host, DML__SHM_SHARED_AT + bytes, place);
+    return memory ? memory + DML__SHM_SHARED_AT : NULL;
 }
 
 DML__LOCAL void dml__shm_drop_shared(dml__transport *transport, void *memory, size_t bytes)
@@ -8341,6 +8346,8 @@ static bool dml__shm_reading_is_fast(const dml__host_calls *host, dml__memory *m
 static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
                                  const dml__host_calls *host, dml__memory *memory)
 {
+    static const dml__shared_calls shared = { dml__shm_make_shared, dml__shm_find_shared,
+                                              dml__shm_drop_shared };
     static const dml__transport_calls calls = {
         "shm",
         dml__shm_send,
@@ -8358,9 +8365,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_crowded,
         dml__shm_confirmed,
         dml__shm_defer,
-        dml__shm_make_shared,
-        dml__shm_find_shared,
-        dml__shm_drop_shared,
+        &shared,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;
@@ -9061,8 +9066,7 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         dml__tcp_confirmed,
         NULL,
         NULL,
-        NULL,
-        NULL,
+
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -11684,8 +11688,8 @@ static void dml__signal_all(const dml__collective *c, dml__schedule *s, int afte
        later[1] = chunk 1 of out;        a signal to 2, 3 and 0
        signals from 0, 3 and 2;          chunks 0, 3 and 2 of out = later[0, 3 and 2]
 
-   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once (m - 1) / m n +
-   n / m copied there, (m - 1) / m n summed and (m - 1) / m n copied from there. */
+   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once n copied there,
+   (m - 1) / m n summed and (m - 1) / m n copied from there. */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
     const dml__stretch own = dml__block_of(c, c->rank);
@@ -12264,8 +12268,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     round.count = most;
     round.shared = model->shared / element_bytes;
     const bool none = dml__is_shared(algorithm) && model->shared < element_bytes * (size_t)collective->size;
-    if (none || (most < collective->count && !dml__is_elementwise(collective->operation) &&
-                 !dml__is_in_place(algorithm) && !dml__is_shared(algorithm))) {
+    if (none || (most < collective->count && !dml__goes_in_rounds(algorithm))) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }
@@ -13892,7 +13895,7 @@ static size_t dml__shared_bytes(const dml_comm *comm)
 static bool dml__may_share(const dml_comm *comm)
 {
     const dml__comm_job *job = comm->job;
-    bool may = job->transport->calls->make_shared && comm->size <= DML__SHARED_RANKS;
+    bool may = job->transport->calls->shared && comm->size <= DML__SHARED_RANKS;
     for (int r = 0; r < comm->size && may; r++)
         may = r == comm->rank || job->links[comm->world_ranks[r]].at_once;
     return may;
@@ -13915,12 +13918,12 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
     dml__have_shared(comm, NULL);
     if (comm->job->local || comm->size == 1) return DML_OK; /* threads read each other's memory as it is */
     if (comm->rank == 0 && dml__may_share(comm))
-        memory = transport->calls->make_shared(transport, bytes, place);
+        memory = transport->calls->shared->make(transport, bytes, place);
     place[DML__SHARED_PLACE] = memory != NULL;
     dml_status status = dml_comm_broadcast(comm, place, sizeof place, DML_U8, 0);
     if (!status && place[DML__SHARED_PLACE]) {
         if (comm->rank && dml__may_share(comm))
-            memory = transport->calls->find_shared(transport, bytes, place);
+            memory = transport->calls->shared->find(transport, bytes, place);
         int32_t all = memory != NULL;
         status = dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN);
         if (!status && all) {
@@ -13928,14 +13931,14 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
             return DML_OK;
         }
     }
-    if (memory) transport->calls->drop_shared(transport, memory, bytes);
+    if (memory) transport->calls->shared->drop(transport, memory, bytes);
     return status;
 }
 
 DML__LOCAL void dml__unshare_memory(dml_comm *comm)
 {
     dml__transport *transport = comm->job->transport;
-    if (comm->shared) transport->calls->drop_shared(transport, comm->shared, dml__shared_bytes(comm));
+    if (comm->shared) transport->calls->shared->drop(transport, comm->shared, dml__shared_bytes(comm));
     comm->shared = NULL;
 }
 
@@ -18721,7 +18724,7 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
     request->state = DML__REQUEST_DONE;
     dml_request *next = dml__pass_shared(request);
     if (!next) return;
-    dml__begin_round(job, next);
+    dml__begin_round(job, next); /* by the engine, in which this one has ended: queues says so still */
     next->queues = false;
     next->moved = true;
 }
@@ -21153,8 +21156,6 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
         dml__mpi_medium,
         dml__mpi_close,
         dml__mpi_release,
-        NULL,
-        NULL,
         NULL,
         NULL,
         NULL,

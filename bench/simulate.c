@@ -8,10 +8,10 @@
 #include "comm/butterfly.c"
 #include "comm/chain.c"
 #include "comm/direct.c"
-#include "comm/shared.c"
 #include "comm/price.c"
 #include "comm/price_group.c"
 #include "comm/ring.c"
+#include "comm/shared.c"
 #include "comm/steps.c"
 #include "comm/tree.c"
 

@@ -419,8 +419,6 @@ static dml__transport *dml__mpi_open(dml__comm_job *job, dml__comm_settings *set
         NULL,
         NULL,
         NULL,
-        NULL,
-        NULL,
     };
     const int given_rank = settings->net.rank, given_world = settings->net.world;
     const char *check = getenv("DML_COMM_CHECK");

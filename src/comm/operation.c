@@ -491,7 +491,7 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
     request->state = DML__REQUEST_DONE;
     dml_request *next = dml__pass_shared(request);
     if (!next) return;
-    dml__begin_round(job, next);
+    dml__begin_round(job, next); /* by the engine, in which this one has ended: queues says so still */
     next->queues = false;
     next->moved = true;
 }

@@ -542,8 +542,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     round.count = most;
     round.shared = model->shared / element_bytes;
     const bool none = dml__is_shared(algorithm) && model->shared < element_bytes * (size_t)collective->size;
-    if (none || (most < collective->count && !dml__is_elementwise(collective->operation) &&
-                 !dml__is_in_place(algorithm) && !dml__is_shared(algorithm))) {
+    if (none || (most < collective->count && !dml__goes_in_rounds(algorithm))) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

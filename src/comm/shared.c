@@ -82,8 +82,8 @@ static void dml__signal_all(const dml__collective *c, dml__schedule *s, int afte
        later[1] = chunk 1 of out;        a signal to 2, 3 and 0
        signals from 0, 3 and 2;          chunks 0, 3 and 2 of out = later[0, 3 and 2]
 
-   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once (m - 1) / m n +
-   n / m copied there, (m - 1) / m n summed and (m - 1) / m n copied from there. */
+   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once n copied there,
+   (m - 1) / m n summed and (m - 1) / m n copied from there. */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
     const dml__stretch own = dml__block_of(c, c->rank);

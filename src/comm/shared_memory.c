@@ -26,7 +26,7 @@ static size_t dml__shared_bytes(const dml_comm *comm)
 static bool dml__may_share(const dml_comm *comm)
 {
     const dml__comm_job *job = comm->job;
-    bool may = job->transport->calls->make_shared && comm->size <= DML__SHARED_RANKS;
+    bool may = job->transport->calls->shared && comm->size <= DML__SHARED_RANKS;
     for (int r = 0; r < comm->size && may; r++)
         may = r == comm->rank || job->links[comm->world_ranks[r]].at_once;
     return may;
@@ -49,12 +49,12 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
     dml__have_shared(comm, NULL);
     if (comm->job->local || comm->size == 1) return DML_OK; /* threads read each other's memory as it is */
     if (comm->rank == 0 && dml__may_share(comm))
-        memory = transport->calls->make_shared(transport, bytes, place);
+        memory = transport->calls->shared->make(transport, bytes, place);
     place[DML__SHARED_PLACE] = memory != NULL;
     dml_status status = dml_comm_broadcast(comm, place, sizeof place, DML_U8, 0);
     if (!status && place[DML__SHARED_PLACE]) {
         if (comm->rank && dml__may_share(comm))
-            memory = transport->calls->find_shared(transport, bytes, place);
+            memory = transport->calls->shared->find(transport, bytes, place);
         int32_t all = memory != NULL;
         status = dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN);
         if (!status && all) {
@@ -62,14 +62,14 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
             return DML_OK;
         }
     }
-    if (memory) transport->calls->drop_shared(transport, memory, bytes);
+    if (memory) transport->calls->shared->drop(transport, memory, bytes);
     return status;
 }
 
 DML__LOCAL void dml__unshare_memory(dml_comm *comm)
 {
     dml__transport *transport = comm->job->transport;
-    if (comm->shared) transport->calls->drop_shared(transport, comm->shared, dml__shared_bytes(comm));
+    if (comm->shared) transport->calls->shared->drop(transport, comm->shared, dml__shared_bytes(comm));
     comm->shared = NULL;
 }
 

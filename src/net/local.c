@@ -415,8 +415,7 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         NULL,
         NULL,
-        NULL,
-        NULL,
+
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;

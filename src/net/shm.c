@@ -495,6 +495,8 @@ static bool dml__shm_reading_is_fast(const dml__host_calls *host, dml__memory *m
 static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
                                  const dml__host_calls *host, dml__memory *memory)
 {
+    static const dml__shared_calls shared = { dml__shm_make_shared, dml__shm_find_shared,
+                                              dml__shm_drop_shared };
     static const dml__transport_calls calls = {
         "shm",
         dml__shm_send,
@@ -512,9 +514,7 @@ static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings 
         dml__shm_crowded,
         dml__shm_confirmed,
         dml__shm_defer,
-        dml__shm_make_shared,
-        dml__shm_find_shared,
-        dml__shm_drop_shared,
+        &shared,
     };
     dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
     if (!shm) return NULL;

@@ -20,8 +20,6 @@ typedef struct dml__shm_head {
     dml__shm_reach reach[2]; /* the lower rank's first */
 } dml__shm_head;
 
-#define DML__SHM_SHARED_AT 64u /* where memory of several ranks begins, behind its token */
-
 #define DML__SHM_SENT 1
 #define DML__SHM_TAKEN 2
 
@@ -74,7 +72,16 @@ DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint3
 DML__LOCAL void dml__shm_tell_reach(const dml__shm *shm, int rank, uint8_t *memory);
 DML__LOCAL void dml__shm_try_reach(dml__shm *shm, int rank);
 
-/* See dml__transport_calls. */
+/* Zeroed memory but for its token, of which `place` says where it is; *fd, by which it is found, is the
+   caller's. NULL: it can't be had. */
+DML__LOCAL uint8_t *dml__shm_make_memory(const dml__host_calls *host, size_t bytes,
+                                         uint8_t place[DML__SHARED_PLACE], int *fd);
+
+/* The memory at that place, if it can be had and is the one. */
+DML__LOCAL uint8_t *dml__shm_find_memory(const dml__host_calls *host, size_t bytes,
+                                         const uint8_t place[DML__SHARED_PLACE]);
+
+/* See dml__shared_calls. */
 DML__LOCAL void *dml__shm_make_shared(dml__transport *transport, size_t bytes,
                                       uint8_t place[DML__SHARED_PLACE]);
 DML__LOCAL void *dml__shm_find_shared(dml__transport *transport, size_t bytes,

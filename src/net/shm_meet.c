@@ -58,25 +58,14 @@ static void dml__shm_close_talk(const dml__shm *shm, dml__shm_talk *talk, size_t
 /* Makes the memory of a pair and says where it is, or that there is none. */
 static void dml__shm_offer(const dml__shm_meeting *meeting, int rank, dml__shm_talk *talk)
 {
-    const dml__host_calls *host = meeting->shm->host;
-    const size_t bytes = dml__shm_bytes(meeting->ring);
-    uint8_t token[DML__SHM_TOKEN];
     dml__shm_say(talk, DML__SHM_OFFER);
     talk->expects = DML__SHM_DONE;
-    talk->fd = host->create(bytes);
-    if (talk->fd < 0) return;
-    talk->made = true;
-    talk->memory = (uint8_t *)host->map(talk->fd, bytes);
-    if (!talk->memory || !host->random(token, sizeof token)) {
-        dml__shm_close_talk(meeting->shm, talk, bytes);
-        return;
-    }
-    memcpy(talk->memory, token, sizeof token);
+    talk->memory =
+        dml__shm_make_memory(meeting->shm->host, dml__shm_bytes(meeting->ring), talk->out + 8, &talk->fd);
+    talk->made = talk->memory != NULL;
+    if (!talk->made) return;
     dml__shm_tell_reach(meeting->shm, rank, talk->memory);
-    dml__store64(talk->out + 8, (uint64_t)host->process());
-    dml__store32(talk->out + 16, (uint32_t)talk->fd);
     dml__store32(talk->out + 20, meeting->ring);
-    memcpy(talk->out + 24, token, sizeof token);
     talk->expects = DML__SHM_ANSWER;
 }
 
@@ -100,30 +89,16 @@ static bool dml__shm_ring_ok(size_t ring)
     return ring >= DML__SHM_RING_LEAST && ring <= DML__SHM_RING_MOST && (ring & (ring - 1)) == 0;
 }
 
-/* The memory that was offered, if it can be had and is the one. */
-static uint8_t *dml__shm_get(const dml__host_calls *host, const uint8_t *offer)
-{
-    const uint64_t process = dml__load64(offer + 8);
-    const uint32_t fd = dml__load32(offer + 16), ring = dml__load32(offer + 20);
-    if (process > INT32_MAX || fd > INT32_MAX || !dml__shm_ring_ok(ring)) return NULL;
-    const size_t bytes = dml__shm_bytes(ring);
-    const int opened = host->open((long)process, (int)fd, bytes);
-    if (opened < 0) return NULL;
-    uint8_t *memory = (uint8_t *)host->map(opened, bytes);
-    host->close(opened);
-    if (!memory || memcmp(memory, offer + 24, DML__SHM_TOKEN) == 0) return memory;
-    host->unmap(memory, bytes);
-    return NULL;
-}
-
 static void dml__shm_answer(dml__shm *shm, int rank, dml__shm_talk *talk)
 {
     dml__shm_say(talk, DML__SHM_ANSWER);
     talk->expects = DML__SHM_DONE;
-    uint8_t *memory = dml__shm_get(shm->host, talk->in);
+    const uint32_t ring = dml__load32(talk->in + 20);
+    uint8_t *memory =
+        dml__shm_ring_ok(ring) ? dml__shm_find_memory(shm->host, dml__shm_bytes(ring), talk->in + 8) : NULL;
     if (!memory) return;
     dml__store32(talk->out + 8, 1);
-    dml__shm_connect(shm, rank, memory, dml__load32(talk->in + 20));
+    dml__shm_connect(shm, rank, memory, ring);
     dml__shm_tell_reach(shm, rank, memory);
     dml__shm_try_reach(shm, rank);
 }

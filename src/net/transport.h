@@ -34,6 +34,15 @@ typedef struct dml__span {
 
 typedef struct dml__transport dml__transport;
 
+/* Memory that a rank shares with others of its host, zeroed; `place` is for them to find it by and means
+   something to their transports alone. It can be found until that rank makes another. Each who has it drops
+   it, before it closes. NULL: it can't be had. */
+typedef struct dml__shared_calls {
+    void *(*make)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
+    void *(*find)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
+    void (*drop)(dml__transport *transport, void *memory, size_t bytes);
+} dml__shared_calls;
+
 typedef struct dml__transport_calls {
     const char *name;
     /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
@@ -81,12 +90,7 @@ typedef struct dml__transport_calls {
        woken. For short calls: to look whether somebody sleeps takes as long as a third of a message. NULL:
        nothing is deferred. */
     void (*defer)(dml__transport *transport, bool defers);
-    /* Memory that this rank shares with others of its host, zeroed; `place` is for them to find it by and
-       means something to their transports alone. It can be found until this rank makes another. Each who has
-       it drops it, before it closes. NULL: it can't be had; NULL, all three: no memory is shared so. */
-    void *(*make_shared)(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE]);
-    void *(*find_shared)(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE]);
-    void (*drop_shared)(dml__transport *transport, void *memory, size_t bytes);
+    const dml__shared_calls *shared; /* NULL: several ranks have no memory in common */
 } dml__transport_calls;
 
 struct dml__transport {

@@ -330,7 +330,7 @@ static void test_rounds(void)
     if (!work) return;
     CHECK(dml__price_collective(&model, &info, &call, 4, 64, work, bytes, &last) == DML_OK);
     CHECK_PRICE(last.seconds, 4 * 3 * (ALPHA + 1000 * BETA));
-    call.operation = DML__CALL_ALL_GATHER;
+    call.operation = info.operation = DML__CALL_ALL_GATHER;
     CHECK(dml__price_collective(&model, &info, &call, 4, 64, work, bytes, &last) == DML_ERROR_MEMORY);
     free(work);
 }

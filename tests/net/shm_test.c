@@ -271,8 +271,8 @@ static void all_have_the_same_memory(void)
     open_three(ranks);
     for (int r = 0; r < SHARED; r++) {
         dml__transport *t = ranks[r].transport;
-        memory[r] = (uint8_t *)(r ? t->calls->find_shared(t, SHARED_BYTES, place)
-                                  : t->calls->make_shared(t, SHARED_BYTES, place));
+        memory[r] = (uint8_t *)(r ? t->calls->shared->find(t, SHARED_BYTES, place)
+                                  : t->calls->shared->make(t, SHARED_BYTES, place));
         CHECK(memory[r] && (uintptr_t)memory[r] % 64 == 0);
     }
     CHECK(memory[0] != memory[1]);
@@ -282,19 +282,19 @@ static void all_have_the_same_memory(void)
         CHECK(memory[r][0] == 1 && memory[r][SHARED_BYTES - 1] == 2 && memory[r][SHARED_BYTES - 2] == 3);
     /* What was made before can't be found by its place any more, nor by another size. */
     dml__transport *first = ranks[0].transport, *last = ranks[2].transport;
-    CHECK(!last->calls->find_shared(last, SHARED_BYTES + 1, place));
+    CHECK(!last->calls->shared->find(last, SHARED_BYTES + 1, place));
     uint8_t other[DML__SHARED_PLACE];
-    second = (uint8_t *)first->calls->make_shared(first, SHARED_BYTES, other);
+    second = (uint8_t *)first->calls->shared->make(first, SHARED_BYTES, other);
     CHECK(second && second != memory[0]);
-    CHECK(!last->calls->find_shared(last, SHARED_BYTES, place));
+    CHECK(!last->calls->shared->find(last, SHARED_BYTES, place));
     other[DML__SHARED_PLACE - 1] ^= 1;
-    CHECK(!last->calls->find_shared(last, SHARED_BYTES, other));
-    first->calls->drop_shared(first, second, SHARED_BYTES);
-    first->calls->drop_shared(first, memory[0], SHARED_BYTES);
+    CHECK(!last->calls->shared->find(last, SHARED_BYTES, other));
+    first->calls->shared->drop(first, second, SHARED_BYTES);
+    first->calls->shared->drop(first, memory[0], SHARED_BYTES);
     first->calls->close(first);
     CHECK(memory[1][0] == 1 && memory[2][SHARED_BYTES - 1] == 2);
     for (int r = 1; r < SHARED; r++) {
-        ranks[r].transport->calls->drop_shared(ranks[r].transport, memory[r], SHARED_BYTES);
+        ranks[r].transport->calls->shared->drop(ranks[r].transport, memory[r], SHARED_BYTES);
         ranks[r].transport->calls->close(ranks[r].transport);
     }
 }
@@ -313,21 +313,21 @@ static void memory_of_all_may_fail(void)
         fails.create = what == 0;
         fails.map = what == 1;
         fails.random = what == 2;
-        CHECK(!maker->calls->make_shared(maker, SHARED_BYTES, place));
+        CHECK(!maker->calls->shared->make(maker, SHARED_BYTES, place));
         memset(&fails, 0, sizeof fails);
     }
-    void *memory = maker->calls->make_shared(maker, SHARED_BYTES, place);
+    void *memory = maker->calls->shared->make(maker, SHARED_BYTES, place);
     CHECK(memory);
     for (int what = 0; what < 2; what++) {
         fails.open = what == 0;
         fails.map = what == 1;
-        CHECK(!finder->calls->find_shared(finder, SHARED_BYTES, place));
+        CHECK(!finder->calls->shared->find(finder, SHARED_BYTES, place));
         memset(&fails, 0, sizeof fails);
     }
     uint8_t nowhere[DML__SHARED_PLACE];
     memset(nowhere, 255, sizeof nowhere);
-    CHECK(!finder->calls->find_shared(finder, SHARED_BYTES, nowhere));
-    maker->calls->drop_shared(maker, memory, SHARED_BYTES);
+    CHECK(!finder->calls->shared->find(finder, SHARED_BYTES, nowhere));
+    maker->calls->shared->drop(maker, memory, SHARED_BYTES);
     for (int r = 0; r < SHARED; r++) ranks[r].transport->calls->close(ranks[r].transport);
 }
 

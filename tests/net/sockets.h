@@ -116,12 +116,8 @@ SOCKETS_UNUSED static void sockets_pair(int ends[2])
 SOCKETS_UNUSED static void sockets_open(dml__transport **transports, int world, void (*pair)(int ends[2]))
 {
     static const dml__transport_calls calls = {
-        "sockets",     sockets_send,  sockets_receive,
-        NULL,          NULL,          NULL,
-        sockets_wait,  sockets_wake,  sockets_medium,
-        sockets_close, sockets_close, NULL,
-        NULL,          NULL,          NULL,
-        NULL,          NULL,          NULL,
+        "sockets",      sockets_send,  sockets_receive, NULL, NULL, NULL, sockets_wait, sockets_wake,
+        sockets_medium, sockets_close, sockets_close,   NULL, NULL, NULL, NULL,         NULL,
         NULL,
     };
     sockets_transport *made[SOCKETS_RANKS];
