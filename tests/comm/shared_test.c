@@ -353,6 +353,37 @@ static void a_rank_that_is_missing(void)
     }
 }
 
+/* Rank 0 waits for 1 in one group, and 1 for what queues in another, behind what 2 doesn't call: who asks 1
+   learns that it waits for 2. */
+static void chain_body(test_rank *me)
+{
+    static float x[3][3][100];
+    dml_comm *first = dml_comm_split(me->comm, me->rank < 2 ? 0 : -1, 0);
+    dml_comm *last = dml_comm_split(me->comm, me->rank > 0 ? 0 : -1, 0);
+    dml_request *requests[2];
+    if (me->rank == 2) {
+        ranks_sleep(4);
+        return;
+    }
+    if (me->rank == 0) {
+        me->bad += dml_comm_all_reduce(first, x[0][0], 100, DML_F32, DML_SUM) == DML_OK;
+    } else {
+        for (int c = 0; c < 2; c++)
+            requests[c] = dml_comm_all_reduce_start(last, x[1][c], 100, DML_F32, DML_SUM);
+        me->bad += dml_comm_wait(last, requests[1]) == DML_OK;
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void a_chain_of_waits(void)
+{
+    test_rank ranks[3];
+    run_named(3, "shm", 1, chain_body, ranks);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK_MESSAGE(!ranks[rank].bad && ranks[rank].culprit == 2, "rank %d blames %d: %s", rank,
+                      ranks[rank].culprit, ranks[rank].error);
+}
+
 /* What differs is named, though neither has begun. */
 static void differs_body(test_rank *me)
 {
@@ -392,6 +423,7 @@ int main(void)
         RUN(groups);
         RUN(behind_a_long_one);
         RUN(a_rank_that_is_missing);
+        RUN(a_chain_of_waits);
         RUN(counts_that_differ);
     } else {
         RUN(nothing_is_shared);
