@@ -363,9 +363,7 @@ static void chain_body(test_rank *me)
     dml_request *requests[2];
     if (me->rank == 2) {
         ranks_sleep(4);
-        return;
-    }
-    if (me->rank == 0) {
+    } else if (me->rank == 0) {
         me->bad += dml_comm_all_reduce(first, x[0][0], 100, DML_F32, DML_SUM) == DML_OK;
     } else {
         for (int c = 0; c < 2; c++)
@@ -373,6 +371,8 @@ static void chain_body(test_rank *me)
         me->bad += dml_comm_wait(last, requests[1]) == DML_OK;
     }
     me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(last);
+    dml_comm_close(first);
 }
 
 static void a_chain_of_waits(void)
