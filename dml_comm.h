@@ -3018,8 +3018,9 @@ typedef enum dml__take_mode {
 /* More than a frame's header and a small payload, so that short messages take one call of the system. */
 #define DML__AHEAD_BYTES 2048
 
-/* Of a payload that is copied behind its header, since two pieces take longer. */
-#define DML__SHORT_BYTES 4032
+/* Of a payload that is copied behind its header, since two pieces take longer: up to 4 KiB, which is a size
+   that many ask for. */
+#define DML__SHORT_BYTES 4096
 
 typedef struct dml__link {
     /* Coming in: the frame that is being taken. */

@@ -78,7 +78,9 @@ static void rounds_body(test_rank *me)
     const plan *p = (const plan *)me->user;
     unsigned state = 1;
     for (int round = 0; round < ROUNDS; round++) {
-        const size_t count = round == 3 ? 0 : 1 + next_of(&state) % (round % 3 ? 5 : MOST);
+        const size_t some = 1 + next_of(&state) % (round % 3 ? 5 : MOST);
+        const size_t most = DML__SHORT_BYTES / sizeof(float);
+        const size_t count = round == 3 ? 0 : round == 4 ? most : some;
         const int sleeper = (int)(next_of(&state) % (unsigned)me->world);
         const bool later = p->manner == MIXED && (round + me->rank) % 3 == 0;
         /* Who is late is waited for by the engine. */
@@ -327,6 +329,19 @@ static void the_order_of_steps(void)
     CHECK(memcmp(request.written.order, order, sizeof order) == 0);
     CHECK_INT(states[1].message, 0);
     CHECK_INT(states[2].message, 1);
+
+    /* A message has one frame, which the other rank has room for. */
+    request.call.signature.dtype = DML_F32;
+    job.eager_bytes = 2 * DML__SHORT_BYTES;
+    s->steps[3].count = DML__SHORT_BYTES / sizeof(float);
+    CHECK(dml__has_short_steps(&job, &request));
+    s->steps[3].count++;
+    CHECK(!dml__has_short_steps(&job, &request));
+    s->steps[3].count = 257;
+    CHECK(dml__has_short_steps(&job, &request));
+    job.eager_bytes = 1024;
+    CHECK(!dml__has_short_steps(&job, &request));
+    s->steps[3].count = 256;
 
     links[2].at_once = false;
     CHECK(!dml__has_short_steps(&job, &request));
