@@ -87,25 +87,31 @@ static void run_all(int world, const char *transport, const char *algorithm, voi
     check_ranks(ranks, world);
 }
 
-/* A ring has ten messages one after the other where others have three to five: where each takes a
-   millisecond, that shows whatever else the machine does. */
+/* While rings are chosen each message takes ten milliseconds more: they are slower than the others, whatever
+   else the machine does. */
+static __thread const dml_comm *slow_where;
+static uint8_t ring(void)
+{
+    return (uint8_t)dml__find_algorithm(DML__CALL_ALL_REDUCE, "ring");
+}
 static ssize_t slow_send(int fd, const struct msghdr *message, int flags)
 {
-    ranks_sleep(1e-3);
+    if (slow_where && slow_where->choice.algorithm[0][DML__CALL_ALL_REDUCE][0] == ring()) ranks_sleep(0.01);
     return dml__system_sockets()->send(fd, message, flags);
 }
 
 static void misled_body(test_rank *me)
 {
-    const int worst = dml__find_algorithm(DML__CALL_ALL_REDUCE, "ring");
     uint8_t *choice = me->comm->choice.algorithm[0][DML__CALL_ALL_REDUCE];
-    memset(choice, worst, DML__CHOICE_SIZES);
+    memset(choice, ring(), DML__CHOICE_SIZES);
     me->comm->job->choices++;
+    slow_where = me->comm;
     me->bad += dml_comm_tune(me->comm, 1) != DML_OK;
     int still = 0;
     for (int power = 0; power <= 2; power++)
-        still += choice[power] == worst; /* the first size: surely tried */
+        still += choice[power] == ring(); /* the first size: surely tried */
     me->bad += still;
+    slow_where = NULL;
     check_table(me, me->comm);
     check_calls(me, me->comm);
 }
@@ -142,13 +148,12 @@ static void no_time(void)
    there, larger ones keep what they had. */
 static void one_size_body(test_rank *me)
 {
-    const int worst = dml__find_algorithm(DML__CALL_ALL_REDUCE, "ring");
     uint8_t *choice = me->comm->choice.algorithm[0][DML__CALL_ALL_REDUCE];
-    memset(choice, worst, DML__CHOICE_SIZES);
+    memset(choice, ring(), DML__CHOICE_SIZES);
     me->comm->job->choices++;
     me->bad += dml_comm_tune(me->comm, 1e-4) != DML_OK;
     me->bad += choice[1] != choice[0] || choice[2] != choice[0]; /* 4 bytes, and less */
-    for (int power = 3; power < DML__CHOICE_SIZES; power++) me->bad += choice[power] != worst;
+    for (int power = 3; power < DML__CHOICE_SIZES; power++) me->bad += choice[power] != ring();
 }
 
 static void one_size(void)
@@ -275,9 +280,10 @@ static void mismatch_body(test_rank *me)
 static void mismatch(void)
 {
     test_rank ranks[3];
-    ranks_prepare(ranks, 3, 1, mismatch_body, NULL); /* found out when nothing has moved for so long */
+    ranks_prepare(ranks, 3, 3, mismatch_body, NULL); /* found out when nothing has moved for so long */
     ranks_run_on(ranks, 3, "tcp");
-    for (int rank = 0; rank < 3; rank++) CHECK_INT(ranks[rank].bad, 0);
+    for (int rank = 0; rank < 3; rank++)
+        CHECK_MESSAGE(!ranks[rank].bad, "rank %d: %s", rank, ranks[rank].error);
 }
 
 int main(void)
