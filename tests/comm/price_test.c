@@ -1,4 +1,5 @@
 /* Schedules in virtual time against what can be said of them on paper. */
+#include "base/clock.h"
 #include "comm/algorithms.h"
 #include "comm/choice_table.h"
 #include "comm/measure.h"
@@ -710,6 +711,28 @@ static void test_broadcast_of_two(void)
     free(work);
 }
 
+/* A barrier has no size, whenever the time to compute prices ends. */
+static void test_barrier_without_time(void)
+{
+    enum { M = 9 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    const dml__algorithm_info *barriers = table + dml__find_algorithm(DML__CALL_BARRIER, "dissemination");
+    const dml__price_model model = shared(M, 2);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    for (int i = 0; i < 200; i++) {
+        dml__fill_choice(&model, M, barriers, 2, dml__most_steps(M), false, dml_seconds() + i * 4e-6, work,
+                         bytes, &choice);
+        const uint8_t *chosen = choice.algorithm[0][DML__CALL_BARRIER];
+        for (int power = 1; power < DML__CHOICE_SIZES; power++)
+            CHECK_MESSAGE(chosen[power] == chosen[0], "of 2^%d bytes after %d us", power, 4 * i);
+    }
+    free(work);
+}
+
 int main(void)
 {
     RUN(test_ring);
@@ -739,5 +762,6 @@ int main(void)
     RUN(test_turns_are_kept);
     RUN(test_as_good);
     RUN(test_broadcast_of_two);
+    RUN(test_barrier_without_time);
     return test_report("comm/price");
 }
