@@ -6623,7 +6623,6 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         NULL,
         NULL,
-
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;
@@ -9067,7 +9066,6 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         dml__tcp_confirmed,
         NULL,
         NULL,
-
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
@@ -13835,11 +13833,13 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
     memset(choice, DML__CHOICE_NONE, sizeof *choice);
     for (int i = 0; i < DML__CHOICE_OPERATIONS; i++) {
         const dml__comm_operation operation = (dml__comm_operation)i;
-        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++)
-            if (anchor && operation == DML__CALL_BARRIER) /* which has no size */
+        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++) {
+            if (anchor && operation == DML__CALL_BARRIER) { /* which has no size */
                 for (int a = 0; a < run.count; a++) seconds[a][anchor] = seconds[a][0];
-            else
+            } else {
                 dml__choice_prices(&run, operation, anchor, seconds);
+            }
+        }
         dml__choose_for(&run, operation, seconds, choice);
     }
 }

@@ -249,11 +249,13 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
     memset(choice, DML__CHOICE_NONE, sizeof *choice);
     for (int i = 0; i < DML__CHOICE_OPERATIONS; i++) {
         const dml__comm_operation operation = (dml__comm_operation)i;
-        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++)
-            if (anchor && operation == DML__CALL_BARRIER) /* which has no size */
+        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++) {
+            if (anchor && operation == DML__CALL_BARRIER) { /* which has no size */
                 for (int a = 0; a < run.count; a++) seconds[a][anchor] = seconds[a][0];
-            else
+            } else {
                 dml__choice_prices(&run, operation, anchor, seconds);
+            }
+        }
         dml__choose_for(&run, operation, seconds, choice);
     }
 }

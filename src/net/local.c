@@ -415,7 +415,6 @@ static bool dml__local_make_rank(dml__local_world *world, int rank)
         NULL,
         NULL,
         NULL,
-
     };
     dml__local_rank *me = &world->ranks[rank];
     me->transport.calls = &calls;

@@ -215,7 +215,6 @@ static dml__tcp *dml__tcp_create(const dml__net_settings *settings, const dml__s
         dml__tcp_confirmed,
         NULL,
         NULL,
-
     };
     const size_t world = (size_t)settings->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(memory, sizeof *tcp);
