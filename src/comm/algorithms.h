@@ -124,16 +124,21 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s);
 
-/* Whether it leaves FRESH to be read by others: then what was LATER is FRESH afterwards. */
-static inline bool dml__turns_shared(const dml__algorithm_info *info)
+/* How many spaces of memory that all ranks share a call is about: FRESH, or LATER, too; 0: it takes none. */
+static inline int dml__shared_spaces(const dml__algorithm_info *info)
 {
+    if (info->write == dml__write_shared_all_reduce) return 2;
     return info->write == dml__write_shared_all_gather || info->write == dml__write_shared_reduce_scatter;
 }
-
-/* Those through memory that all ranks share. */
 static inline bool dml__is_shared(const dml__algorithm_info *info)
 {
-    return info->write == dml__write_shared_all_reduce || dml__turns_shared(info);
+    return dml__shared_spaces(info) > 0;
+}
+
+/* Elements that a rank gives there. */
+static inline uint64_t dml__shared_row(const dml__algorithm_info *info, int size, uint64_t count)
+{
+    return info->write == dml__write_shared_reduce_scatter ? count * (uint64_t)size : count;
 }
 
 /* As many of `most` elements of a call as go at once, where a rank has room for `shared` in such memory. */

@@ -344,7 +344,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     c.in_counts = call->in_counts;
     c.in_offsets = call->in_offsets;
-    c.shared = comm->model.shared / dml__element_bytes(request);
+    c.shared = dml__shared_pitch(request, dml__algorithm_of(request)) / dml__element_bytes(request);
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);
@@ -375,7 +375,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
-    if (request->comm->shared) dml__lay_shared(request, dml__turns_shared(dml__algorithm_of(request)));
+    dml__lay_shared(request, dml__algorithm_of(request));
     if (request->round_begin) {
         const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
         request->spaces[DML__SPACE_OUT] += begin;

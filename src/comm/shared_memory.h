@@ -11,8 +11,11 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
-/* Gives the round that begins its halves; `turns`: the next one has them the other way round. */
-DML__LOCAL void dml__lay_shared(dml_request *request, bool turns);
+/* Gives the round that begins its spaces, if the algorithm takes any. */
+DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info);
+
+/* How many bytes apart two ranks' rows of such a round lie. */
+DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algorithm_info *info);
 
 /* Calls of a communicator use it one after the other, in the order in which they were started, which is the
    same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */

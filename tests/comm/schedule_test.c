@@ -483,7 +483,7 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
             c.count = counts[k];
             c.shared = length;
             append_call(&rank->schedule, info, &c, turned);
-            turned = turned != dml__turns_shared(info);
+            turned = turned != (dml__shared_spaces(info) == 1);
         }
         CHECK(!rank->schedule.overflowed);
         for (int i = 0; i < rank->schedule.count; i++) {
