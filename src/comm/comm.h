@@ -83,7 +83,9 @@ typedef struct dml_comm_options {
     /* The address, or the network interface ("eth0"), to use of this host's several. NULL: rank 0 listens on
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
-    size_t segment_bytes; /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
+    /* Messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB, or 512 KiB between
+       processes of one machine over sockets. */
+    size_t segment_bytes;
     /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
        about 350 bytes for each rank of the world. */
     int max_requests;

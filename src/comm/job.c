@@ -196,6 +196,7 @@ DML__LOCAL bool dml__equip_job(dml__comm_job *job, const dml__comm_settings *set
     job->grace = settings->net.grace;
     job->progress_away = UINT64_MAX; /* never yet */
     job->segment_bytes = settings->net.segment_bytes;
+    job->usual_segments = settings->usual_segments && dml__wire_is_native();
     if (!dml__wire_is_native() && job->segment_bytes > DML__SWAP_BYTES) job->segment_bytes = DML__SWAP_BYTES;
     job->max_requests = settings->net.max_requests;
     if (settings->algorithm) dml__ask_for_algorithm(job, settings->algorithm);

@@ -282,7 +282,8 @@ typedef struct dml__comm_job {
     int *host_of;     /* (world): the first rank of each one's host, as the model has it */
     char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
     size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
-    size_t round_part; /* bytes, for each rank, of a round of an all-reduce; 0: all. The same on all */
+    bool usual_segments; /* so they may become larger */
+    size_t round_part;   /* bytes, for each rank, of a round of an all-reduce; 0: all. The same on all */
     int most_steps, most_flows; /* of a schedule */
     dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
     int max_requests;

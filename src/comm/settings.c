@@ -211,6 +211,7 @@ static bool dml__read_trust(const dml_comm_options *options, dml__comm_settings 
 
 static bool dml__read_sizes(const dml_comm_options *options, dml__comm_settings *settings, dml__error *error)
 {
+    settings->usual_segments = !options->segment_bytes;
     settings->net.segment_bytes = options->segment_bytes ? options->segment_bytes : (size_t)256 << 10;
     settings->net.max_requests = options->max_requests ? options->max_requests : 256;
     if (settings->net.segment_bytes < 8 || settings->net.segment_bytes > (size_t)1 << 30) {

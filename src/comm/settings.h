@@ -20,6 +20,7 @@ typedef struct dml__comm_settings {
     dml__net_settings net; /* segment_bytes: a multiple of 8 */
     const char *algorithm; /* NULL: the cheapest */
     bool only_tcp, deterministic;
+    bool usual_segments;       /* their size was left to the library */
     bool no_reads;             /* ranks of one host don't read each other's memory */
     bool reads_if_fast;        /* or do if it takes less than two copies */
     double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include "comm/algorithms.h"
 #include "comm/choice.h"
 
 /* ---- what a communicator says of itself ---- */
@@ -91,6 +92,29 @@ static void descriptions(void)
     options.algorithm = "all_reduce=master_worker,reduce=binomial";
     options.segment_bytes = 8;
     check_description(3, &options, ordered);
+}
+
+/* Over sockets of one machine a rank's part of a round is one, unless another size was asked for. */
+static void segments_body(test_rank *me)
+{
+    const dml__comm_job *job = me->comm->job;
+    const bool in_parts = job->round_part == DML__ROUND_PART_COPIED && dml__wire_is_native();
+    const size_t usual = dml__wire_is_native() ? 256 << 10 : DML__SWAP_BYTES;
+    const size_t wanted = me->options.segment_bytes ? usual : in_parts ? DML__ROUND_PART_COPIED : usual;
+    me->bad += job->segment_bytes != wanted;
+    me->bad += me->rank == 0 && me->comm->model.segment != wanted; /* who computes prices */
+    me->bad += strcmp(me->options.transport, "shm") == 0 && in_parts;
+}
+
+static void segments(void)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 20, segments_body, NULL);
+        for (int rank = 0; rank < 2; rank++) ranks[rank].options.segment_bytes = kind == 2 ? 256 << 10 : 0;
+        ranks_run_on(ranks, 2, kind == 1 ? "shm" : "tcp");
+        check_ranks(ranks, 2);
+    }
 }
 
 /* Ranks in one process whose links are given, and an all-reduce to ask about. */
@@ -421,6 +445,7 @@ int main(void)
 {
     RUN(bad_settings);
     RUN(descriptions);
+    RUN(segments);
 #if defined(__linux__)
     RUN(whose_memory_is_read);
 #endif

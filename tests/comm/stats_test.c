@@ -101,7 +101,10 @@ static void pairs(void)
     totals all;
     memset(&all, 0, sizeof all);
     ranks_prepare(ranks, 2, 30, pair_body, &all);
-    for (int rank = 0; rank < 2; rank++) ranks[rank].options.transport = "tcp";
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].options.transport = "tcp";
+        ranks[rank].options.segment_bytes = 256 << 10;
+    }
     ranks_run(ranks, 2);
     check_ranks(ranks, 2);
     const dml_comm_stats *receiver = &all.of[0], *sender = &all.of[1];
