@@ -13282,9 +13282,10 @@ DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
 /* Over sockets of one machine a rank's part of a round goes as a whole: what is cut in two takes 1.1 to 1.6
    times as long between ranks of a Zen 4 (its first half is reduced and sent on while the second comes, and
    the system's buffers have more of either in them than the caches hold). */
-static void dml__enlarge_segments(dml__comm_job *job)
+static void dml__enlarge_segments(const dml_comm *comm)
 {
-    if (job->usual_segments && job->round_part == DML__ROUND_PART_COPIED)
+    dml__comm_job *job = comm->job;
+    if (job->usual_segments && comm->measured && job->round_part == DML__ROUND_PART_COPIED)
         job->segment_bytes = DML__ROUND_PART_COPIED;
 }
 
@@ -13347,7 +13348,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
         job->round_part = layout.one_machine ? dml__round_part(&comm->model, layout.copies) : 0;
-        dml__enlarge_segments(job);
+        dml__enlarge_segments(comm);
         job->choices++;
     }
     dml__release(&job->memory, all);
