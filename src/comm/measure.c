@@ -87,6 +87,7 @@ DML__LOCAL void dml__suppose_threads(dml__price_model *model)
     model->inside.latency = 3e-6; /* until another thread looks again */
     model->processors = dml_cpu_count();
     model->change = DML__CHANGE;
+    model->threads = true;
 }
 
 /* ---- the links ---- */

@@ -231,6 +231,31 @@ static void threads_share_processors(void)
 #endif
 }
 
+/* They read a broadcast where the root has it, unless they stand for ranks of other links. */
+static void threads_read_what_is_broadcast(void)
+{
+    for (int given = 0; given < 2; given++) {
+        dml_comm *comms[5];
+        dml__comm_call call;
+        dml_comm_options options;
+        int count, direct = 0;
+        memset(&options, 0, sizeof options);
+        options.link_latency_us = given ? 10 : 0;
+        options.link_bandwidth_gbit = given ? 10 : 0;
+        CHECK_INT(dml_comm_open_local(comms, 5, &options), DML_OK);
+        memset(&call, 0, sizeof call);
+        call.signature.operation = DML__CALL_BROADCAST;
+        call.signature.dtype = DML_F32;
+        for (int power = 0; power < 26; power++) {
+            call.signature.count = (uint64_t)1 << power;
+            const int chosen = dml__choose_algorithm(comms[power % 5], &call);
+            direct += strcmp(dml__algorithms(&count)[chosen].name, "direct") == 0;
+        }
+        CHECK_MESSAGE(given ? direct < 20 : direct == 26, "%d of 26 sizes are sent to each rank", direct);
+        close_all(comms, 5);
+    }
+}
+
 /* Where even one element of each rank is more than SCRATCH has room for, whoever names such an algorithm gets
    another. */
 static void scratch_of_many_ranks(void)
@@ -457,6 +482,7 @@ int main(void)
     RUN(a_busy_moment_is_not_the_link);
     RUN(two_rings_of_two_ranks);
     RUN(threads_share_processors);
+    RUN(threads_read_what_is_broadcast);
     RUN(scratch_of_many_ranks);
     RUN(groups);
     RUN(deterministic);
