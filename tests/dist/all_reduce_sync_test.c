@@ -333,18 +333,6 @@ static void run_rank(test_rank *me)
 
 /* ---- where ranks run ---- */
 
-#ifdef HOST_C
-/* Kernels as host C have their local memory in static arrays, so one rank at a time launches. */
-static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
-static dml_status launch_alone(dml_device *device, const dml_launch *launch)
-{
-    pthread_mutex_lock(&launching);
-    const dml_status status = dml__host_backend()->launch(device, launch);
-    pthread_mutex_unlock(&launching);
-    return status;
-}
-#endif
-
 static dml_context *open_rank(const rank_job *job)
 {
     dml_options options;
@@ -469,12 +457,9 @@ static void losses_over_fifty_steps(void)
 static void ranks_on_a_device_with_memory_of_its_own(void)
 {
 #ifdef HOST_C
-    static dml_backend locked;
-    locked = *dml__host_backend();
-    locked.launch = launch_alone;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         rank_job like = usual(ranks);
-        backend_here = &locked;
+        backend_here = host_c_for_threads();
         like.batch = 5;
         like.steps = 2;
         like.bucket_bytes = 200;

@@ -326,25 +326,10 @@ static void on_the_device(const dml_backend *backend, int device)
     }
 }
 
-#ifdef HOST_C
-/* Kernels as host C have their local memory in static arrays, so one rank at a time launches. */
-static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
-static dml_status launch_alone(dml_device *device, const dml_launch *launch)
-{
-    pthread_mutex_lock(&launching);
-    const dml_status status = dml__host_backend()->launch(device, launch);
-    pthread_mutex_unlock(&launching);
-    return status;
-}
-#endif
-
 static void on_host_c(void)
 {
 #ifdef HOST_C
-    static dml_backend locked;
-    locked = *dml__host_backend();
-    locked.launch = launch_alone;
-    on_the_device(&locked, 0);
+    on_the_device(host_c_for_threads(), 0);
 #else
     SKIP("no shared kernels as host C here");
 #endif

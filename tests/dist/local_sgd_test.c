@@ -499,22 +499,10 @@ static void every_rank_loads_what_was_trained_before(void)
 }
 
 #ifdef HOST_C
-/* Kernels as host C have their local memory in static arrays, so one rank at a time launches. */
-static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
-static dml_status launch_alone(dml_device *device, const dml_launch *launch)
-{
-    pthread_mutex_lock(&launching);
-    const dml_status status = dml__host_backend()->launch(device, launch);
-    pthread_mutex_unlock(&launching);
-    return status;
-}
 static void ranks_on_a_device_with_memory_of_its_own(void)
 {
-    static dml_backend locked;
-    locked = *dml__host_backend();
-    locked.launch = launch_alone;
     rank_job like = usual(2, 2);
-    backend_here = &locked;
+    backend_here = host_c_for_threads();
     like.batch = 5;
     like.steps = 3;
     like.norms = true;

@@ -15,6 +15,7 @@
     defined(__x86_64__) && !defined(_WIN32) && !defined(__clang__) && defined(__GLIBC__)
 #define HOST_C
 #include "gpu/host_device.h"
+#include <pthread.h>
 #endif
 
 static const dml_backend *backend_here; /* the one under test, and which of its devices */
@@ -50,6 +51,27 @@ static const dml_backend *find_backend(const char *name)
         if (strcmp(backend->name, name) == 0) return backend;
     return NULL;
 }
+
+#ifdef HOST_C
+/* Kernels as host C have their local memory in static arrays, so of ranks that are threads one at a time
+   launches. */
+TEST__UNUSED static dml_status launch_alone(dml_device *device, const dml_launch *launch)
+{
+    static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&launching);
+    const dml_status status = dml__host_backend()->launch(device, launch);
+    pthread_mutex_unlock(&launching);
+    return status;
+}
+
+TEST__UNUSED static const dml_backend *host_c_for_threads(void)
+{
+    static dml_backend locked;
+    locked = *dml__host_backend();
+    locked.launch = launch_alone;
+    return &locked;
+}
+#endif
 
 TEST__UNUSED static void on_backend(const char *name, void (*test)(void))
 {
