@@ -69,6 +69,7 @@ static void whole_body(test_rank *me)
     };
     me->bad += is_shared(me->comm, 100) != (me->world > 1);
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) sum_body(me, me->comm, counts[c]);
+    me->bad += me->comm->shared_at % 64 != 0; /* spaces begin with a line */
 }
 
 static void any_size(void)
