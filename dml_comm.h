@@ -382,7 +382,7 @@ typedef struct dml_comm_options {
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
     /* Messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB, or 512 KiB between
-       processes of one machine over sockets. */
+       processes of one machine over sockets that were measured to be about as fast as a loopback's. */
     size_t segment_bytes;
     /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
        about 350 bytes for each rank of the world. */
@@ -14019,8 +14019,9 @@ static char *dml__next_shared(dml_comm *comm, size_t bytes)
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info)
 {
     const int spaces = dml__shared_spaces(info);
+    if (!spaces) return;
     const size_t bytes = (size_t)request->comm->size * dml__shared_pitch(request, info);
-    if (spaces > 0) request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
+    request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
     if (spaces > 1) request->spaces[DML__SPACE_LATER] = dml__next_shared(request->comm, bytes);
 }
 

@@ -84,7 +84,7 @@ typedef struct dml_comm_options {
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
     /* Messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB, or 512 KiB between
-       processes of one machine over sockets. */
+       processes of one machine over sockets that were measured to be about as fast as a loopback's. */
     size_t segment_bytes;
     /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
        about 350 bytes for each rank of the world. */

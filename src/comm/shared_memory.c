@@ -118,8 +118,9 @@ static char *dml__next_shared(dml_comm *comm, size_t bytes)
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info)
 {
     const int spaces = dml__shared_spaces(info);
+    if (!spaces) return;
     const size_t bytes = (size_t)request->comm->size * dml__shared_pitch(request, info);
-    if (spaces > 0) request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
+    request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
     if (spaces > 1) request->spaces[DML__SPACE_LATER] = dml__next_shared(request->comm, bytes);
 }
 

@@ -107,6 +107,31 @@ static void segments_body(test_rank *me)
     me->bad += strcmp(me->options.transport, "shm") == 0 && in_parts;
 }
 
+/* Whoever was given 256 KiB cuts otherwise than who wasn't, and still they understand each other. */
+static void unlike_segments_body(test_rank *me)
+{
+    enum { COUNT = 777777 };
+    float *x = (float *)malloc(COUNT * sizeof *x);
+    for (int turn = 0; turn < 4; turn++) {
+        for (int i = 0; i < COUNT; i++) x[i] = (float)(i % 1000 + me->rank + turn);
+        me->bad += dml_comm_all_reduce(me->comm, x, COUNT, DML_F32, DML_SUM) != DML_OK;
+        for (int i = 0; i < COUNT; i++) me->bad += x[i] != (float)(3 * (i % 1000 + turn) + 3);
+        me->bad += dml_comm_broadcast(me->comm, x, COUNT - me->world * turn, DML_F32, turn % 3) != DML_OK;
+    }
+    free(x);
+}
+
+static void unlike_segments(void)
+{
+    for (int given = 0; given < 3; given++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 20, unlike_segments_body, NULL);
+        ranks[given].options.segment_bytes = 256 << 10;
+        ranks_run_on(ranks, 3, "tcp");
+        check_ranks(ranks, 3);
+    }
+}
+
 static void segments(void)
 {
     for (int kind = 0; kind < 4; kind++) { /* the last: of links that nobody has measured */
@@ -475,6 +500,7 @@ int main(void)
     RUN(bad_settings);
     RUN(descriptions);
     RUN(segments);
+    RUN(unlike_segments);
 #if defined(__linux__)
     RUN(whose_memory_is_read);
 #endif

@@ -118,7 +118,6 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 typedef struct outcome {
     float w[MOST], velocity[MOST], loss[STEPS];
     size_t count, trained;
-    int steps;
     char error[512];
 } outcome;
 
@@ -206,10 +205,10 @@ static dml_sync sync_of(const job *j, dml_comm *comm, const dml_cluster *cluster
     }
 }
 
-static dml_status train(const run *r, test_rank *me, dml_trainer *trainer, const dml_cluster *cluster)
+static dml_status train(run *r, test_rank *me, dml_trainer *trainer, const dml_cluster *cluster)
 {
     const job *j = r->job;
-    outcome *out = (outcome *)&r->worker[me->rank];
+    outcome *out = &r->worker[me->rank];
     if (j->strategy == SANDBLASTER) {
         dml_sandblaster_options options;
         memset(&options, 0, sizeof options);
@@ -319,6 +318,7 @@ static void on_the_device(const dml_backend *backend, int device)
             CHECK_STRING(want->error, "");
             CHECK_STRING(got->error, "");
             CHECK(got->count && got->count == want->count && got->trained == want->trained);
+            CHECK(got->count <= MOST && got->trained <= MOST);
             check_near(j, "w", got->w, want->w, want->count);
             check_near(j, "velocity", got->velocity, want->velocity, want->trained);
             check_near(j, "a loss", got->loss, want->loss, STEPS);
