@@ -1620,9 +1620,8 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write, a row for
-                           each; when a call or round begins nobody reads this rank's, */
-    DML__SPACE_LATER,   /* but here others may, until each has sent it a message of this call or round */
+    DML__SPACE_SHARED,  /* (size, dml__collective.shared) elements that all ranks read and write, a row for
+                          each; when a call or round begins nobody reads them */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -1632,8 +1631,19 @@ typedef enum dml__step_kind {
     DML__STEP_RECEIVE_REDUCE, /* range[i] = op(range[i], what comes from peer) */
     DML__STEP_COPY,           /* range[i] = source[i] */
     DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
+    DML__STEP_REDUCE_BOTH,    /* range[i] = source[i] = op(range[i], source[i]) */
     DML__STEP_KIND_COUNT
 } dml__step_kind;
+
+/* Of those the kinds that have a source, and those that reduce. */
+static inline bool dml__has_source(int kind)
+{
+    return kind >= DML__STEP_COPY;
+}
+static inline bool dml__does_reduce(int kind)
+{
+    return kind == DML__STEP_RECEIVE_REDUCE || kind == DML__STEP_REDUCE || kind == DML__STEP_REDUCE_BOTH;
+}
 
 /* Up to how many earlier steps a step waits for. */
 #define DML__STEP_AFTER 3
@@ -1660,12 +1670,12 @@ typedef enum dml__step_kind {
 typedef struct dml__step {
     uint8_t kind;         /* dml__step_kind */
     uint8_t space;        /* dml__space of the range */
-    uint8_t source_space; /* COPY, REDUCE */
+    uint8_t source_space; /* of those that have a source */
     bool completes;       /* the range holds the sum over all ranks afterwards: a mean divides it now */
     int32_t peer;         /* rank in the group; -1: none */
     int32_t after[DML__STEP_AFTER]; /* indices of earlier steps, or DML__ALL_BEFORE; -1: none */
     uint64_t offset, count;
-    uint64_t source; /* COPY, REDUCE: where the source begins in its space */
+    uint64_t source; /* where that begins in its space */
 } dml__step;
 
 typedef struct dml__schedule {
@@ -1691,7 +1701,7 @@ typedef struct dml__collective {
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
-    uint64_t shared;                      /* elements: see DML__SPACE_FRESH; 0: there are none */
+    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there are none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */
@@ -1898,15 +1908,11 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s);
 
-/* How many spaces of memory that all ranks share a call is about: FRESH, or LATER, too; 0: it takes none. */
-static inline int dml__shared_spaces(const dml__algorithm_info *info)
-{
-    if (info->write == dml__write_shared_all_reduce) return 2;
-    return info->write == dml__write_shared_all_gather || info->write == dml__write_shared_reduce_scatter;
-}
+/* Whether a call is about memory that all ranks share. */
 static inline bool dml__is_shared(const dml__algorithm_info *info)
 {
-    return dml__shared_spaces(info) > 0;
+    return info->write == dml__write_shared_all_reduce || info->write == dml__write_shared_all_gather ||
+           info->write == dml__write_shared_reduce_scatter;
 }
 
 /* Elements that a rank gives there. */
@@ -3360,8 +3366,8 @@ DML__LOCAL char *dml__step_data(const dml_request *request, int step);
 /* Strings the steps together and lists their flows. */
 DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
 
-/* A local step that may go, all of it. */
-DML__LOCAL void dml__apply_local(dml_request *request, int step);
+/* What is left of a local step, up to there, as far as it may go. */
+DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto);
 
 /* One step, and one flow: a send, or a receive that has met its message. */
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
@@ -10400,7 +10406,7 @@ static int dml__touched_by(const dml__step *step, dml__touched touched[2])
     touched[0].offset = step->offset;
     touched[1].space = step->source_space;
     touched[1].offset = step->source;
-    return step->kind == DML__STEP_COPY || step->kind == DML__STEP_REDUCE ? 2 : 1;
+    return dml__has_source(step->kind) ? 2 : 1;
 }
 
 DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earlier, uint64_t done,
@@ -10430,15 +10436,15 @@ DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earl
 
 static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t offset, uint64_t count)
 {
-    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "fresh", "later" };
+    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "shared" };
     return snprintf(text, bytes, " %s[%" PRIu64 ", %" PRIu64 ")", names[space], offset, offset + count);
 }
 
 DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT])
 {
-    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce", "copy",
-                                                             "reduce" };
-    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by" };
+    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce",
+                                                             "copy", "reduce",  "reduce_both" };
+    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
     const dml__step *const s = &schedule->steps[step];
     const size_t size = DML__STEP_TEXT; /* the longest text has 177 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);
@@ -11621,8 +11627,9 @@ DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__sc
 #define DML_COMM_SHARED_C
 
 /* Through memory that all ranks of a host share. A message only says that something lies there, and that the
-   rank that sends it has read whatever it was told of in the call or round before. Source: Graham, Shipman,
-   "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI (2008). */
+   rank that sends it has read all that it was told of in the call or round before: there the next but one may
+   lie. Source: Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory
+   collectives", EuroPVM/MPI (2008). */
 
 /* What of the call's arrays is about that rank. A round of a call with parts is columns of them. */
 static dml__stretch dml__shared_stretch(const dml__collective *c, int rank)
@@ -11638,34 +11645,44 @@ static uint64_t dml__given_at(const dml__collective *c, int from, int to)
     return (uint64_t)from * c->shared + dml__block_of(c, to).offset;
 }
 
-/* Gives each other rank what of `space` is for it to sum, and adds what all have given of this rank's own: in
-   the order of the ranks, so what comes before this rank's is summed where rank 0 gave its own, since nobody
-   else looks at that, then added to this rank's (a + b is b + a to the bit), and then what comes after it.
-   The last step, or -1. */
+/* Where the sum of a rank's own part lies in the end: in what the last of the others gave it. */
+static uint64_t dml__sum_at(const dml__collective *c, int rank)
+{
+    return dml__given_at(c, c->size - (rank < c->size - 1 ? 1 : 2), rank);
+}
+
+/* Gives each other rank what of `space` is for it to sum, and sums what all have given of this rank's own, in
+   the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: a line that
+   one processor has only read and another writes again takes that one five times as long as a line that the
+   reader has written, where the two are far from each other (on a Zen 4). The last step, by which OUT has the
+   sum, too, if it is of two that are both here. */
 static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
-    const uint64_t begin = dml__given_at(c, 0, c->rank);
     for (int i = 1; i < c->size; i++) {
         const int to = dml__rank_at(c, i);
         const dml__stretch part = dml__shared_stretch(c, to);
-        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, dml__given_at(c, c->rank, to),
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__given_at(c, c->rank, to),
                                         part.count, space, part.offset);
         dml__add_after(s, dml__add_signal(s, to), copy);
     }
     const int first = s->count;
     for (int i = 1; i < c->size; i++) dml__add_wait_signal(s, dml__rank_at(c, -i));
-    int last = -1;
+    int last = -1, sum = 0; /* in the row of that rank */
     for (int rank = 0; rank < c->size; rank++) {
-        const bool lower = rank < c->rank, is_own = rank == c->rank;
+        const bool is_own = rank == c->rank;
         const int come = is_own ? -1 : first + (c->rank - rank + c->size) % c->size - 1;
         if (rank == 0) {
             last = come;
             continue;
         }
-        const int step =
-            dml__add_local(s, DML__STEP_REDUCE, lower ? DML__SPACE_FRESH : space, lower ? begin : own.offset,
-                           own.count, DML__SPACE_FRESH, is_own ? begin : dml__given_at(c, rank, c->rank));
+        const bool adds_own = is_own || (c->rank == 0 && rank == 1);
+        const bool both = adds_own && rank == c->size - 1 && space == DML__SPACE_OUT;
+        const uint64_t added = dml__given_at(c, sum, c->rank);
+        if (!is_own) sum = rank;
+        const int step = dml__add_local(s, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE, DML__SPACE_SHARED,
+                                        dml__given_at(c, sum, c->rank), own.count,
+                                        adds_own ? space : DML__SPACE_SHARED, adds_own ? own.offset : added);
         dml__add_after(s, step, last);
         dml__add_after(s, step, come);
         last = step;
@@ -11674,53 +11691,56 @@ static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__spac
     return last;
 }
 
-/* Copies what lies at the beginning of the others' rows to OUT, as each says that it is there. */
-static void dml__take_shared_parts(const dml__collective *c, dml__schedule *s, dml__space space)
-{
-    for (int i = 1; i < c->size; i++) {
-        const int from = dml__rank_at(c, -i);
-        const dml__stretch part = dml__shared_stretch(c, from);
-        const int come = dml__add_wait_signal(s, from);
-        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, part.offset, part.count, space,
-                                        (uint64_t)from * c->shared);
-        dml__add_after(s, copy, come);
-    }
-}
-
 static void dml__signal_all(const dml__collective *c, dml__schedule *s, int after)
 {
     for (int i = 1; i < c->size; i++) dml__add_after(s, dml__add_signal(s, dml__rank_at(c, i)), after);
 }
 
-/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does:
+static void dml__copy_from_shared(const dml__collective *c, dml__schedule *s, int from, uint64_t at,
+                                  int after)
+{
+    const dml__stretch part = dml__shared_stretch(c, from);
+    const int copy =
+        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, part.offset, part.count, DML__SPACE_SHARED, at);
+    dml__add_after(s, copy, after);
+}
 
-       fresh[1] = out but for chunk 1;   a signal to 2, 3 and 0
-       signals from 0, 3 and 2;          chunk 1 of out = ((fresh[0] + it) + fresh[2]) + fresh[3]
-       later[1] = chunk 1 of out;        a signal to 2, 3 and 0
-       signals from 0, 3 and 2;          chunks 0, 3 and 2 of out = later[0, 3 and 2]
+/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does, all of chunk 1 but for the first
+   line and the last:
 
-   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once n copied there,
-   (m - 1) / m n summed and (m - 1) / m n copied from there. */
+       shared[1] = out but for chunk 1;   a signal to 2, 3 and 0
+       signals from 0, 3 and 2;           shared[0] += out;   shared[2] += shared[0];   shared[3] += shared[2]
+                                          a signal to 2, 3 and 0;   out = shared[3]
+       signals from 0, 3 and 2;           chunks 0, 3 and 2 of out = shared[3, 2 and 3]
+
+   Cost: 2 a, and by each rank at once (m - 1) / m n copied there, (m - 1) / m n summed and n copied from
+   there. */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
-    const dml__stretch own = dml__block_of(c, c->rank);
-    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
     if (c->size == 1) return;
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_LATER, (uint64_t)c->rank * c->shared,
-                                    own.count, DML__SPACE_OUT, own.offset);
-    dml__add_after(s, copy, sum);
-    dml__signal_all(c, s, copy);
-    dml__take_shared_parts(c, s, DML__SPACE_LATER);
+    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
+    dml__signal_all(c, s, sum);
+    if (c->size > 2 && c->rank < c->size - 1)
+        dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
+    for (int i = 1; i < c->size; i++) {
+        const int from = dml__rank_at(c, -i);
+        const int come = dml__add_wait_signal(s, from);
+        dml__copy_from_shared(c, s, from, dml__sum_at(c, from), come);
+    }
 }
 
 /* The first half of it, on parts. OUT may lie in IN, so it is written when everything else is over. Cost: a,
    and by each rank at once (m - 1) n copied there and (m - 1) n summed. */
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s)
 {
-    const dml__stretch own = dml__shared_stretch(c, c->rank);
+    const uint64_t count = dml__shared_stretch(c, c->rank).count;
+    if (c->size == 1) {
+        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_IN, 0);
+        return;
+    }
     dml__sum_shared(c, s, DML__SPACE_IN);
-    const int copy =
-        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, own.count, DML__SPACE_IN, own.offset);
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_SHARED,
+                                    dml__sum_at(c, c->rank));
     dml__add_after(s, copy, DML__ALL_BEFORE);
 }
 
@@ -11728,11 +11748,15 @@ DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__
 DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, (uint64_t)c->rank * c->shared,
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, (uint64_t)c->rank * c->shared,
                                     c->count, DML__SPACE_IN, 0);
     dml__signal_all(c, s, copy);
     dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own.offset, own.count, DML__SPACE_IN, 0);
-    dml__take_shared_parts(c, s, DML__SPACE_FRESH);
+    for (int i = 1; i < c->size; i++) {
+        const int from = dml__rank_at(c, -i);
+        const int come = dml__add_wait_signal(s, from);
+        dml__copy_from_shared(c, s, from, (uint64_t)from * c->shared, come);
+    }
 }
 
 #endif
@@ -11871,8 +11895,8 @@ static dml__price_path dml__price_path_of(const dml__price_group *group, int ran
 static uint64_t dml__price_wait_alike(uint64_t hash, const dml__step *step, const dml__step *earlier)
 {
     for (int i = 0; i < 4; i++) {
-        const bool source = (i & 1) && step->kind >= DML__STEP_COPY;
-        const bool earlier_source = (i & 2) && earlier->kind >= DML__STEP_COPY;
+        const bool source = (i & 1) && dml__has_source(step->kind);
+        const bool earlier_source = (i & 2) && dml__has_source(earlier->kind);
         const uint64_t from = source ? step->source : step->offset;
         const uint64_t before = earlier_source ? earlier->source : earlier->offset;
         const bool meet = (source ? step->source_space : step->space) ==
@@ -13892,7 +13916,7 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
-/* Gives the round that begins its spaces, if the algorithm takes any. */
+/* Gives the round that begins its place, if the algorithm takes any. */
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info);
 
 /* How many bytes apart two ranks' rows of such a round lie. */
@@ -14008,21 +14032,14 @@ DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algor
 }
 
 /* Never in the one before it, which others may be reading. */
-static char *dml__next_shared(dml_comm *comm, size_t bytes)
-{
-    if (comm->shared_at + bytes > comm->shared_bytes) comm->shared_at = 0;
-    char *const space = comm->shared + comm->shared_at;
-    comm->shared_at += bytes;
-    return space;
-}
-
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info)
 {
-    const int spaces = dml__shared_spaces(info);
-    if (!spaces) return;
-    const size_t bytes = (size_t)request->comm->size * dml__shared_pitch(request, info);
-    request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
-    if (spaces > 1) request->spaces[DML__SPACE_LATER] = dml__next_shared(request->comm, bytes);
+    dml_comm *comm = request->comm;
+    if (!dml__is_shared(info)) return;
+    const size_t bytes = (size_t)comm->size * dml__shared_pitch(request, info);
+    if (comm->shared_at + bytes > comm->shared_bytes) comm->shared_at = 0;
+    request->spaces[DML__SPACE_SHARED] = comm->shared + comm->shared_at;
+    comm->shared_at += bytes;
 }
 
 DML__LOCAL bool dml__take_shared(dml_request *request)
@@ -14814,7 +14831,7 @@ static void dml__leaf_wait(dml__schedule *s, int step, uint64_t offset, uint64_t
 {
     for (int i = step - 1; i >= 0; i--) {
         const dml__step *const e = &s->steps[i];
-        const bool two = e->kind == DML__STEP_COPY || e->kind == DML__STEP_REDUCE;
+        const bool two = dml__has_source(e->kind);
         const bool written =
             e->kind != DML__STEP_SEND && dml__stretches_meet(offset, count, e->offset, e->count);
         const bool read =
@@ -18219,7 +18236,7 @@ static bool dml__short_step(dml__short_call *c, int step)
     const dml__step *s = &c->request->schedule.steps[step];
     bool done = true;
     if (s->peer < 0)
-        dml__apply_local(c->request, step);
+        dml__apply_local(c->request, step, s->count);
     else
         done = s->kind == DML__STEP_SEND ? dml__short_send(c, step) : dml__short_receive(c, step);
     if (done) c->past |= (uint64_t)1 << step;
@@ -18426,7 +18443,7 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
     char *to = dml__place(request, s->space, s->offset + request->states[step].done);
     const size_t bytes = (size_t)count * dml__element_bytes(request);
     if (!count) return;
-    if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
+    if (dml__does_reduce(s->kind))
         dml__reduce_elements(&request->reduction, to, to, from, (size_t)count);
     else if (to != (const char *)from)
         dml__copy_bytes(to, from, bytes);
@@ -18434,13 +18451,27 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
-DML__LOCAL void dml__apply_local(dml_request *request, int step)
+#define DML__BOTH_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
+
+DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto)
 {
     const dml__step *s = &request->schedule.steps[step];
-    dml__apply(request, step, dml__place(request, s->source_space, s->source), s->count);
+    const size_t element = dml__element_bytes(request);
+    const bool both = s->kind == DML__STEP_REDUCE_BOTH;
+    uint64_t *const done = &request->states[step].done;
+    while (*done < upto) {
+        uint64_t count = upto - *done;
+        if (both && count > DML__BOTH_PIECE / element) count = DML__BOTH_PIECE / element;
+        char *const source = dml__place(request, s->source_space, s->source + *done);
+        dml__apply(request, step, source, count);
+        if (both)
+            dml__copy_bytes(source, dml__place(request, s->space, s->offset + *done),
+                            (size_t)count * element);
+        *done += count;
+    }
 }
 
-/* One local step, in pieces that stay in the cache between what wrote and what reads them. */
+/* As much of a local step as may go. */
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
@@ -18449,7 +18480,7 @@ static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
     const uint64_t upto = allowed < s->count ? allowed : s->count;
     if (s->count ? upto == done : !allowed) return false;
     const double begin = job->trace ? dml_seconds() : 0;
-    dml__apply(request, step, dml__place(request, s->source_space, s->source + done), upto - done);
+    dml__apply_local(request, step, upto);
     dml__step_moved(job, request, step, upto);
     if (job->trace) dml__trace_local(job, request, step, begin);
     return true;

@@ -124,15 +124,11 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s);
 
-/* How many spaces of memory that all ranks share a call is about: FRESH, or LATER, too; 0: it takes none. */
-static inline int dml__shared_spaces(const dml__algorithm_info *info)
-{
-    if (info->write == dml__write_shared_all_reduce) return 2;
-    return info->write == dml__write_shared_all_gather || info->write == dml__write_shared_reduce_scatter;
-}
+/* Whether a call is about memory that all ranks share. */
 static inline bool dml__is_shared(const dml__algorithm_info *info)
 {
-    return dml__shared_spaces(info) > 0;
+    return info->write == dml__write_shared_all_reduce || info->write == dml__write_shared_all_gather ||
+           info->write == dml__write_shared_reduce_scatter;
 }
 
 /* Elements that a rank gives there. */

@@ -464,8 +464,8 @@ DML__LOCAL char *dml__step_data(const dml_request *request, int step);
 /* Strings the steps together and lists their flows. */
 DML__LOCAL void dml__begin_steps(dml__comm_job *job, dml_request *request);
 
-/* A local step that may go, all of it. */
-DML__LOCAL void dml__apply_local(dml_request *request, int step);
+/* What is left of a local step, up to there, as far as it may go. */
+DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto);
 
 /* One step, and one flow: a send, or a receive that has met its message. */
 DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,

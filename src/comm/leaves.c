@@ -168,7 +168,7 @@ static void dml__leaf_wait(dml__schedule *s, int step, uint64_t offset, uint64_t
 {
     for (int i = step - 1; i >= 0; i--) {
         const dml__step *const e = &s->steps[i];
-        const bool two = e->kind == DML__STEP_COPY || e->kind == DML__STEP_REDUCE;
+        const bool two = dml__has_source(e->kind);
         const bool written =
             e->kind != DML__STEP_SEND && dml__stretches_meet(offset, count, e->offset, e->count);
         const bool read =

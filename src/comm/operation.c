@@ -118,7 +118,7 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
     char *to = dml__place(request, s->space, s->offset + request->states[step].done);
     const size_t bytes = (size_t)count * dml__element_bytes(request);
     if (!count) return;
-    if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
+    if (dml__does_reduce(s->kind))
         dml__reduce_elements(&request->reduction, to, to, from, (size_t)count);
     else if (to != (const char *)from)
         dml__copy_bytes(to, from, bytes);
@@ -126,13 +126,27 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
-DML__LOCAL void dml__apply_local(dml_request *request, int step)
+#define DML__BOTH_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
+
+DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto)
 {
     const dml__step *s = &request->schedule.steps[step];
-    dml__apply(request, step, dml__place(request, s->source_space, s->source), s->count);
+    const size_t element = dml__element_bytes(request);
+    const bool both = s->kind == DML__STEP_REDUCE_BOTH;
+    uint64_t *const done = &request->states[step].done;
+    while (*done < upto) {
+        uint64_t count = upto - *done;
+        if (both && count > DML__BOTH_PIECE / element) count = DML__BOTH_PIECE / element;
+        char *const source = dml__place(request, s->source_space, s->source + *done);
+        dml__apply(request, step, source, count);
+        if (both)
+            dml__copy_bytes(source, dml__place(request, s->space, s->offset + *done),
+                            (size_t)count * element);
+        *done += count;
+    }
 }
 
-/* One local step, in pieces that stay in the cache between what wrote and what reads them. */
+/* As much of a local step as may go. */
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
@@ -141,7 +155,7 @@ static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
     const uint64_t upto = allowed < s->count ? allowed : s->count;
     if (s->count ? upto == done : !allowed) return false;
     const double begin = job->trace ? dml_seconds() : 0;
-    dml__apply(request, step, dml__place(request, s->source_space, s->source + done), upto - done);
+    dml__apply_local(request, step, upto);
     dml__step_moved(job, request, step, upto);
     if (job->trace) dml__trace_local(job, request, step, begin);
     return true;

@@ -134,8 +134,8 @@ static dml__price_path dml__price_path_of(const dml__price_group *group, int ran
 static uint64_t dml__price_wait_alike(uint64_t hash, const dml__step *step, const dml__step *earlier)
 {
     for (int i = 0; i < 4; i++) {
-        const bool source = (i & 1) && step->kind >= DML__STEP_COPY;
-        const bool earlier_source = (i & 2) && earlier->kind >= DML__STEP_COPY;
+        const bool source = (i & 1) && dml__has_source(step->kind);
+        const bool earlier_source = (i & 2) && dml__has_source(earlier->kind);
         const uint64_t from = source ? step->source : step->offset;
         const uint64_t before = earlier_source ? earlier->source : earlier->offset;
         const bool meet = (source ? step->source_space : step->space) ==

@@ -12,9 +12,8 @@ typedef enum dml__space {
     DML__SPACE_OUT,
     DML__SPACE_IN,
     DML__SPACE_SCRATCH, /* elements of the operation's own, as many as its algorithm says */
-    DML__SPACE_FRESH,   /* (size, dml__collective.shared) elements that all ranks read and write, a row for
-                           each; when a call or round begins nobody reads this rank's, */
-    DML__SPACE_LATER,   /* but here others may, until each has sent it a message of this call or round */
+    DML__SPACE_SHARED,  /* (size, dml__collective.shared) elements that all ranks read and write, a row for
+                          each; when a call or round begins nobody reads them */
     DML__SPACE_COUNT
 } dml__space;
 
@@ -24,8 +23,19 @@ typedef enum dml__step_kind {
     DML__STEP_RECEIVE_REDUCE, /* range[i] = op(range[i], what comes from peer) */
     DML__STEP_COPY,           /* range[i] = source[i] */
     DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
+    DML__STEP_REDUCE_BOTH,    /* range[i] = source[i] = op(range[i], source[i]) */
     DML__STEP_KIND_COUNT
 } dml__step_kind;
+
+/* Of those the kinds that have a source, and those that reduce. */
+static inline bool dml__has_source(int kind)
+{
+    return kind >= DML__STEP_COPY;
+}
+static inline bool dml__does_reduce(int kind)
+{
+    return kind == DML__STEP_RECEIVE_REDUCE || kind == DML__STEP_REDUCE || kind == DML__STEP_REDUCE_BOTH;
+}
 
 /* Up to how many earlier steps a step waits for. */
 #define DML__STEP_AFTER 3
@@ -52,12 +62,12 @@ typedef enum dml__step_kind {
 typedef struct dml__step {
     uint8_t kind;         /* dml__step_kind */
     uint8_t space;        /* dml__space of the range */
-    uint8_t source_space; /* COPY, REDUCE */
+    uint8_t source_space; /* of those that have a source */
     bool completes;       /* the range holds the sum over all ranks afterwards: a mean divides it now */
     int32_t peer;         /* rank in the group; -1: none */
     int32_t after[DML__STEP_AFTER]; /* indices of earlier steps, or DML__ALL_BEFORE; -1: none */
     uint64_t offset, count;
-    uint64_t source; /* COPY, REDUCE: where the source begins in its space */
+    uint64_t source; /* where that begins in its space */
 } dml__step;
 
 typedef struct dml__schedule {
@@ -83,7 +93,7 @@ typedef struct dml__collective {
                                        of different sizes; NULL: `count` each, one after the other.
                                        Of all-to-all they are this rank's parts of OUT, */
     const size_t *in_counts, *in_offsets; /* (size) each, and these its parts of IN */
-    uint64_t shared;                      /* elements: see DML__SPACE_FRESH; 0: there are none */
+    uint64_t shared;                      /* elements: see DML__SPACE_SHARED; 0: there are none */
 } dml__collective;
 
 /* Part `rank` of an array that has one for each rank. */

@@ -4,8 +4,9 @@
 #include "comm/algorithms.h"
 
 /* Through memory that all ranks of a host share. A message only says that something lies there, and that the
-   rank that sends it has read whatever it was told of in the call or round before. Source: Graham, Shipman,
-   "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI (2008). */
+   rank that sends it has read all that it was told of in the call or round before: there the next but one may
+   lie. Source: Graham, Shipman, "MPI support for multi-core architectures: optimized shared memory
+   collectives", EuroPVM/MPI (2008). */
 
 /* What of the call's arrays is about that rank. A round of a call with parts is columns of them. */
 static dml__stretch dml__shared_stretch(const dml__collective *c, int rank)
@@ -21,34 +22,44 @@ static uint64_t dml__given_at(const dml__collective *c, int from, int to)
     return (uint64_t)from * c->shared + dml__block_of(c, to).offset;
 }
 
-/* Gives each other rank what of `space` is for it to sum, and adds what all have given of this rank's own: in
-   the order of the ranks, so what comes before this rank's is summed where rank 0 gave its own, since nobody
-   else looks at that, then added to this rank's (a + b is b + a to the bit), and then what comes after it.
-   The last step, or -1. */
+/* Where the sum of a rank's own part lies in the end: in what the last of the others gave it. */
+static uint64_t dml__sum_at(const dml__collective *c, int rank)
+{
+    return dml__given_at(c, c->size - (rank < c->size - 1 ? 1 : 2), rank);
+}
+
+/* Gives each other rank what of `space` is for it to sum, and sums what all have given of this rank's own, in
+   the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: a line that
+   one processor has only read and another writes again takes that one five times as long as a line that the
+   reader has written, where the two are far from each other (on a Zen 4). The last step, by which OUT has the
+   sum, too, if it is of two that are both here. */
 static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
-    const uint64_t begin = dml__given_at(c, 0, c->rank);
     for (int i = 1; i < c->size; i++) {
         const int to = dml__rank_at(c, i);
         const dml__stretch part = dml__shared_stretch(c, to);
-        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, dml__given_at(c, c->rank, to),
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, dml__given_at(c, c->rank, to),
                                         part.count, space, part.offset);
         dml__add_after(s, dml__add_signal(s, to), copy);
     }
     const int first = s->count;
     for (int i = 1; i < c->size; i++) dml__add_wait_signal(s, dml__rank_at(c, -i));
-    int last = -1;
+    int last = -1, sum = 0; /* in the row of that rank */
     for (int rank = 0; rank < c->size; rank++) {
-        const bool lower = rank < c->rank, is_own = rank == c->rank;
+        const bool is_own = rank == c->rank;
         const int come = is_own ? -1 : first + (c->rank - rank + c->size) % c->size - 1;
         if (rank == 0) {
             last = come;
             continue;
         }
-        const int step =
-            dml__add_local(s, DML__STEP_REDUCE, lower ? DML__SPACE_FRESH : space, lower ? begin : own.offset,
-                           own.count, DML__SPACE_FRESH, is_own ? begin : dml__given_at(c, rank, c->rank));
+        const bool adds_own = is_own || (c->rank == 0 && rank == 1);
+        const bool both = adds_own && rank == c->size - 1 && space == DML__SPACE_OUT;
+        const uint64_t added = dml__given_at(c, sum, c->rank);
+        if (!is_own) sum = rank;
+        const int step = dml__add_local(s, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE, DML__SPACE_SHARED,
+                                        dml__given_at(c, sum, c->rank), own.count,
+                                        adds_own ? space : DML__SPACE_SHARED, adds_own ? own.offset : added);
         dml__add_after(s, step, last);
         dml__add_after(s, step, come);
         last = step;
@@ -57,53 +68,56 @@ static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__spac
     return last;
 }
 
-/* Copies what lies at the beginning of the others' rows to OUT, as each says that it is there. */
-static void dml__take_shared_parts(const dml__collective *c, dml__schedule *s, dml__space space)
-{
-    for (int i = 1; i < c->size; i++) {
-        const int from = dml__rank_at(c, -i);
-        const dml__stretch part = dml__shared_stretch(c, from);
-        const int come = dml__add_wait_signal(s, from);
-        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, part.offset, part.count, space,
-                                        (uint64_t)from * c->shared);
-        dml__add_after(s, copy, come);
-    }
-}
-
 static void dml__signal_all(const dml__collective *c, dml__schedule *s, int after)
 {
     for (int i = 1; i < c->size; i++) dml__add_after(s, dml__add_signal(s, dml__rank_at(c, i)), after);
 }
 
-/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does:
+static void dml__copy_from_shared(const dml__collective *c, dml__schedule *s, int from, uint64_t at,
+                                  int after)
+{
+    const dml__stretch part = dml__shared_stretch(c, from);
+    const int copy =
+        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, part.offset, part.count, DML__SPACE_SHARED, at);
+    dml__add_after(s, copy, after);
+}
 
-       fresh[1] = out but for chunk 1;   a signal to 2, 3 and 0
-       signals from 0, 3 and 2;          chunk 1 of out = ((fresh[0] + it) + fresh[2]) + fresh[3]
-       later[1] = chunk 1 of out;        a signal to 2, 3 and 0
-       signals from 0, 3 and 2;          chunks 0, 3 and 2 of out = later[0, 3 and 2]
+/* Rank r sums chunk r, in the order of the ranks. 4 ranks, what rank 1 does, all of chunk 1 but for the first
+   line and the last:
 
-   By its second signal a rank has read what it was given. Cost: 2 a, and by each rank at once n copied there,
-   (m - 1) / m n summed and (m - 1) / m n copied from there. */
+       shared[1] = out but for chunk 1;   a signal to 2, 3 and 0
+       signals from 0, 3 and 2;           shared[0] += out;   shared[2] += shared[0];   shared[3] += shared[2]
+                                          a signal to 2, 3 and 0;   out = shared[3]
+       signals from 0, 3 and 2;           chunks 0, 3 and 2 of out = shared[3, 2 and 3]
+
+   Cost: 2 a, and by each rank at once (m - 1) / m n copied there, (m - 1) / m n summed and n copied from
+   there. */
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
-    const dml__stretch own = dml__block_of(c, c->rank);
-    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
     if (c->size == 1) return;
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_LATER, (uint64_t)c->rank * c->shared,
-                                    own.count, DML__SPACE_OUT, own.offset);
-    dml__add_after(s, copy, sum);
-    dml__signal_all(c, s, copy);
-    dml__take_shared_parts(c, s, DML__SPACE_LATER);
+    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
+    dml__signal_all(c, s, sum);
+    if (c->size > 2 && c->rank < c->size - 1)
+        dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
+    for (int i = 1; i < c->size; i++) {
+        const int from = dml__rank_at(c, -i);
+        const int come = dml__add_wait_signal(s, from);
+        dml__copy_from_shared(c, s, from, dml__sum_at(c, from), come);
+    }
 }
 
 /* The first half of it, on parts. OUT may lie in IN, so it is written when everything else is over. Cost: a,
    and by each rank at once (m - 1) n copied there and (m - 1) n summed. */
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s)
 {
-    const dml__stretch own = dml__shared_stretch(c, c->rank);
+    const uint64_t count = dml__shared_stretch(c, c->rank).count;
+    if (c->size == 1) {
+        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_IN, 0);
+        return;
+    }
     dml__sum_shared(c, s, DML__SPACE_IN);
-    const int copy =
-        dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, own.count, DML__SPACE_IN, own.offset);
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_SHARED,
+                                    dml__sum_at(c, c->rank));
     dml__add_after(s, copy, DML__ALL_BEFORE);
 }
 
@@ -111,11 +125,15 @@ DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__
 DML__LOCAL void dml__write_shared_all_gather(const dml__collective *c, dml__schedule *s)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_FRESH, (uint64_t)c->rank * c->shared,
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_SHARED, (uint64_t)c->rank * c->shared,
                                     c->count, DML__SPACE_IN, 0);
     dml__signal_all(c, s, copy);
     dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own.offset, own.count, DML__SPACE_IN, 0);
-    dml__take_shared_parts(c, s, DML__SPACE_FRESH);
+    for (int i = 1; i < c->size; i++) {
+        const int from = dml__rank_at(c, -i);
+        const int come = dml__add_wait_signal(s, from);
+        dml__copy_from_shared(c, s, from, (uint64_t)from * c->shared, come);
+    }
 }
 
 #endif

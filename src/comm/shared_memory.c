@@ -107,21 +107,14 @@ DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algor
 }
 
 /* Never in the one before it, which others may be reading. */
-static char *dml__next_shared(dml_comm *comm, size_t bytes)
-{
-    if (comm->shared_at + bytes > comm->shared_bytes) comm->shared_at = 0;
-    char *const space = comm->shared + comm->shared_at;
-    comm->shared_at += bytes;
-    return space;
-}
-
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info)
 {
-    const int spaces = dml__shared_spaces(info);
-    if (!spaces) return;
-    const size_t bytes = (size_t)request->comm->size * dml__shared_pitch(request, info);
-    request->spaces[DML__SPACE_FRESH] = dml__next_shared(request->comm, bytes);
-    if (spaces > 1) request->spaces[DML__SPACE_LATER] = dml__next_shared(request->comm, bytes);
+    dml_comm *comm = request->comm;
+    if (!dml__is_shared(info)) return;
+    const size_t bytes = (size_t)comm->size * dml__shared_pitch(request, info);
+    if (comm->shared_at + bytes > comm->shared_bytes) comm->shared_at = 0;
+    request->spaces[DML__SPACE_SHARED] = comm->shared + comm->shared_at;
+    comm->shared_at += bytes;
 }
 
 DML__LOCAL bool dml__take_shared(dml_request *request)

@@ -11,7 +11,7 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
-/* Gives the round that begins its spaces, if the algorithm takes any. */
+/* Gives the round that begins its place, if the algorithm takes any. */
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info);
 
 /* How many bytes apart two ranks' rows of such a round lie. */

@@ -181,7 +181,7 @@ static bool dml__short_step(dml__short_call *c, int step)
     const dml__step *s = &c->request->schedule.steps[step];
     bool done = true;
     if (s->peer < 0)
-        dml__apply_local(c->request, step);
+        dml__apply_local(c->request, step, s->count);
     else
         done = s->kind == DML__STEP_SEND ? dml__short_send(c, step) : dml__short_receive(c, step);
     if (done) c->past |= (uint64_t)1 << step;

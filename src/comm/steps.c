@@ -87,7 +87,7 @@ static int dml__touched_by(const dml__step *step, dml__touched touched[2])
     touched[0].offset = step->offset;
     touched[1].space = step->source_space;
     touched[1].offset = step->source;
-    return step->kind == DML__STEP_COPY || step->kind == DML__STEP_REDUCE ? 2 : 1;
+    return dml__has_source(step->kind) ? 2 : 1;
 }
 
 DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earlier, uint64_t done,
@@ -117,15 +117,15 @@ DML__LOCAL uint64_t dml__step_limit(const dml__step *step, const dml__step *earl
 
 static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t offset, uint64_t count)
 {
-    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "fresh", "later" };
+    static const char *const names[DML__SPACE_COUNT] = { "out", "in", "scratch", "shared" };
     return snprintf(text, bytes, " %s[%" PRIu64 ", %" PRIu64 ")", names[space], offset, offset + count);
 }
 
 DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT])
 {
-    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce", "copy",
-                                                             "reduce" };
-    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by" };
+    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce",
+                                                             "copy", "reduce",  "reduce_both" };
+    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
     const dml__step *const s = &schedule->steps[step];
     const size_t size = DML__STEP_TEXT; /* the longest text has 177 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);

@@ -81,7 +81,7 @@ static void advance(rank_state *rank, int index, uint64_t count)
 /* range = or += what comes; a sum that is complete is divided. */
 static void combine(const group *g, const dml__step *step, float *range, const float *from, uint64_t count)
 {
-    const bool reduces = step->kind == DML__STEP_RECEIVE_REDUCE || step->kind == DML__STEP_REDUCE;
+    const bool reduces = dml__does_reduce(step->kind);
     for (uint64_t i = 0; i < count; i++) {
         range[i] = reduces ? range[i] + from[i] : from[i];
         if (step->completes && g->mean) range[i] /= (float)g->call.size;
@@ -127,11 +127,11 @@ static bool move(group *g, int r, int index)
         else if (from && range)
             combine(g, to, range, from, count);
     } else if (count) {
-        const float *const from = receives(step)
-                                      ? other->under_way[twin] + done
-                                      : place(rank, step->source_space, step->source + done, count);
+        float *const from = receives(step) ? other->under_way[twin] + done
+                                           : place(rank, step->source_space, step->source + done, count);
         float *const range = place(rank, step->space, step->offset + done, count);
         if (from && range && from != range) combine(g, step, range, from, count);
+        if (from && range && step->kind == DML__STEP_REDUCE_BOTH) memcpy(from, range, count * sizeof *from);
     }
     advance(rank, index, count);
     if (together) advance(other, twin, count);

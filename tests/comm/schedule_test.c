@@ -168,8 +168,7 @@ static void write_rank(const dml__algorithm_info *info, const dml__collective *c
     CHECK(!at->schedule.overflowed);
     for (int i = 0; i < at->schedule.count; i++) {
         const dml__step *const step = &at->schedule.steps[i];
-        CHECK(!step->completes || (reduces(call->operation) && (step->kind == DML__STEP_REDUCE ||
-                                                                step->kind == DML__STEP_RECEIVE_REDUCE)));
+        CHECK(!step->completes || (reduces(call->operation) && dml__does_reduce(step->kind)));
         at->done[i] = 0;
         at->ended[i] = false;
         at->prior[i] = -1;
@@ -191,7 +190,7 @@ static void begin_run(const trial *t, group *g, bool alias)
 {
     const dml__collective *const c = &t->call;
     const uint64_t shared = dml__is_shared(t->info) ? (uint64_t)c->size * c->count : 0;
-    const array fresh = new_array((uint64_t)c->size * shared), later = new_array((uint64_t)c->size * shared);
+    const array common = new_array((uint64_t)c->size * shared);
     g->call = *c;
     g->call.shared = shared;
     g->ranks = ranks;
@@ -203,8 +202,7 @@ static void begin_run(const trial *t, group *g, bool alias)
         rank_state *const rank = &ranks[r];
         array *const in = &rank->spaces[DML__SPACE_IN], *const out = &rank->spaces[DML__SPACE_OUT];
         write_rank(t->info, &g->call, r, rank);
-        rank->spaces[DML__SPACE_FRESH] = fresh;
-        rank->spaces[DML__SPACE_LATER] = later;
+        rank->spaces[DML__SPACE_SHARED] = common;
         rank->spaces[DML__SPACE_SCRATCH] =
             new_array(t->info->scratch ? t->info->scratch(c->size, c->count) : 0);
         *in = new_array(in_length(c, r));
@@ -223,8 +221,7 @@ static void begin_run(const trial *t, group *g, bool alias)
 
 static void end_run(const trial *t, bool alias)
 {
-    free(ranks[0].spaces[DML__SPACE_FRESH].data);
-    free(ranks[0].spaces[DML__SPACE_LATER].data);
+    free(ranks[0].spaces[DML__SPACE_SHARED].data);
     for (int r = 0; r < t->call.size; r++) {
         for (int i = 0; i < ranks[r].schedule.count; i++) free(ranks[r].under_way[i]);
         free(ranks[r].spaces[DML__SPACE_SCRATCH].data);
@@ -403,9 +400,10 @@ enum { SEQUENCE = 3, SEQUENCE_RANKS = 7 };
 static const dml__comm_operation shared_operations[] = { DML__CALL_ALL_REDUCE, DML__CALL_ALL_GATHER,
                                                          DML__CALL_REDUCE_SCATTER };
 
-/* Appends a call: none of its steps goes before those of the calls before it have ended at this rank. */
+/* Appends a call, in the second of two memories that all share (which is SCRATCH here) or in the first: none
+   of its steps goes before those of the calls before it have ended at this rank. */
 static void append_call(dml__schedule *s, const dml__algorithm_info *info, const dml__collective *c,
-                        bool turned)
+                        bool second)
 {
     const int gate = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, 0, DML__SPACE_OUT, 0);
     dml__add_after(s, gate, DML__ALL_BEFORE);
@@ -414,15 +412,12 @@ static void append_call(dml__schedule *s, const dml__algorithm_info *info, const
         dml__step *const step = &s->steps[i];
         dml__add_after(s, i, gate);
         uint8_t *const spaces[] = { &step->space, &step->source_space };
-        for (int k = 0; k < 2 && turned; k++)
-            if (*spaces[k] == DML__SPACE_FRESH)
-                *spaces[k] = DML__SPACE_LATER;
-            else if (*spaces[k] == DML__SPACE_LATER)
-                *spaces[k] = DML__SPACE_FRESH;
+        for (int k = 0; k < 2 && second; k++)
+            if (*spaces[k] == DML__SPACE_SHARED) *spaces[k] = DML__SPACE_SCRATCH;
     }
 }
 
-/* What the call leaves: reduce-scatter has summed its part of IN where it was, too. */
+/* What the call leaves. */
 static void expect_call(dml__comm_operation operation, int m, uint64_t n, array in[], array out[])
 {
     float sums[SEQUENCE_RANKS * 16];
@@ -436,7 +431,7 @@ static void expect_call(dml__comm_operation operation, int m, uint64_t n, array 
             if (operation == DML__CALL_ALL_REDUCE)
                 out[r].data[i] = sums[i];
             else if (operation == DML__CALL_REDUCE_SCATTER)
-                out[r].data[i] = in[r].data[(uint64_t)r * n + i] = sums[(uint64_t)r * n + i];
+                out[r].data[i] = sums[(uint64_t)r * n + i];
             else
                 for (int other = 0; other < m; other++) out[other].data[(uint64_t)r * n + i] = in[r].data[i];
 }
@@ -445,7 +440,7 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
                            const uint64_t counts[SEQUENCE])
 {
     group g;
-    array in[SEQUENCE_RANKS], out[SEQUENCE_RANKS], fresh, later;
+    array in[SEQUENCE_RANKS], out[SEQUENCE_RANKS], common[2];
     const uint64_t length = (uint64_t)m * 16;
     memset(&g, 0, sizeof g);
     g.call.size = m;
@@ -453,8 +448,7 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
     g.late = -1;
     g.in_order = true;
     g.buffered = test_random(&state) % 2;
-    fresh = new_array((uint64_t)m * length);
-    later = new_array((uint64_t)m * length);
+    for (int k = 0; k < 2; k++) common[k] = new_array((uint64_t)m * length);
     for (int r = 0; r < m; r++) {
         rank_state *const rank = &ranks[r];
         memset(rank, 0, sizeof *rank);
@@ -462,8 +456,8 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
         rank->schedule.capacity = MOST_STEPS;
         rank->spaces[DML__SPACE_IN] = new_array(length);
         rank->spaces[DML__SPACE_OUT] = new_array(length);
-        rank->spaces[DML__SPACE_FRESH] = fresh;
-        rank->spaces[DML__SPACE_LATER] = later;
+        rank->spaces[DML__SPACE_SHARED] = common[0];
+        rank->spaces[DML__SPACE_SCRATCH] = common[1];
         in[r] = new_array(length);
         out[r] = new_array(length);
         for (uint64_t i = 0; i < length; i++) {
@@ -472,7 +466,6 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
         }
         copy_array(&rank->spaces[DML__SPACE_IN], &in[r]);
         copy_array(&rank->spaces[DML__SPACE_OUT], &out[r]);
-        bool turned = false;
         for (int k = 0; k < SEQUENCE; k++) {
             int count;
             const dml__algorithm_info *const info =
@@ -482,8 +475,7 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
             c.rank = r;
             c.count = counts[k];
             c.shared = length;
-            append_call(&rank->schedule, info, &c, turned);
-            turned = turned != (dml__shared_spaces(info) == 1);
+            append_call(&rank->schedule, info, &c, k % 2);
         }
         CHECK(!rank->schedule.overflowed);
         for (int i = 0; i < rank->schedule.count; i++) {
@@ -506,8 +498,7 @@ static void check_sequence(int m, const dml__comm_operation operations[SEQUENCE]
         free(in[r].data);
         free(out[r].data);
     }
-    free(fresh.data);
-    free(later.data);
+    for (int k = 0; k < 2; k++) free(common[k].data);
 }
 
 /* Whatever goes first of what may go: what a rank still reads nobody writes. */

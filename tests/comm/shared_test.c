@@ -285,20 +285,14 @@ static void lay_calls(dml_comm *comm, dml_request *request, unsigned *state)
         const uint64_t most = dml__shared_round(info, comm->size, room, room);
         request->round_count = test_random(state) % 4 ? test_random(state) % (most + 1) : most;
         const size_t pitch = dml__shared_pitch(request, info), bytes = pitch * (size_t)comm->size;
-        request->spaces[DML__SPACE_FRESH] = request->spaces[DML__SPACE_LATER] = NULL;
         dml__lay_shared(request, info);
-        const char *fresh = request->spaces[DML__SPACE_FRESH], *later = request->spaces[DML__SPACE_LATER];
-        CHECK_INT(later != NULL, operation == 0);
+        const char *const space = request->spaces[DML__SPACE_SHARED];
         CHECK_MESSAGE(pitch % 64 == 0 && pitch <= comm->model.shared &&
                           pitch >= element * dml__shared_row(info, comm->size, request->round_count),
                       "rows of %s lie %zu bytes apart", dtypes[type], pitch);
-        CHECK(fresh >= comm->shared && fresh + bytes <= comm->shared + comm->shared_bytes);
-        CHECK(!before || fresh + bytes <= before || before + before_bytes <= fresh);
-        if (later) {
-            CHECK(later >= comm->shared && later + bytes <= comm->shared + comm->shared_bytes);
-            CHECK(fresh + bytes <= later || later + bytes <= fresh);
-        }
-        before = later ? later : fresh;
+        CHECK(space >= comm->shared && space + bytes <= comm->shared + comm->shared_bytes);
+        CHECK(!before || space + bytes <= before || before + before_bytes <= space);
+        before = space;
         before_bytes = bytes;
         if ((size_t)(before - comm->shared) + bytes > reached)
             reached = (size_t)(before - comm->shared) + bytes;
