@@ -1915,12 +1915,6 @@ static inline bool dml__is_shared(const dml__algorithm_info *info)
            info->write == dml__write_shared_reduce_scatter;
 }
 
-/* Elements that a rank gives there. */
-static inline uint64_t dml__shared_row(const dml__algorithm_info *info, int size, uint64_t count)
-{
-    return info->write == dml__write_shared_reduce_scatter ? count * (uint64_t)size : count;
-}
-
 /* As many of `most` elements of a call as go at once, where a rank has room for `shared` in such memory. */
 static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int size, uint64_t most,
                                          uint64_t shared)
@@ -3136,14 +3130,12 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    char *shared; /* (shared_bytes) that all of its ranks use; NULL: there are none */
-    size_t shared_bytes;
-    size_t shared_at;                     /* where the next space of it begins, if it fits there */
-    bool shared_halves;                   /* each space has a half of it */
-    dml_request *sharing;                 /* whose turn it is to use it; NULL: nobody's */
-    bool measured;                        /* the model's links were */
-    bool tuned;                           /* the choice is by trials (tune.c) */
-    void *beneath;                        /* the engine's own */
+    char *shared;         /* (2, size, model.shared) that all of its ranks use; NULL: there are none */
+    bool shared_second;   /* it is the turn of the second half of it */
+    dml_request *sharing; /* whose turn it is to use it; NULL: nobody's */
+    bool measured;        /* the model's links were */
+    bool tuned;           /* the choice is by trials (tune.c) */
+    void *beneath;        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
     dml__call_variant within;             /* whose parts its collectives are now */
@@ -13746,9 +13738,10 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info) || (dml__is_shared(info) && !run->model.shared)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
-       messages; and a half that was scattered need not come back. */
+       messages; a half that was scattered need not come back; and nothing is for more than one to read. */
     if (run->size == 2 &&
-        (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0))
+        (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0 ||
+         info->write == dml__write_shared_all_gather))
         return false;
     /* Nobody need pass on what all can read where it is: a broadcast of 64 KiB to 4 MiB between eight threads
        took 1.5 to 5 times as long by any other way, which prices, that know no caches, don't see. */
@@ -13916,11 +13909,9 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
-/* Gives the round that begins its place, if the algorithm takes any. */
+/* Gives the round that begins the half of it that the one before it doesn't have, which others may be
+   reading; if the algorithm takes any. */
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info);
-
-/* How many bytes apart two ranks' rows of such a round lie. */
-DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algorithm_info *info);
 
 /* Calls of a communicator use it one after the other, in the order in which they were started, which is the
    same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */
@@ -13936,34 +13927,20 @@ DML__LOCAL dml_request *dml__pass_shared(const dml_request *request);
 #define DML__SHARED_PART ((size_t)256 << 10) /* bytes that a rank gives at once, at most, */
 #define DML__SHARED_MOST ((size_t)8 << 20)   /* and of the memory in all */
 #define DML__SHARED_RANKS 64                 /* of more, each would look at many small chunks */
-#define DML__SHARED_LINE ((size_t)64)
-
-/* How a call's spaces lie in the memory. On Intel's processors each is a half of it: what stays in the second
-   caches is fastest. On others one comes behind the other, all around: a line that another processor's second
-   cache still has comes slower from there than from the third, which they share (between two ranks of a Zen 4
-   halves take 2 to 2.5 times as long). */
-enum { DML__SHARED_NOWHERE, DML__SHARED_IN_HALVES, DML__SHARED_ALL_AROUND };
-
-/* Of the largest, there is room for three where they lie all around: else one that begins anew at the
-   beginning might lie in the one before it. */
-static size_t dml__shared_spaces_of(int way)
-{
-    return way == DML__SHARED_ALL_AROUND ? 3 : 2;
-}
+#define DML__SHARED_SPACES ((size_t)2)       /* of calls or rounds that take turns */
 
 /* So few that those of all ranks stay in the caches, and so many that the messages, of which a round takes
    two to each other rank, cost little. */
-static size_t dml__shared_room(int size, int way)
+static size_t dml__shared_room(int size)
 {
     size_t part = DML__SHARED_PART;
-    while (dml__shared_spaces_of(way) * (size_t)size * part > DML__SHARED_MOST) part /= 2;
+    while (DML__SHARED_SPACES * (size_t)size * part > DML__SHARED_MOST) part /= 2;
     return part;
 }
 
-static size_t dml__shared_bytes(int size, int way)
+static size_t dml__shared_space(const dml_comm *comm)
 {
-    if (way == DML__SHARED_ALL_AROUND) return DML__SHARED_MOST;
-    return dml__shared_spaces_of(way) * (size_t)size * dml__shared_room(size, way);
+    return (size_t)comm->size * dml__shared_room(comm->size);
 }
 
 static bool dml__may_share(const dml_comm *comm)
@@ -13975,39 +13952,34 @@ static bool dml__may_share(const dml_comm *comm)
     return may;
 }
 
-static void dml__have_shared(dml_comm *comm, void *memory, int way)
+static void dml__have_shared(dml_comm *comm, void *memory)
 {
     comm->shared = (char *)memory;
-    comm->shared_bytes = memory ? dml__shared_bytes(comm->size, way) : 0;
-    comm->shared_at = 0;
-    comm->shared_halves = way == DML__SHARED_IN_HALVES;
-    comm->model.shared = memory ? dml__shared_room(comm->size, way) : 0;
+    comm->shared_second = false;
+    comm->model.shared = memory ? dml__shared_room(comm->size) : 0;
     comm->job->choices++;
 }
 
 DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
 {
     dml__transport *transport = comm->job->transport;
-    uint8_t place[DML__SHARED_PLACE + 1]; /* and which way */
-    int way = dml__is_intel() ? DML__SHARED_IN_HALVES : DML__SHARED_ALL_AROUND;
-    size_t bytes = dml__shared_bytes(comm->size, way);
+    uint8_t place[DML__SHARED_PLACE + 1]; /* and whether there is any */
+    const size_t bytes = DML__SHARED_SPACES * dml__shared_space(comm);
     void *memory = NULL;
     memset(place, 0, sizeof place);
-    dml__have_shared(comm, NULL, DML__SHARED_NOWHERE);
+    dml__have_shared(comm, NULL);
     if (comm->job->local || comm->size == 1) return DML_OK; /* threads read each other's memory as it is */
     if (comm->rank == 0 && dml__may_share(comm))
         memory = transport->calls->shared->make(transport, bytes, place);
-    place[DML__SHARED_PLACE] = (uint8_t)(memory ? way : DML__SHARED_NOWHERE);
+    place[DML__SHARED_PLACE] = memory != NULL;
     dml_status status = dml_comm_broadcast(comm, place, sizeof place, DML_U8, 0);
     if (!status && place[DML__SHARED_PLACE]) {
-        way = place[DML__SHARED_PLACE];
-        bytes = dml__shared_bytes(comm->size, way);
         if (comm->rank && dml__may_share(comm))
             memory = transport->calls->shared->find(transport, bytes, place);
         int32_t all = memory != NULL;
         status = dml_comm_all_reduce(comm, &all, 1, DML_I32, DML_MIN);
         if (!status && all) {
-            dml__have_shared(comm, memory, way);
+            dml__have_shared(comm, memory);
             return DML_OK;
         }
     }
@@ -14018,28 +13990,17 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm)
 DML__LOCAL void dml__unshare_memory(dml_comm *comm)
 {
     dml__transport *transport = comm->job->transport;
-    if (comm->shared) transport->calls->shared->drop(transport, comm->shared, comm->shared_bytes);
+    const size_t bytes = DML__SHARED_SPACES * dml__shared_space(comm);
+    if (comm->shared) transport->calls->shared->drop(transport, comm->shared, bytes);
     comm->shared = NULL;
 }
 
-DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algorithm_info *info)
-{
-    const dml_comm *comm = request->comm;
-    const size_t element = dml_dtype_size(request->reduction.dtype);
-    const size_t row = (size_t)dml__shared_row(info, comm->size, request->round_count) * element;
-    if (comm->shared_halves) return comm->model.shared;
-    return (row + DML__SHARED_LINE - 1) / DML__SHARED_LINE * DML__SHARED_LINE;
-}
-
-/* Never in the one before it, which others may be reading. */
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info)
 {
     dml_comm *comm = request->comm;
     if (!dml__is_shared(info)) return;
-    const size_t bytes = (size_t)comm->size * dml__shared_pitch(request, info);
-    if (comm->shared_at + bytes > comm->shared_bytes) comm->shared_at = 0;
-    request->spaces[DML__SPACE_SHARED] = comm->shared + comm->shared_at;
-    comm->shared_at += bytes;
+    request->spaces[DML__SPACE_SHARED] = comm->shared + (comm->shared_second ? dml__shared_space(comm) : 0);
+    comm->shared_second = !comm->shared_second;
 }
 
 DML__LOCAL bool dml__take_shared(dml_request *request)
@@ -18683,7 +18644,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     c.in_counts = call->in_counts;
     c.in_offsets = call->in_offsets;
-    c.shared = dml__shared_pitch(request, dml__algorithm_of(request)) / dml__element_bytes(request);
+    c.shared = comm->model.shared / dml__element_bytes(request);
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);

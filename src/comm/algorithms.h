@@ -131,12 +131,6 @@ static inline bool dml__is_shared(const dml__algorithm_info *info)
            info->write == dml__write_shared_reduce_scatter;
 }
 
-/* Elements that a rank gives there. */
-static inline uint64_t dml__shared_row(const dml__algorithm_info *info, int size, uint64_t count)
-{
-    return info->write == dml__write_shared_reduce_scatter ? count * (uint64_t)size : count;
-}
-
 /* As many of `most` elements of a call as go at once, where a rank has room for `shared` in such memory. */
 static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int size, uint64_t most,
                                          uint64_t shared)

@@ -114,9 +114,10 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info) || (dml__is_shared(info) && !run->model.shared)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
-       messages; and a half that was scattered need not come back. */
+       messages; a half that was scattered need not come back; and nothing is for more than one to read. */
     if (run->size == 2 &&
-        (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0))
+        (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0 ||
+         info->write == dml__write_shared_all_gather))
         return false;
     /* Nobody need pass on what all can read where it is: a broadcast of 64 KiB to 4 MiB between eight threads
        took 1.5 to 5 times as long by any other way, which prices, that know no caches, don't see. */

@@ -234,14 +234,12 @@ struct dml_comm {
     dml__choice choice;     /* what its calls get, the same at all ranks */
     dml__price_model model; /* that it was made of, the same at all ranks of the world */
     int hosts;
-    char *shared; /* (shared_bytes) that all of its ranks use; NULL: there are none */
-    size_t shared_bytes;
-    size_t shared_at;                     /* where the next space of it begins, if it fits there */
-    bool shared_halves;                   /* each space has a half of it */
-    dml_request *sharing;                 /* whose turn it is to use it; NULL: nobody's */
-    bool measured;                        /* the model's links were */
-    bool tuned;                           /* the choice is by trials (tune.c) */
-    void *beneath;                        /* the engine's own */
+    char *shared;         /* (2, size, model.shared) that all of its ranks use; NULL: there are none */
+    bool shared_second;   /* it is the turn of the second half of it */
+    dml_request *sharing; /* whose turn it is to use it; NULL: nobody's */
+    bool measured;        /* the model's links were */
+    bool tuned;           /* the choice is by trials (tune.c) */
+    void *beneath;        /* the engine's own */
     struct dml__nccl_group *nccl;         /* NULL: there is none */
     bool closed;                          /* and only kept (dml__comm_keep) */
     dml__call_variant within;             /* whose parts its collectives are now */

@@ -358,7 +358,7 @@ static bool dml__write_round(const dml__comm_job *job, dml_request *request)
     c.offsets = call->offsets;
     c.in_counts = call->in_counts;
     c.in_offsets = call->in_offsets;
-    c.shared = dml__shared_pitch(request, dml__algorithm_of(request)) / dml__element_bytes(request);
+    c.shared = comm->model.shared / dml__element_bytes(request);
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     dml__algorithm_of(request)->write(&c, &request->schedule);

@@ -11,11 +11,9 @@ DML__LOCAL dml_status dml__share_memory(dml_comm *comm);
 /* Lets go of it, before the transport is closed. */
 DML__LOCAL void dml__unshare_memory(dml_comm *comm);
 
-/* Gives the round that begins its place, if the algorithm takes any. */
+/* Gives the round that begins the half of it that the one before it doesn't have, which others may be
+   reading; if the algorithm takes any. */
 DML__LOCAL void dml__lay_shared(dml_request *request, const dml__algorithm_info *info);
-
-/* How many bytes apart two ranks' rows of such a round lie. */
-DML__LOCAL size_t dml__shared_pitch(const dml_request *request, const dml__algorithm_info *info);
 
 /* Calls of a communicator use it one after the other, in the order in which they were started, which is the
    same at all ranks. False: this one's turn comes when dml__pass_shared returns it. */

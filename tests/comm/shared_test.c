@@ -69,7 +69,6 @@ static void whole_body(test_rank *me)
     };
     me->bad += is_shared(me->comm, 100) != (me->world > 1);
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) sum_body(me, me->comm, counts[c]);
-    me->bad += me->comm->shared_at % 64 != 0; /* spaces begin with a line */
 }
 
 static void any_size(void)
@@ -264,62 +263,6 @@ static void of_all_kinds(void)
     }
 }
 
-/* ---- where calls' spaces lie, in either way ---- */
-
-/* A space has room for all rows, is within the memory, and isn't where the one before it is. */
-static void lay_calls(dml_comm *comm, dml_request *request, unsigned *state)
-{
-    static const char *const dtypes[] = { "f64", "f32", "bf16", "u8" };
-    static const dml_dtype types[] = { DML_F64, DML_F32, DML_BF16, DML_U8 };
-    const char *before = NULL;
-    size_t before_bytes = 0, reached = 0;
-    for (int call = 0; call < 3000; call++) {
-        int count;
-        const int operation = (int)(test_random(state) % 3), type = (int)(test_random(state) % 4);
-        static const dml__comm_operation operations[] = { DML__CALL_ALL_REDUCE, DML__CALL_ALL_GATHER,
-                                                          DML__CALL_REDUCE_SCATTER };
-        const dml__algorithm_info *info =
-            &dml__algorithms(&count)[dml__find_algorithm(operations[operation], "shared")];
-        request->reduction.dtype = types[type];
-        const size_t element = dml_dtype_size(types[type]), room = comm->model.shared / element;
-        const uint64_t most = dml__shared_round(info, comm->size, room, room);
-        request->round_count = test_random(state) % 4 ? test_random(state) % (most + 1) : most;
-        const size_t pitch = dml__shared_pitch(request, info), bytes = pitch * (size_t)comm->size;
-        dml__lay_shared(request, info);
-        const char *const space = request->spaces[DML__SPACE_SHARED];
-        CHECK_MESSAGE(pitch % 64 == 0 && pitch <= comm->model.shared &&
-                          pitch >= element * dml__shared_row(info, comm->size, request->round_count),
-                      "rows of %s lie %zu bytes apart", dtypes[type], pitch);
-        CHECK(space >= comm->shared && space + bytes <= comm->shared + comm->shared_bytes);
-        CHECK(!before || space + bytes <= before || before + before_bytes <= space);
-        before = space;
-        before_bytes = bytes;
-        if ((size_t)(before - comm->shared) + bytes > reached)
-            reached = (size_t)(before - comm->shared) + bytes;
-    }
-    CHECK_MESSAGE(reached > comm->shared_bytes - comm->shared_bytes / 8, "only %zu of %zu bytes are used",
-                  reached, comm->shared_bytes);
-}
-
-static void spaces_of_calls(void)
-{
-    static dml_request request;
-    static dml_comm comm;
-    unsigned state = 31;
-    request.comm = &comm;
-    for (int halves = 0; halves < 2; halves++)
-        for (int size = 2; size <= 9; size++) {
-            comm.size = size;
-            comm.shared_halves = halves;
-            comm.model.shared = 8192;
-            comm.shared_bytes = (halves ? 2u : 3u) * (size_t)size * comm.model.shared;
-            comm.shared_at = 0;
-            comm.shared = (char *)malloc(comm.shared_bytes);
-            lay_calls(&comm, &request, &state);
-            free(comm.shared);
-        }
-}
-
 /* Groups have memory of their own: theirs and the world's calls go on side by side. */
 static void groups_body(test_rank *me)
 {
@@ -480,7 +423,6 @@ int main(void)
         RUN(where_there_is_none);
         RUN(several_at_once);
         RUN(of_all_kinds);
-        RUN(spaces_of_calls);
         RUN(groups);
         RUN(behind_a_long_one);
         RUN(a_rank_that_is_missing);
