@@ -139,6 +139,8 @@ $(BUILD)/bench/gpu: src/kernels/formulas.h
 # This one times what the library keeps to itself.
 $(BUILD)/bench/reduce_op: BENCH_FLAGS := -Isrc
 $(BUILD)/bench/reduce_op: src/comm/reduce_op.c src/base/float16.c
+$(BUILD)/bench/lines: BENCH_FLAGS := -Isrc
+$(BUILD)/bench/lines: src/net/shm_copy.h
 
 # This one measures what the library keeps to itself.
 $(BUILD)/bench/transport: bench/transport.c bench/loopback.h tests/net/sockets.h $(SOURCES)

@@ -10438,7 +10438,7 @@ DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, c
                                                              "copy", "reduce",  "reduce_both" };
     static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
     const dml__step *const s = &schedule->steps[step];
-    const size_t size = DML__STEP_TEXT; /* the longest text has 177 characters */
+    const size_t size = DML__STEP_TEXT; /* the longest text has 183 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);
     at += (size_t)dml__print_range(text + at, size - at, (dml__space)s->space, s->offset, s->count);
     at += (size_t)snprintf(text + at, size - at, " %s", peers[s->kind]);
@@ -13576,10 +13576,10 @@ static const dml__algorithm_info dml__algorithm_table[] = {
 
     { "shared", DML__CALL_REDUCE_SCATTER, dml__write_shared_reduce_scatter, true, true, NULL,
       dml__no_elements, dml__message_per_other },
-    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
-      dml__halving_elements, dml__butterfly_messages },
     { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
       dml__n_per_other, dml__message_per_other },
+    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
+      dml__halving_elements, dml__butterfly_messages },
     { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "chain", DML__CALL_REDUCE_SCATTER, dml__write_chain_reduce_scatter, false, true, NULL,
@@ -13727,10 +13727,14 @@ typedef struct dml__choice_run {
    rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.12
 
+static bool dml__choice_turns(const dml__price_model *model, int size)
+{
+    return model->processors && model->processors < size && model->ranks_per_host >= size;
+}
+
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
-    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
-    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
+    return dml__choice_turns(model, size) && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
@@ -13746,6 +13750,13 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     /* Nobody need pass on what all can read where it is: a broadcast of 64 KiB to 4 MiB between eight threads
        took 1.5 to 5 times as long by any other way, which prices, that know no caches, don't see. */
     if (run->model.threads && operation == DML__CALL_BROADCAST && info->write != dml__write_direct_broadcast)
+        return false;
+    /* Threads that take turns and each of which waits for all others take 1.2 to 1.7 times as long
+       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB) as those that wait for one or
+       a few, which prices have the other way round. */
+    if (run->model.threads && dml__choice_turns(&run->model, run->size) &&
+        (info->write == dml__write_all_to_all_all_reduce ||
+         (info->write == dml__write_direct_reduce_scatter && !run->rank_order)))
         return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
 }

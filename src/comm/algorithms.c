@@ -198,10 +198,10 @@ static const dml__algorithm_info dml__algorithm_table[] = {
 
     { "shared", DML__CALL_REDUCE_SCATTER, dml__write_shared_reduce_scatter, true, true, NULL,
       dml__no_elements, dml__message_per_other },
-    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
-      dml__halving_elements, dml__butterfly_messages },
     { "direct", DML__CALL_REDUCE_SCATTER, dml__write_direct_reduce_scatter, false, true, dml__n_per_other,
       dml__n_per_other, dml__message_per_other },
+    { "halving", DML__CALL_REDUCE_SCATTER, dml__write_halving_reduce_scatter, true, false, NULL,
+      dml__halving_elements, dml__butterfly_messages },
     { "ring", DML__CALL_REDUCE_SCATTER, dml__write_ring_reduce_scatter, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "chain", DML__CALL_REDUCE_SCATTER, dml__write_chain_reduce_scatter, false, true, NULL,

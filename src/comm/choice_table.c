@@ -103,10 +103,14 @@ typedef struct dml__choice_run {
    rounds, since links are slow: what those take it knows.) */
 #define DML__CHOICE_AS_GOOD 1.12
 
+static bool dml__choice_turns(const dml__price_model *model, int size)
+{
+    return model->processors && model->processors < size && model->ranks_per_host >= size;
+}
+
 static double dml__choice_as_good(const dml__price_model *model, int size)
 {
-    const bool turns = model->processors && model->processors < size && model->ranks_per_host >= size;
-    return turns && model->round_part ? DML__CHOICE_AS_GOOD : 1;
+    return dml__choice_turns(model, size) && model->round_part ? DML__CHOICE_AS_GOOD : 1;
 }
 
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
@@ -122,6 +126,13 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     /* Nobody need pass on what all can read where it is: a broadcast of 64 KiB to 4 MiB between eight threads
        took 1.5 to 5 times as long by any other way, which prices, that know no caches, don't see. */
     if (run->model.threads && operation == DML__CALL_BROADCAST && info->write != dml__write_direct_broadcast)
+        return false;
+    /* Threads that take turns and each of which waits for all others take 1.2 to 1.7 times as long
+       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB) as those that wait for one or
+       a few, which prices have the other way round. */
+    if (run->model.threads && dml__choice_turns(&run->model, run->size) &&
+        (info->write == dml__write_all_to_all_all_reduce ||
+         (info->write == dml__write_direct_reduce_scatter && !run->rank_order)))
         return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
 }

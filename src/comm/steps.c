@@ -127,7 +127,7 @@ DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, c
                                                              "copy", "reduce",  "reduce_both" };
     static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
     const dml__step *const s = &schedule->steps[step];
-    const size_t size = DML__STEP_TEXT; /* the longest text has 177 characters */
+    const size_t size = DML__STEP_TEXT; /* the longest text has 183 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);
     at += (size_t)dml__print_range(text + at, size - at, (dml__space)s->space, s->offset, s->count);
     at += (size_t)snprintf(text + at, size - at, " %s", peers[s->kind]);

@@ -161,11 +161,11 @@ static void steps_in_words(void)
     /* The longest there is. */
     s.count = 2;
     const uint64_t far = (uint64_t)1 << 63;
-    dml__add_local(&s, DML__STEP_REDUCE, DML__SPACE_SCRATCH, far, far - 1, DML__SPACE_SCRATCH, far);
+    dml__add_local(&s, DML__STEP_REDUCE_BOTH, DML__SPACE_SCRATCH, far, far - 1, DML__SPACE_SCRATCH, far);
     for (int i = 0; i < DML__STEP_AFTER; i++) room[2].after[i] = 2147483647;
     dml__set_completes(&s, 2);
     CHECK_STRING(dml__step_text(&s, 2, text),
-                 "2: reduce scratch[9223372036854775808, 18446744073709551615) by "
+                 "2: reduce_both scratch[9223372036854775808, 18446744073709551615) and "
                  "scratch[9223372036854775808, 18446744073709551615) after 2147483647, 2147483647, "
                  "2147483647, completes");
 }

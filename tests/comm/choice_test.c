@@ -232,27 +232,54 @@ static void two_rings_of_two_ranks(void)
     close_all(comms, 2);
 }
 
-/* Eight threads on one processor: few messages are cheap, not few steps. */
+#if defined(__linux__)
+/* On that many processors. */
+static void open_crowded(dml_comm *comms[], int world, int processors, bool deterministic)
+{
+    cpu_set_t all, some;
+    dml_comm_options options;
+    sched_getaffinity(0, sizeof all, &all);
+    CPU_ZERO(&some);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&some) < processors; i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &some);
+    sched_setaffinity(0, sizeof some, &some);
+    memset(&options, 0, sizeof options);
+    options.deterministic = deterministic;
+    CHECK_INT(dml_comm_open_local(comms, world, &options), DML_OK);
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+/* How many sizes of up to 1 MiB get that algorithm. */
+static int sizes_by(dml_comm *comm, dml__comm_operation operation, const char *name)
+{
+    dml__comm_call call;
+    int count, sizes = 0;
+    memset(&call, 0, sizeof call);
+    call.signature.operation = operation;
+    call.signature.dtype = DML_F32;
+    for (int power = 0; power <= 18; power++) {
+        call.signature.count = (uint64_t)1 << power;
+        sizes += strcmp(dml__algorithms(&count)[dml__choose_algorithm(comm, &call)].name, name) == 0;
+    }
+    return sizes;
+}
+#endif
+
+/* Eight threads on one processor: few messages are cheap, not few steps. And those that take turns don't all
+   wait for all others, unless sums are to go by ranks and nothing else that is cheap does so. */
 static void threads_share_processors(void)
 {
 #if defined(__linux__)
     dml_comm *comms[8];
-    dml__comm_call call;
-    cpu_set_t all, one;
-    int processor = 0, count;
-    sched_getaffinity(0, sizeof all, &all);
-    while (!CPU_ISSET(processor, &all)) processor++;
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    CHECK_INT(dml_comm_open_local(comms, 8, NULL), DML_OK);
-    sched_setaffinity(0, sizeof all, &all);
-    memset(&call, 0, sizeof call);
-    call.signature.operation = DML__CALL_ALL_REDUCE;
-    call.signature.dtype = DML_F32;
-    call.signature.count = 1;
-    CHECK_STRING(dml__algorithms(&count)[dml__choose_algorithm(comms[0], &call)].name, "master_worker");
+    open_crowded(comms, 8, 1, false);
+    CHECK(sizes_by(comms[0], DML__CALL_ALL_REDUCE, "master_worker") > 5);
     close_all(comms, 8);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        open_crowded(comms, 4, 2, deterministic);
+        CHECK_INT(sizes_by(comms[0], DML__CALL_ALL_REDUCE, "all_to_all"), 0);
+        CHECK_INT(sizes_by(comms[0], DML__CALL_REDUCE_SCATTER, "direct") > 5, deterministic);
+        close_all(comms, 4);
+    }
 #endif
 }
 
