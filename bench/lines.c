@@ -165,8 +165,12 @@ int main(int argc, char **argv)
     s.out = (char *)bench_floats("lines", s.bytes / sizeof(float));
     s.in = (char *)bench_floats("lines", s.bytes / sizeof(float));
     measure(&s, seconds);
+    while (!s.parent && getppid() == parent) usleep(1000); /* else it would be taken for gone too soon */
     free(s.out);
     free(s.in);
-    if (s.parent) waitpid(child, NULL, 0);
+    if (s.parent) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
     return 0;
 }
