@@ -11643,11 +11643,17 @@ static uint64_t dml__sum_at(const dml__collective *c, int rank)
     return dml__given_at(c, c->size - (rank < c->size - 1 ? 1 : 2), rank);
 }
 
+/* Whether what a rank adds last of its part is its own. */
+static bool dml__adds_own_last(const dml__collective *c)
+{
+    return c->rank == c->size - 1 || c->size == 2;
+}
+
 /* Gives each other rank what of `space` is for it to sum, and sums what all have given of this rank's own, in
-   the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: a line that
-   one processor has only read and another writes again takes that one five times as long as a line that the
-   reader has written, where the two are far from each other (on a Zen 4). The last step, by which OUT has the
-   sum, too, if it is of two that are both here. */
+   the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: lines that
+   one processor has only read and another writes again take three times as long as those that the reader has
+   written, where the two are far from each other (bench/lines on a Zen 4). The last step; who adds its own
+   last has the sum in OUT by it, too, if that is the space. */
 static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
@@ -11669,7 +11675,7 @@ static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__spac
             continue;
         }
         const bool adds_own = is_own || (c->rank == 0 && rank == 1);
-        const bool both = adds_own && rank == c->size - 1 && space == DML__SPACE_OUT;
+        const bool both = rank == c->size - 1 && dml__adds_own_last(c) && space == DML__SPACE_OUT;
         const uint64_t added = dml__given_at(c, sum, c->rank);
         if (!is_own) sum = rank;
         const int step = dml__add_local(s, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE, DML__SPACE_SHARED,
@@ -11712,8 +11718,7 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
     if (c->size == 1) return;
     const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
     dml__signal_all(c, s, sum);
-    if (c->size > 2 && c->rank < c->size - 1)
-        dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
+    if (!dml__adds_own_last(c)) dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
     for (int i = 1; i < c->size; i++) {
         const int from = dml__rank_at(c, -i);
         const int come = dml__add_wait_signal(s, from);
@@ -13752,8 +13757,8 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     if (run->model.threads && operation == DML__CALL_BROADCAST && info->write != dml__write_direct_broadcast)
         return false;
     /* Threads that take turns and each of which waits for all others take 1.2 to 1.7 times as long
-       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB) as those that wait for one or
-       a few, which prices have the other way round. */
+       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB between eight) as those that
+       wait for one or a few, which prices have the other way round. */
     if (run->model.threads && dml__choice_turns(&run->model, run->size) &&
         (info->write == dml__write_all_to_all_all_reduce ||
          (info->write == dml__write_direct_reduce_scatter && !run->rank_order)))

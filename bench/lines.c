@@ -21,11 +21,10 @@ static const char usage[] =
     "  --bytes B    what each process sends the other, in pieces of 64 KiB; 1 MiB\n"
     "  --ring B     of the memory through which it goes, each way; 2 MiB\n"
     "  --seconds S  how long to time each row; 0.5\n"
-    "Prints a row for each way that lines go: what=read, as memcpy writes and reads them; written, where "
-    "the\n"
-    "reader has stored the first word of each again; atomic, where it has done so in one step; past, "
-    "written\n"
-    "past the caches. ours is GB/s each way, limit those of memcpy within both processes at once.\n";
+    "Prints a row for each way that lines go: what=read, as memcpy writes and reads them;\n"
+    "written, where the reader has stored the first word of each again; atomic, where it has\n"
+    "done so in one step; past, written past the caches. ours is GB/s each way, limit those of\n"
+    "memcpy within both processes at once.\n";
 
 /* A process's words that the other reads, each in lines of its own. */
 typedef struct words {

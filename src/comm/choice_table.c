@@ -128,8 +128,8 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     if (run->model.threads && operation == DML__CALL_BROADCAST && info->write != dml__write_direct_broadcast)
         return false;
     /* Threads that take turns and each of which waits for all others take 1.2 to 1.7 times as long
-       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB) as those that wait for one or
-       a few, which prices have the other way round. */
+       (all-reduce of up to 4 KiB between four, reduce-scatter of up to 64 KiB between eight) as those that
+       wait for one or a few, which prices have the other way round. */
     if (run->model.threads && dml__choice_turns(&run->model, run->size) &&
         (info->write == dml__write_all_to_all_all_reduce ||
          (info->write == dml__write_direct_reduce_scatter && !run->rank_order)))

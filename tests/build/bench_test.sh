@@ -296,6 +296,31 @@ for words in '^- system: [A-Z].*processors to be used: [1-9]' '^- compiler: .*, 
     '^## numerics$'; do
     check "their report has $words" grep -q "$words" "$WORK/build/bench/report.md"
 done
+cat >"$WORK/build/bench/allreduce" <<'END'
+#!/bin/sh
+echo x >>"$0.runs"
+n=$(wc -l <"$0.runs")
+echo '# allreduce: peer gloo: Gloo'
+for bytes in 4 64; do
+    [ $bytes -eq 4 ] && set -- 9 2 5 || set -- 5 19 2
+    shift $((n - 1))
+    echo "name=all_reduce transport=tcp ranks=2 bytes=$bytes algo=ring latency_us=$1 threads=1 ours=$1 best_peer=1 peer=gloo" \
+        "limit=9 ratio_peer=$1.5 ratio_limit=0.5 unit=MB/s gloo=1"
+done
+[ ! -e "$0.fails" ] || exit 3
+END
+check "three runs" env BENCH=allreduce sh bench/run.sh "$WORK/build"
+check "of which the one in the middle counts, for each case" test "$(sed -n 's/^name=all_reduce.* latency_us=\([0-9]*\) .*/\1/p' \
+    "$WORK/build/bench/rows" | tr '\n' ' ')" = '5 5 '
+check "and what they say once" test "$(grep -c '^# allreduce: peer' "$WORK/build/bench/rows")" -eq 1
+rm "$WORK/build/bench/allreduce.runs"
+check "one run, in a hurry" env BENCH=allreduce sh bench/run.sh "$WORK/build" --quick
+check "is what counts" grep -q ' bytes=4 .* latency_us=9 ' "$WORK/build/bench/rows"
+rm "$WORK/build/bench/allreduce.runs"
+touch "$WORK/build/bench/allreduce.fails"
+check_fails "a run that fails" 'failed: allreduce' env BENCH=allreduce sh bench/run.sh "$WORK/build"
+check "what it said before counts" grep -q ' bytes=4 .* latency_us=9 ' "$WORK/build/bench/rows"
+cp "$WORK/program" "$WORK/build/bench/allreduce"
 check "one of them" env BENCH='ddp numerics' sh bench/run.sh "$WORK/build" --quick
 check "alone" test "$(sed -n 's/^## //p' "$WORK/build/bench/report.md" | tr '\n' ' ')" = 'ddp numerics '
 check "where there are no hosts" sh -c "BENCH='links ddp' sh bench/run.sh '$WORK/build' --quick | grep '^# left out: links, '"
