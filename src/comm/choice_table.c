@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "comm/algorithms.h"
+#include "comm/measure.h"
 
 DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
                                   bool equal_parts)
@@ -31,9 +32,15 @@ static int dml__choice_anchor(dml__comm_operation operation, int size, int index
     return power > 2 + index ? power : 2 + index;
 }
 
+static bool dml__choice_is_awake(const dml__price_model *model, int size)
+{
+    return model->processors >= (size < model->ranks_per_host ? size : model->ranks_per_host);
+}
+
 DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size)
 {
     dml__price_model coarse = *model;
+    if (model->memory && dml__choice_is_awake(model, size)) dml__suppose_awake(&coarse);
     coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, more than a chain's at 16 MiB */
     return coarse;
 }

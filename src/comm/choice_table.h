@@ -35,7 +35,7 @@ DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
                                  bool rank_order, double until, void *work, size_t work_bytes,
                                  dml__choice *choice);
 
-/* The model as it is used for that. */
+/* The model as it is used for that: coarser, and of ranks that share memory awake if each has a processor. */
 DML__LOCAL dml__price_model dml__choice_model(const dml__price_model *model, int size);
 
 /* Enough work for that, up to 4 MiB and what a rank's steps take. From about 64 ranks on only those

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/choice.h"
+#include "comm/choice_table.h"
 #include "comm/job.h"
 #include "comm/measure.h"
 
@@ -68,10 +69,10 @@ static void dml__say_model(dml__words *words, const dml_comm *comm)
 {
     const dml__comm_job *job = comm->job;
     dml__say(words, "links, %s: ", job->latency > 0 ? "as given" : comm->measured ? "measured" : "assumed");
-    dml__say_link(words, "of a host", &comm->model.inside);
-    dml__say_link(words, "; between hosts", &comm->model.between);
-    dml__say(words, "; sums %.3g GB/s, copies %.3g GB/s\n", comm->model.reduce * 1e-9,
-             comm->model.copy * 1e-9);
+    const dml__price_model model = dml__choice_model(&comm->model, comm->size);
+    dml__say_link(words, "of a host", &model.inside);
+    dml__say_link(words, "; between hosts", &model.between);
+    dml__say(words, "; sums %.3g GB/s, copies %.3g GB/s\n", model.reduce * 1e-9, model.copy * 1e-9);
 }
 
 static int dml__choice_at(const dml_comm *comm, int operation, int power)

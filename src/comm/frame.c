@@ -44,28 +44,28 @@ DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dm
     return true;
 }
 
-/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:20, of sends and receives with the tag for the variant
-   28 algorithm:1 29 message's upper bytes:3 32 sequence:8 40 offset:8 48 message:4 52 bytes:4 56 consumed:8
- */
+/* 0 "dm" 2 kind:1 3 algorithm:1 4 communicator:4 8 signature:20, of sends and receives with the tag for the
+   variant 28 message's lower bytes:4 32 sequence:8 40 offset:6 46 message's upper bytes:2 48 bytes:4
+   52 consumed:4 */
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
 {
-    const uint32_t magic = 'd' | 'm' << 8 | 'f' << 16 | (uint32_t)frame->kind << 24;
+    const uint32_t magic =
+        'd' | 'm' << 8 | (uint32_t)frame->kind << 16 | ((uint32_t)frame->algorithm % 256) << 24;
     dml__store64(out, dml__two_words(magic, frame->communicator));
     dml__encode_signature(&frame->signature, out + 8);
-    const uint32_t upper = (uint32_t)(frame->message >> 32) << 8;
     const bool pair = dml__is_pair(frame->signature.operation);
     dml__store64(out + 24, dml__two_words(pair ? (uint32_t)frame->tag : frame->signature.variant,
-                                          (uint32_t)frame->algorithm % 256 | upper));
+                                          (uint32_t)frame->message));
     dml__store64(out + 32, frame->sequence);
-    dml__store64(out + 40, frame->offset);
-    dml__store64(out + 48, dml__two_words((uint32_t)frame->message, frame->bytes));
-    dml__store64(out + 56, frame->consumed);
+    dml__store64(out + 40, frame->offset | frame->message >> 32 << 48);
+    dml__store64(out + 48, dml__two_words(frame->bytes, frame->consumed));
 }
 
 DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame)
 {
-    if (memcmp(in, "dmf", 3) != 0 || in[3] < DML__FRAME_EAGER || in[3] > DML__FRAME_CREDIT) return false;
-    frame->kind = (dml__frame_kind)in[3];
+    if (in[0] != 'd' || in[1] != 'm' || in[2] < DML__FRAME_EAGER || in[2] > DML__FRAME_CREDIT) return false;
+    frame->kind = (dml__frame_kind)in[2];
+    frame->algorithm = in[3] == 255 ? -1 : in[3];
     frame->communicator = dml__load32(in + 4);
     if (!dml__decode_signature(in + 8, &frame->signature)) return false;
     frame->tag = 0;
@@ -73,24 +73,24 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
         frame->tag = dml__as_int(frame->signature.variant);
         frame->signature.variant = DML__PLAIN;
     }
-    frame->algorithm = in[28] == 255 ? -1 : in[28];
     frame->sequence = dml__load64(in + 32);
-    frame->offset = dml__load64(in + 40);
-    frame->message = dml__load32(in + 48) | (uint64_t)(dml__load32(in + 28) >> 8) << 32;
-    frame->bytes = dml__load32(in + 52);
-    frame->consumed = dml__load64(in + 56);
+    frame->offset = dml__load64(in + 40) & (DML__MOST_OFFSET - 1);
+    frame->message = dml__load32(in + 28) | (dml__load64(in + 40) >> 48) << 32;
+    frame->bytes = dml__load32(in + 48);
+    frame->consumed = dml__load32(in + 52);
     if (frame->bytes == 0) return true;
     return frame->bytes <= DML__MOST_PAYLOAD &&
            (frame->kind == DML__FRAME_EAGER || frame->kind == DML__FRAME_DATA);
 }
 
 DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
-                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed)
+                                const uint8_t come[DML__FRAME_BYTES], uint32_t *consumed)
 {
     uint64_t differs = 0;
-    for (int at = 0; at < 56; at += 8) differs |= dml__load64(expected + at) ^ dml__load64(come + at);
-    *consumed = dml__load64(come + 56);
-    return !differs;
+    for (int at = 0; at < 48; at += 8) differs |= dml__load64(expected + at) ^ dml__load64(come + at);
+    const uint64_t last = dml__load64(come + 48);
+    *consumed = (uint32_t)(last >> 32);
+    return !(differs | (uint32_t)(dml__load64(expected + 48) ^ last));
 }
 
 DML__LOCAL bool dml__wire_is_native(void)

@@ -17,8 +17,10 @@ typedef enum dml__frame_kind {
     DML__FRAME_CREDIT     /* only for its `consumed`. No payload */
 } dml__frame_kind;
 
-#define DML__FRAME_BYTES 64
+/* With its payload and what the ring says of both, a frame of 64 bytes takes two lines of shared memory. */
+#define DML__FRAME_BYTES 56
 #define DML__MOST_PAYLOAD (1u << 30) /* bytes of a frame: as large as a segment may be */
+#define DML__MOST_OFFSET ((uint64_t)1 << 48)
 
 typedef struct dml__frame {
     dml__frame_kind kind;
@@ -26,11 +28,12 @@ typedef struct dml__frame {
     int algorithm;            /* below 255; -1: none */
     int tag;
     uint32_t communicator;
-    uint64_t message;  /* counted between these two ranks in this operation, in this direction; below 2^56 */
+    uint64_t message;  /* counted between these two ranks in this operation, in this direction; below 2^48 */
     uint64_t sequence; /* of the operation in its communicator; of sends: between these two ranks */
-    uint64_t offset;   /* bytes */
+    uint64_t offset;   /* bytes; below DML__MOST_OFFSET */
     uint32_t bytes;    /* of payload, which is padded to a multiple of 8 */
-    uint64_t consumed; /* bytes of eager frames and announcements from the other side that have been taken */
+    uint32_t consumed; /* bytes of eager frames and announcements from the other side that have been taken;
+                          goes round */
 } dml__frame;
 
 DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES]);
@@ -38,7 +41,7 @@ DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame
 
 /* Whether a frame that came is the expected one but for what it says of `consumed`. */
 DML__LOCAL bool dml__same_frame(const uint8_t expected[DML__FRAME_BYTES],
-                                const uint8_t come[DML__FRAME_BYTES], uint64_t *consumed);
+                                const uint8_t come[DML__FRAME_BYTES], uint32_t *consumed);
 
 /* Bytes that a payload of `bytes` takes in the stream. */
 static inline size_t dml__padded(size_t bytes)

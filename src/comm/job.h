@@ -150,7 +150,9 @@ typedef struct dml__link {
     uint8_t *store;             /* (dml__comm_job.store_bytes) */
     size_t store_begin;         /* of what is in it, */
     size_t store_used, storing; /* bytes of whole entries, and of one behind them that is coming in */
-    uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
+    /* Bytes of eager frames and announcements, which go round: taken, and of these the peer knows; sent, and
+       of these the peer has taken. */
+    uint32_t consumed, told, charged, credited;
     /* Going out: the frame that is being sent. */
     uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
     char *out_payload;                                       /* NULL: none, or short */
@@ -163,7 +165,6 @@ typedef struct dml__link {
     uint64_t out_elements;
     uint8_t
         *swapped; /* (dml__swap_room): a payload as it goes over the wire; NULL where memory has that form */
-    uint64_t credited, charged;        /* eager bytes: taken by the peer; sent */
     uint64_t messages;                 /* sends so far: their sequence */
     uint64_t frames_sent, frames_come; /* whole; by their header */
     dml_comm_traffic *traffic;         /* of the job's, what goes over this link is counted in */
@@ -504,9 +505,9 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 /* ---- links (link_out.c, link_in.c) ---- */
 
 /* What an eager frame takes of the receiver's room. */
-static inline size_t dml__eager_charge(size_t bytes)
+static inline uint32_t dml__eager_charge(size_t bytes)
 {
-    return DML__FRAME_BYTES + dml__padded(bytes);
+    return DML__FRAME_BYTES + (uint32_t)dml__padded(bytes);
 }
 
 /* The data stream of a rank has ended: DML_OK if nothing needs it. */

@@ -76,6 +76,15 @@ DML__LOCAL dml__price_link dml__memory_link_of(double copy)
     return link;
 }
 
+/* All-reduce between two of 64 bytes, a message, and by memory that both share, two, 0.18 and 0.25 us where
+   their processors share a cache and 0.39 and 0.9 where they are far. */
+DML__LOCAL void dml__suppose_awake(dml__price_model *model)
+{
+    model->inside.overhead = 5e-8;
+    model->inside.latency = 1e-7;
+    model->local = 3e-8;
+}
+
 /* About what it takes a processor to leave a rank for another, by who yields and looks again. */
 #define DML__CHANGE 2e-6
 
@@ -514,6 +523,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         if (comm->measured) {
             comm->model.processors = layout.processors;
             comm->model.change = DML__CHANGE;
+            comm->model.memory = !layout.copies;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);

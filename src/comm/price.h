@@ -44,6 +44,7 @@ typedef struct dml__price_model {
         scratch; /* Bytes of it: what would use more is run in rounds, one after the other. 0: no bound. */
     size_t round_part; /* Bytes, for each rank, of a round of an all-reduce; 0: all, but for the scratch. */
     size_t shared;     /* Bytes of one through memory that the ranks share; 0: they share none. */
+    bool memory;       /* Ranks of a host are processes that share memory: see dml__suppose_awake. */
     bool threads;      /* They read each other's arrays where these are. */
     uint64_t most_segments; /* Beyond so many in all, segments are made larger by powers of two, which
                                prices long pipelines too high. */

@@ -147,7 +147,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
     const int rank = c->request->comm->world_ranks[s->peer];
     dml__link *link = &job->links[rank];
     uint8_t expected[DML__FRAME_BYTES];
-    uint64_t consumed;
+    uint32_t consumed;
     const void *data;
     if (link->gone || link->swapped || link->header_bytes || link->payload_left || link->padding_left ||
         link->store_used) {
@@ -166,7 +166,7 @@ static bool dml__short_receive(dml__short_call *c, int step)
         return false;
     }
     link->credited = consumed;
-    link->consumed += all;
+    link->consumed += (uint32_t)all;
     link->frames_come++;
     dml__apply(c->request, step, (const uint8_t *)data + DML__FRAME_BYTES, s->count);
     job->transport->calls->consume(job->transport, rank, all);

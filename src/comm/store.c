@@ -11,7 +11,7 @@
 
 static size_t dml__entry_bytes(const dml__frame *frame)
 {
-    return DML__FRAME_BYTES + dml__padded(frame->bytes);
+    return dml__eager_charge(frame->bytes);
 }
 
 /* Where the entry `at` bytes behind the first one is. */
@@ -124,7 +124,7 @@ static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml
     }
     if (!turn || (frame->kind == DML__FRAME_EAGER && !dml__is_free(request, flow->step))) return DML_OK;
     *taken = true;
-    link->consumed += dml__entry_bytes(frame);
+    link->consumed += dml__eager_charge(frame->bytes);
     if (frame->kind == DML__FRAME_ANNOUNCE) {
         flow->announced = true;
         return DML_OK;

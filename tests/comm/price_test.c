@@ -711,6 +711,38 @@ static void test_broadcast_of_two(void)
     free(work);
 }
 
+/* Two processes that look for what comes, each on its processor, wait 0.2 us for a message: two of them and
+   memory that both share are soon less than one that carries the bytes. Where they take turns they aren't. */
+static void test_awake_ranks(void)
+{
+    enum { M = 2 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    for (int processors = 1; processors <= M; processors++) {
+        const bool awake = processors == M;
+        dml__price_model model = shared(M, processors);
+        dml__choice choice;
+        model.inside = dml__memory_link_of(4e10);
+        model.memory = true;
+        model.shared = 1 << 20;
+        const dml__price_model used = dml__choice_model(&model, M);
+        CHECK((used.inside.latency + 2 * used.inside.overhead < 0.3e-6) == awake);
+        CHECK((used.inside.latency < model.inside.latency) == awake);
+        dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+        CHECK(strcmp(chosen_name(&choice, DML__CALL_ALL_REDUCE, 1 << 8), "shared"));
+        CHECK(!strcmp(chosen_name(&choice, DML__CALL_ALL_REDUCE, 1 << 12), "shared") == awake);
+        /* Of two hosts, each of which has both of its ranks on these processors, it is the same. */
+        model.ranks_per_host = M;
+        CHECK((dml__choice_model(&model, 2 * M).inside.latency < model.inside.latency) == awake);
+        model.memory = false;
+        CHECK(dml__choice_model(&model, M).inside.latency == model.inside.latency);
+    }
+    free(work);
+}
+
 /* A barrier has no size, whenever the time to compute prices ends. */
 static void test_barrier_without_time(void)
 {
@@ -762,6 +794,7 @@ int main(void)
     RUN(test_turns_are_kept);
     RUN(test_as_good);
     RUN(test_broadcast_of_two);
+    RUN(test_awake_ranks);
     RUN(test_barrier_without_time);
     return test_report("comm/price");
 }
