@@ -689,6 +689,59 @@ static void test_as_good(void)
     free(work);
 }
 
+/* What the table has for 2^power bytes costs no more than any other algorithm that it could have, each run by
+   itself here: none is left out that would be less. */
+static void check_cheapest(const dml__price_model *model, const dml__choice *choice,
+                           dml__comm_operation operation, int size, int power)
+{
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    const uint64_t bytes = UINT64_C(1) << power;
+    const char *chosen = chosen_name(choice, operation, bytes);
+    const double price = table_price(model, operation, chosen, size, bytes / 4);
+    for (int a = 0; a < count; a++) {
+        const dml__algorithm_info *info = &table[a];
+        if (info->operation != operation || dml__is_in_place(info) || dml__is_shared(info)) continue;
+        const double other = table_price(model, operation, info->name, size, bytes / 4);
+        CHECK_MESSAGE(price <= other, "%d ranks, 2^%d bytes: %s takes %g, %s %g", size, power, chosen, price,
+                      info->name, other);
+    }
+}
+
+static void test_choice_is_cheapest(void)
+{
+    static const int sizes[] = { 3, 4, 8 }, powers[] = { 2, 9, 12, 14, 16, 19 };
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int far = 0; far < 3; far++) {
+            const int size = sizes[s], count = 96, steps = dml__most_steps(size);
+            int all;
+            const dml__algorithm_info *table = dml__algorithms(&all);
+            dml__price_model model = far ? flat() : shared(size, size);
+            const size_t bytes = dml__choice_work_bytes(size, steps);
+            void *work = malloc(bytes);
+            dml__choice choice;
+            if (!work) return;
+            model.segment = 256 << 10;
+            model.eager = 128 << 10;
+            model.scratch = 0;
+            if (far == 2) model.between.overhead = 20e-6;
+            dml__fill_choice(&model, size, table, all < count ? all : count, steps, false, 1e300, work, bytes,
+                             &choice);
+            model = dml__choice_model(&model, size);
+            for (int o = 0; o < DML__CHOICE_OPERATIONS; o++)
+                for (size_t p = 0; p < sizeof powers / sizeof *powers; p++) {
+                    /* At the sizes at which the table runs them; of others it takes a line between two. */
+                    const int parts = dml__is_elementwise((dml__comm_operation)o) ? 0
+                                      : size < 4                                  ? 1
+                                                                                  : size / 4 + 1;
+                    const int power = powers[p] - parts > 2 + (int)p ? powers[p] - parts : 2 + (int)p;
+                    if (o != DML__CALL_BARRIER)
+                        check_cheapest(&model, &choice, (dml__comm_operation)o, size, power);
+                }
+            free(work);
+        }
+}
+
 /* Of two ranks a half that was scattered need not come back, though in the price both halves go side by side.
  */
 static void test_broadcast_of_two(void)
@@ -793,6 +846,7 @@ int main(void)
     RUN(test_edges_of_choice);
     RUN(test_turns_are_kept);
     RUN(test_as_good);
+    RUN(test_choice_is_cheapest);
     RUN(test_broadcast_of_two);
     RUN(test_awake_ranks);
     RUN(test_barrier_without_time);
