@@ -13667,7 +13667,7 @@ DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation
 /* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where rounds,
    segments and grants set in. Beyond the last, pipelines are full, and prices grow by as much a byte. */
 enum { DML__CHOICE_ANCHORS = 8, DML__CHOICE_MOST = 96 /* algorithms */ };
-static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 16, 19, 22, 24 };
+static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 12, 14, 17, 18, 20, 24 };
 
 /* The one of a call, which may be about one rank's part of the data. */
 static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
@@ -13771,10 +13771,11 @@ static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__co
     const dml__algorithm_info *info = &run->algorithms[algorithm];
     if (dml__is_in_place(info) || (dml__is_shared(info) && !run->model.shared)) return false;
     /* Between two ranks both ways round are the same, and two rings are halving and doubling in twice as many
-       messages; a half that was scattered need not come back; and nothing is for more than one to read. */
+       messages; a half that was scattered need not come back, nor go before the whole sum does; and nothing
+       is for more than one to read. */
     if (run->size == 2 &&
         (strcmp(info->name, "ring_segmented") == 0 || strcmp(info->name, "scatter_all_gather") == 0 ||
-         info->write == dml__write_shared_all_gather))
+         info->write == dml__write_ring_reduce || info->write == dml__write_shared_all_gather))
         return false;
     /* Nobody need pass on what all can read where it is: a broadcast of 64 KiB to 4 MiB between eight threads
        took 1.5 to 5 times as long by any other way, which prices, that know no caches, don't see. */
