@@ -95,6 +95,18 @@
 #define DML__DRIVERS_END
 #endif
 
+/* Around all function bodies. g++ takes for a mistake what its own <immintrin.h> leaves undefined on purpose
+   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__cplusplus)
+#define DML__BODIES_BEGIN                                                                                    \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                     \
+        _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
+#define DML__BODIES_END _Pragma("GCC diagnostic pop")
+#else
+#define DML__BODIES_BEGIN
+#define DML__BODIES_END
+#endif
+
 /* Around kernels, whose loops are written as they shall run: without the passes of -O2 that leave them as
    they are, gcc takes a quarter less time for them. (-fgcse, which takes constants out of loops, and
    -ftree-dominator-opts are worth theirs.) */
@@ -219,8 +231,9 @@ DML_API const char *dml_dtype_name(dml_dtype dtype);
 #define DML_BASE_ALLOCATOR_H
 
 /* An allocator of the host program. `allocate` returns at least `bytes` bytes aligned for any C type, or
-   NULL; `release` takes back what `allocate` gave. Both may be called from the thread that calls into the
-   library only. All-zero means malloc and free. */
+   NULL; `release` takes back what `allocate` gave. Both are called only by threads that
+   are in one of the library's calls, none of its own: one that is given to several contexts or communicators,
+   which several threads use, has to be thread-safe. All-zero means malloc and free. */
 typedef struct dml_allocator {
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);
@@ -3606,6 +3619,7 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx);
 #error "dml.h: compile the file with DML_IMPLEMENTATION without -ffast-math or -Ofast: results would be wrong"
 #endif
 
+DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 
 /* ---- base/status.c ---- */
@@ -40794,6 +40808,13 @@ static bool dml__is_spread(const dml_trainer *trainer, int vector)
     return vector == DML_PARAMETERS ? trainer->program->graph->spread : trainer->spread[vector];
 }
 
+static const char *dml__spread_name(int vector)
+{
+    return vector == DML_PARAMETERS  ? "the parameters"
+           : vector == DML_GRADIENTS ? "the gradient"
+                                     : "the optimizer's state";
+}
+
 DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     const size_t own_begin = trainer->own_begin, own_end = trainer->own_end;
@@ -40803,16 +40824,16 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
     if (!trainer->sync.gather)
         return dml__fail(
             &trainer->context->error, DML_ERROR_STATE,
-            "elements %zu to %zu of vector %d asked for, which a sync strategy that is gone has "
-            "left spread over its ranks: call dml_trainer_gather on all ranks before it goes, or "
-            "load a checkpoint now",
-            begin, end, vector);
-    return dml__fail(
-        &trainer->context->error, DML_ERROR_STATE,
-        "elements %zu to %zu of vector %d asked for, but this rank has %zu to %zu of it and other "
-        "ranks the rest: call dml_trainer_gather on all ranks first (which leaves out vector %d, "
-        "the gradient)",
-        begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
+            "elements %zu to %zu of %s are needed, which a sync strategy that is gone has left spread over "
+            "its "
+            "ranks: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now",
+            begin, end, dml__spread_name(vector));
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "elements %zu to %zu of %s are needed, of which this rank has %zu to %zu and other "
+                     "ranks the rest: call "
+                     "dml_trainer_gather on all ranks first (which leaves out the gradient)",
+                     begin, end, dml__spread_name(vector), own_begin,
+                     dml__owns_a_part(trainer) ? own_end : own_begin);
 }
 
 DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector)
@@ -43822,5 +43843,6 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx)
 
 #endif
 DML__DRIVERS_END
+DML__BODIES_END
 
 #endif

@@ -84,6 +84,18 @@
 #define DML__DRIVERS_END
 #endif
 
+/* Around all function bodies. g++ takes for a mistake what its own <immintrin.h> leaves undefined on purpose
+   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__cplusplus)
+#define DML__BODIES_BEGIN                                                                                    \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                     \
+        _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
+#define DML__BODIES_END _Pragma("GCC diagnostic pop")
+#else
+#define DML__BODIES_BEGIN
+#define DML__BODIES_END
+#endif
+
 /* Around kernels, whose loops are written as they shall run: without the passes of -O2 that leave them as
    they are, gcc takes a quarter less time for them. (-fgcse, which takes constants out of loops, and
    -ftree-dominator-opts are worth theirs.) */
@@ -208,8 +220,9 @@ DML_API const char *dml_dtype_name(dml_dtype dtype);
 #define DML_BASE_ALLOCATOR_H
 
 /* An allocator of the host program. `allocate` returns at least `bytes` bytes aligned for any C type, or
-   NULL; `release` takes back what `allocate` gave. Both may be called from the thread that calls into the
-   library only. All-zero means malloc and free. */
+   NULL; `release` takes back what `allocate` gave. Both are called only by threads that
+   are in one of the library's calls, none of its own: one that is given to several contexts or communicators,
+   which several threads use, has to be thread-safe. All-zero means malloc and free. */
 typedef struct dml_allocator {
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);
@@ -385,7 +398,7 @@ typedef struct dml_comm_options {
        processes of one machine over sockets that were measured to be about as fast as a loopback's. */
     size_t segment_bytes;
     /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
-       about 350 bytes for each rank of the world. */
+       about 17 KB, of which 16 are scratch that few calls touch, and 800 bytes for each rank of the world. */
     int max_requests;
     /* Algorithms by name, for tests and measurements: "ring" for whatever has one of that name, or
        "all_reduce=ring,broadcast=chain", the same on all ranks. NULL: DML_COMM_ALGO, else the cheapest. */
@@ -433,8 +446,11 @@ typedef struct dml_comm_options {
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
-    dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
-    dml_log_callback log;    /* NULL: silence. Called by the background thread too */
+    /* Zero: malloc and free. After dml_comm_open nothing is allocated but by dml_comm_split and
+     * dml_comm_tune.
+     */
+    dml_allocator allocator;
+    dml_log_callback log; /* NULL: silence. Called by the background thread too */
     void *log_user;
 } dml_comm_options;
 
@@ -458,7 +474,8 @@ typedef struct dml_comm_options {
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
 /* Ranks that are threads of one process: makes all `world` communicators of a job at once, without any
-   socket, for the caller to hand out to its threads; each is closed by itself. Of the options, those of the
+   socket, for the caller to hand out to its threads; each is closed by itself. (Contexts of such ranks divide
+   the processors by dml_options.threads, which nobody else does for them.) Of the options, those of the
    rendezvous don't matter. DML_ERROR_MEMORY or DML_ERROR_ARGUMENT: none was made. */
 DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world,
                                        const dml_comm_options *options);
@@ -469,14 +486,16 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world
    parent has. */
 DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 
-/* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
-   all ranks close too, and releases everything. Returns the communicator's status, of which a message that
-   was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
-   took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be
-   written. NULL is fine. In a fork's child it only releases the
-   child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
-   every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
-   its own), and destroyed as ever; some memory stays until then. */
+/* Closes one communicator; the last one of a job finishes what was started, waits until
+   all ranks close too (at most the timeout, and half as long but no more than 2 s while others may search for
+   a culprit), and releases everything. Of those closed before, the last 16 stay as closed ones until then,
+   since other ranks may ask what was called in them. Returns the communicator's status, of which a message
+   that was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that
+   this one took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace)
+   can't be written. NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
+   communicator ends before; a trainer whose strategy was given it is refused every step that uses it with
+   DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of its own), and destroyed as
+   ever; some memory stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
@@ -726,8 +745,8 @@ DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
    for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
-   a communicator that wasn't split off from this one, nor this one from it, DML_ERROR_ARGUMENT. NULL returns
-   the communicator's status. */
+   a communicator that has nothing to do with this one (both weren't split off from one, nor one from the
+   other), DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 
@@ -3141,8 +3160,8 @@ struct dml_comm {
     bool measured;        /* the model's links were */
     bool tuned;           /* the choice is by trials (tune.c) */
     void *beneath;        /* the engine's own */
-    struct dml__nccl_group *nccl;         /* NULL: there is none */
-    bool closed;                          /* and only kept (dml__comm_keep) */
+    struct dml__nccl_group *nccl; /* NULL: there is none */
+    uint64_t closed; /* the how manieth of the job's that was; 0: it is open. See dml__forget_closed. */
     dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
@@ -3158,6 +3177,7 @@ typedef struct dml__comm_job {
     char gone_error[192]; /* what the child is told, and who calls what is closed */
     int kept;             /* by strategies, which may be used for longer than it is open */
     bool closed;          /* all of its communicators */
+    uint64_t closings;    /* of communicators so far */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;
@@ -3610,6 +3630,7 @@ static inline void dml__nccl_close(dml__comm_job *job)
 
 #endif
 
+DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 
 /* ---- base/status.c ---- */
@@ -15062,8 +15083,8 @@ static bool dml__read_rank(const dml_comm_options *options, dml__comm_settings *
         return false;
     }
     if (!dml__parse_whole(world, 1, DML__MOST_RANKS, &settings->net.world)) {
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: WORLD_SIZE is \"%s\", not a whole number from 1",
-                  world);
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "dml_comm_open: WORLD_SIZE is \"%s\", not a whole number from 1 to 2^20", world);
         return false;
     }
     if (!dml__parse_whole(rank, 0, settings->net.world - 1, &settings->net.rank)) {
@@ -15114,14 +15135,16 @@ static bool dml__read_timeout(const dml_comm_options *options, dml__comm_setting
         settings->net.timeout = strtod(text, &end);
         if (*end || !(settings->net.timeout > 0) || !(settings->net.timeout <= 1e9)) {
             dml__fail(error, DML_ERROR_ARGUMENT,
-                      "dml_comm_open: DML_TIMEOUT is \"%s\", not a number of seconds above 0", text);
+                      "dml_comm_open: DML_TIMEOUT is \"%s\", not a number of seconds above 0 and up to 1e9",
+                      text);
             return false;
         }
     }
     const double quarter = settings->net.timeout / 4;
     settings->net.grace = quarter < 0.05 ? 0.05 : quarter > 1 ? 1 : quarter;
     if (settings->net.timeout > 0 && settings->net.timeout <= 1e9) return true;
-    dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: timeout_s is %g, not a number of seconds above 0",
+    dml__fail(error, DML_ERROR_ARGUMENT,
+              "dml_comm_open: timeout_s is %g, not a number of seconds above 0 and up to 1e9",
               options->timeout_s);
     return false;
 }
@@ -17097,7 +17120,9 @@ DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *fr
     char text[DML__SIGNATURE_TEXT];
     *status = DML_OK;
     /* Whoever has closed a communicator needs no grants of it. */
-    if (!comm && frame->kind == DML__FRAME_GRANT && frame->communicator < job->next_id) return false;
+    const bool over =
+        comm ? comm->closed && frame->sequence >= comm->sequence : frame->communicator < job->next_id;
+    if (over && frame->kind == DML__FRAME_GRANT) return false;
     if (!comm || frame->sequence >= comm->sequence) return true;
     for (const dml_request *r = job->active; r; r = r->next)
         if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {
@@ -21709,11 +21734,11 @@ static const char *dml__gone_text(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
     if (comm->closed)
-        snprintf(job->gone_error, sizeof job->gone_error,
-                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
-                 "trainer, or "
-                 "its context, first",
-                 job->rank);
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator is closed, and is still used: end what uses it first (a trainer that "
+            "was given it, or its context)",
+            job->rank);
     else
         snprintf(
             job->gone_error, sizeof job->gone_error,
@@ -22713,7 +22738,8 @@ static void dml__judge_leftovers(dml__comm_job *job)
 static void dml__close_in_order(dml__comm_job *job)
 {
     dml__wait_until(job, dml__none_active, NULL, -1);
-    const double until = dml_seconds() + job->timeout;
+    /* Who waits in a call that never ends says so after the timeout, and a search. */
+    const double until = dml_seconds() + job->timeout + 2 * job->grace;
     if (!dml__take_leave(job, false, until)) return;
     job->look_around = true;
     dml__make_progress(job);
@@ -22762,15 +22788,23 @@ static bool dml__is_kept(const dml__comm_job *job)
     return __atomic_load_n(&job->kept, __ATOMIC_ACQUIRE) > 0;
 }
 
-/* Of what is kept only the memory is left. */
+/* The last communicators that were closed stay until the job ends: other ranks may still ask what this one
+   called in them, and whoever uses them is told that they are closed. So do all that a strategy may use. */
+#define DML__CLOSED_REMEMBERED 16
+
+static void dml__forget_closed(dml__comm_job *job)
+{
+    for (dml_comm *comm = job->comms, *next; comm && !dml__is_kept(job); comm = next) {
+        next = comm->next;
+        if (comm->closed && comm->closed + DML__CLOSED_REMEMBERED <= job->closings) dml__free_comm(job, comm);
+    }
+}
+
 static void dml__shut_comm(dml__comm_job *job, dml_comm *comm)
 {
-    if (!dml__is_kept(job)) {
-        dml__free_comm(job, comm);
-        return;
-    }
     dml__leave_beneath(job, comm);
-    comm->closed = true;
+    comm->closed = ++job->closings;
+    dml__forget_closed(job);
 }
 
 static void dml__shut_job(dml__comm_job *job, dml_comm *comm)
@@ -22799,10 +22833,7 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm)
         dml__destroy_job(job);
     } else if (!dml__is_copy(job)) {
         dml__enter_job(job);
-        for (dml_comm *each = job->comms, *next; each; each = next) {
-            next = each->next;
-            if (each->closed) dml__free_comm(job, each);
-        }
+        dml__forget_closed(job);
         dml__leave_job(job);
     }
 }
@@ -31329,5 +31360,6 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 
 #endif
 #endif
+DML__BODIES_END
 
 #endif

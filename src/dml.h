@@ -109,6 +109,7 @@
 #error "dml.h: compile the file with DML_IMPLEMENTATION without -ffast-math or -Ofast: results would be wrong"
 #endif
 
+DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
@@ -265,5 +266,6 @@ DML__DRIVERS_BEGIN
 #include "train/cifar.c"
 #include "train/idx.c"
 DML__DRIVERS_END
+DML__BODIES_END
 
 #endif

@@ -47,6 +47,7 @@
 #include "comm/settings.h"
 #include "comm/nccl_engine.h"
 
+DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 #include "base/status.c"
 #include "base/error.c"
@@ -163,5 +164,6 @@ DML__DRIVERS_END
 #include "dist/sandblaster_coordinator.c"
 #include "dist/sandblaster.c"
 #endif
+DML__BODIES_END
 
 #endif

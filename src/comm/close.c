@@ -65,7 +65,8 @@ static void dml__judge_leftovers(dml__comm_job *job)
 static void dml__close_in_order(dml__comm_job *job)
 {
     dml__wait_until(job, dml__none_active, NULL, -1);
-    const double until = dml_seconds() + job->timeout;
+    /* Who waits in a call that never ends says so after the timeout, and a search. */
+    const double until = dml_seconds() + job->timeout + 2 * job->grace;
     if (!dml__take_leave(job, false, until)) return;
     job->look_around = true;
     dml__make_progress(job);
@@ -114,15 +115,23 @@ static bool dml__is_kept(const dml__comm_job *job)
     return __atomic_load_n(&job->kept, __ATOMIC_ACQUIRE) > 0;
 }
 
-/* Of what is kept only the memory is left. */
+/* The last communicators that were closed stay until the job ends: other ranks may still ask what this one
+   called in them, and whoever uses them is told that they are closed. So do all that a strategy may use. */
+#define DML__CLOSED_REMEMBERED 16
+
+static void dml__forget_closed(dml__comm_job *job)
+{
+    for (dml_comm *comm = job->comms, *next; comm && !dml__is_kept(job); comm = next) {
+        next = comm->next;
+        if (comm->closed && comm->closed + DML__CLOSED_REMEMBERED <= job->closings) dml__free_comm(job, comm);
+    }
+}
+
 static void dml__shut_comm(dml__comm_job *job, dml_comm *comm)
 {
-    if (!dml__is_kept(job)) {
-        dml__free_comm(job, comm);
-        return;
-    }
     dml__leave_beneath(job, comm);
-    comm->closed = true;
+    comm->closed = ++job->closings;
+    dml__forget_closed(job);
 }
 
 static void dml__shut_job(dml__comm_job *job, dml_comm *comm)
@@ -151,10 +160,7 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm)
         dml__destroy_job(job);
     } else if (!dml__is_copy(job)) {
         dml__enter_job(job);
-        for (dml_comm *each = job->comms, *next; each; each = next) {
-            next = each->next;
-            if (each->closed) dml__free_comm(job, each);
-        }
+        dml__forget_closed(job);
         dml__leave_job(job);
     }
 }

@@ -31,11 +31,11 @@ static const char *dml__gone_text(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
     if (comm->closed)
-        snprintf(job->gone_error, sizeof job->gone_error,
-                 "rank %d's communicator is closed, and a trainer that was given it is used: destroy the "
-                 "trainer, or "
-                 "its context, first",
-                 job->rank);
+        snprintf(
+            job->gone_error, sizeof job->gone_error,
+            "rank %d's communicator is closed, and is still used: end what uses it first (a trainer that "
+            "was given it, or its context)",
+            job->rank);
     else
         snprintf(
             job->gone_error, sizeof job->gone_error,

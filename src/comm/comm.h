@@ -87,7 +87,7 @@ typedef struct dml_comm_options {
        processes of one machine over sockets that were measured to be about as fast as a loopback's. */
     size_t segment_bytes;
     /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
-       about 350 bytes for each rank of the world. */
+       about 17 KB, of which 16 are scratch that few calls touch, and 800 bytes for each rank of the world. */
     int max_requests;
     /* Algorithms by name, for tests and measurements: "ring" for whatever has one of that name, or
        "all_reduce=ring,broadcast=chain", the same on all ranks. NULL: DML_COMM_ALGO, else the cheapest. */
@@ -135,8 +135,11 @@ typedef struct dml_comm_options {
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
-    dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
-    dml_log_callback log;    /* NULL: silence. Called by the background thread too */
+    /* Zero: malloc and free. After dml_comm_open nothing is allocated but by dml_comm_split and
+     * dml_comm_tune.
+     */
+    dml_allocator allocator;
+    dml_log_callback log; /* NULL: silence. Called by the background thread too */
     void *log_user;
 } dml_comm_options;
 
@@ -160,7 +163,8 @@ typedef struct dml_comm_options {
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
 /* Ranks that are threads of one process: makes all `world` communicators of a job at once, without any
-   socket, for the caller to hand out to its threads; each is closed by itself. Of the options, those of the
+   socket, for the caller to hand out to its threads; each is closed by itself. (Contexts of such ranks divide
+   the processors by dml_options.threads, which nobody else does for them.) Of the options, those of the
    rendezvous don't matter. DML_ERROR_MEMORY or DML_ERROR_ARGUMENT: none was made. */
 DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world,
                                        const dml_comm_options *options);
@@ -171,14 +175,16 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world
    parent has. */
 DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 
-/* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
-   all ranks close too, and releases everything. Returns the communicator's status, of which a message that
-   was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that this one
-   took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be
-   written. NULL is fine. In a fork's child it only releases the
-   child's copy. Whatever uses the communicator ends before; a trainer whose strategy was given it is refused
-   every step that uses it with DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of
-   its own), and destroyed as ever; some memory stays until then. */
+/* Closes one communicator; the last one of a job finishes what was started, waits until
+   all ranks close too (at most the timeout, and half as long but no more than 2 s while others may search for
+   a culprit), and releases everything. Of those closed before, the last 16 stay as closed ones until then,
+   since other ranks may ask what was called in them. Returns the communicator's status, of which a message
+   that was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that
+   this one took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace)
+   can't be written. NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
+   communicator ends before; a trainer whose strategy was given it is refused every step that uses it with
+   DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of its own), and destroyed as
+   ever; some memory stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
@@ -428,8 +434,8 @@ DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
    for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
-   a communicator that wasn't split off from this one, nor this one from it, DML_ERROR_ARGUMENT. NULL returns
-   the communicator's status. */
+   a communicator that has nothing to do with this one (both weren't split off from one, nor one from the
+   other), DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 

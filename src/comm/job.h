@@ -241,8 +241,8 @@ struct dml_comm {
     bool measured;        /* the model's links were */
     bool tuned;           /* the choice is by trials (tune.c) */
     void *beneath;        /* the engine's own */
-    struct dml__nccl_group *nccl;         /* NULL: there is none */
-    bool closed;                          /* and only kept (dml__comm_keep) */
+    struct dml__nccl_group *nccl; /* NULL: there is none */
+    uint64_t closed; /* the how manieth of the job's that was; 0: it is open. See dml__forget_closed. */
     dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
@@ -258,6 +258,7 @@ typedef struct dml__comm_job {
     char gone_error[192]; /* what the child is told, and who calls what is closed */
     int kept;             /* by strategies, which may be used for longer than it is open */
     bool closed;          /* all of its communicators */
+    uint64_t closings;    /* of communicators so far */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     int strangers;

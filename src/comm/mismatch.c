@@ -323,7 +323,9 @@ DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *fr
     char text[DML__SIGNATURE_TEXT];
     *status = DML_OK;
     /* Whoever has closed a communicator needs no grants of it. */
-    if (!comm && frame->kind == DML__FRAME_GRANT && frame->communicator < job->next_id) return false;
+    const bool over =
+        comm ? comm->closed && frame->sequence >= comm->sequence : frame->communicator < job->next_id;
+    if (over && frame->kind == DML__FRAME_GRANT) return false;
     if (!comm || frame->sequence >= comm->sequence) return true;
     for (const dml_request *r = job->active; r; r = r->next)
         if (r->comm == comm && r->sequence == frame->sequence && !dml__is_pair(r->call.signature.operation)) {

@@ -129,8 +129,8 @@ static bool dml__read_rank(const dml_comm_options *options, dml__comm_settings *
         return false;
     }
     if (!dml__parse_whole(world, 1, DML__MOST_RANKS, &settings->net.world)) {
-        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: WORLD_SIZE is \"%s\", not a whole number from 1",
-                  world);
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "dml_comm_open: WORLD_SIZE is \"%s\", not a whole number from 1 to 2^20", world);
         return false;
     }
     if (!dml__parse_whole(rank, 0, settings->net.world - 1, &settings->net.rank)) {
@@ -181,14 +181,16 @@ static bool dml__read_timeout(const dml_comm_options *options, dml__comm_setting
         settings->net.timeout = strtod(text, &end);
         if (*end || !(settings->net.timeout > 0) || !(settings->net.timeout <= 1e9)) {
             dml__fail(error, DML_ERROR_ARGUMENT,
-                      "dml_comm_open: DML_TIMEOUT is \"%s\", not a number of seconds above 0", text);
+                      "dml_comm_open: DML_TIMEOUT is \"%s\", not a number of seconds above 0 and up to 1e9",
+                      text);
             return false;
         }
     }
     const double quarter = settings->net.timeout / 4;
     settings->net.grace = quarter < 0.05 ? 0.05 : quarter > 1 ? 1 : quarter;
     if (settings->net.timeout > 0 && settings->net.timeout <= 1e9) return true;
-    dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: timeout_s is %g, not a number of seconds above 0",
+    dml__fail(error, DML_ERROR_ARGUMENT,
+              "dml_comm_open: timeout_s is %g, not a number of seconds above 0 and up to 1e9",
               options->timeout_s);
     return false;
 }

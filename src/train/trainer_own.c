@@ -54,6 +54,13 @@ static bool dml__is_spread(const dml_trainer *trainer, int vector)
     return vector == DML_PARAMETERS ? trainer->program->graph->spread : trainer->spread[vector];
 }
 
+static const char *dml__spread_name(int vector)
+{
+    return vector == DML_PARAMETERS  ? "the parameters"
+           : vector == DML_GRADIENTS ? "the gradient"
+                                     : "the optimizer's state";
+}
+
 DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     const size_t own_begin = trainer->own_begin, own_end = trainer->own_end;
@@ -63,16 +70,16 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
     if (!trainer->sync.gather)
         return dml__fail(
             &trainer->context->error, DML_ERROR_STATE,
-            "elements %zu to %zu of vector %d asked for, which a sync strategy that is gone has "
-            "left spread over its ranks: call dml_trainer_gather on all ranks before it goes, or "
-            "load a checkpoint now",
-            begin, end, vector);
-    return dml__fail(
-        &trainer->context->error, DML_ERROR_STATE,
-        "elements %zu to %zu of vector %d asked for, but this rank has %zu to %zu of it and other "
-        "ranks the rest: call dml_trainer_gather on all ranks first (which leaves out vector %d, "
-        "the gradient)",
-        begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
+            "elements %zu to %zu of %s are needed, which a sync strategy that is gone has left spread over "
+            "its "
+            "ranks: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now",
+            begin, end, dml__spread_name(vector));
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "elements %zu to %zu of %s are needed, of which this rank has %zu to %zu and other "
+                     "ranks the rest: call "
+                     "dml_trainer_gather on all ranks first (which leaves out the gradient)",
+                     begin, end, dml__spread_name(vector), own_begin,
+                     dml__owns_a_part(trainer) ? own_end : own_begin);
 }
 
 DML__LOCAL dml_status dml__check_whole_here(dml_trainer *trainer, int vector)

@@ -241,6 +241,8 @@ typedef enum job_operation {
     JOB_BROADCAST,
     JOB_ALL_GATHER,
     JOB_REDUCE_SCATTER,
+    JOB_REDUCE,
+    JOB_GATHER,
     JOB_BARRIER,
     JOB_SEND,
     JOB_RECEIVE
@@ -263,6 +265,8 @@ JOBS_UNUSED static dml_status job_make_call(dml_comm *comm, const job_call *call
     case JOB_ALL_GATHER: return dml_comm_all_gather(comm, in, call->count, call->dtype, out);
     case JOB_REDUCE_SCATTER:
         return dml_comm_reduce_scatter(comm, in, call->count, call->dtype, call->op, out);
+    case JOB_REDUCE: return dml_comm_reduce(comm, in, call->count, call->dtype, call->op, call->root);
+    case JOB_GATHER: return dml_comm_gather(comm, in, call->count, call->dtype, out, call->root);
     case JOB_BARRIER: return dml_comm_barrier(comm);
     case JOB_SEND: return JOB_SEND_NOW(comm, in, call->count, call->dtype, call->root);
     case JOB_RECEIVE: return JOB_RECEIVE_NOW(comm, in, call->count, call->dtype, call->root);
@@ -288,6 +292,10 @@ JOBS_UNUSED static const char *job_call_text(const job_call *call, char text[96]
     case JOB_REDUCE_SCATTER:
         snprintf(text, 96, "reduce_scatter(%s, %zu, %s)", type, call->count, ops[call->op]);
         break;
+    case JOB_REDUCE:
+        snprintf(text, 96, "reduce(%s, %zu, %s, root %d)", type, call->count, ops[call->op], call->root);
+        break;
+    case JOB_GATHER: snprintf(text, 96, "gather(%s, %zu, root %d)", type, call->count, call->root); break;
     case JOB_BARRIER: snprintf(text, 96, "barrier()"); break;
     case JOB_SEND: snprintf(text, 96, "send(%s, %zu, to %d)", type, call->count, call->root); break;
     case JOB_RECEIVE: snprintf(text, 96, "receive(%s, %zu, from %d)", type, call->count, call->root); break;

@@ -174,6 +174,13 @@ static void two_roots_body(job_rank *me)
     me->notes[0] = dml_comm_broadcast(me->comm, x, 10, DML_F32, me->rank);
 }
 
+/* The others have sent what they had to, and wait in their close for the two who are never done. */
+static void two_sums_body(job_rank *me)
+{
+    float x[10] = { 0 };
+    me->notes[0] = dml_comm_reduce(me->comm, x, 10, DML_F32, DML_SUM, me->rank == 1);
+}
+
 static void two_roots_and_nothing_more(void)
 {
     job job;
@@ -182,6 +189,12 @@ static void two_roots_and_nothing_more(void)
     job_wait(&job, 10);
     check_job_fails(&job, "two roots", DML_ERROR_MISMATCH, "broadcast(f32, 10, root 0)",
                     "broadcast(f32, 10, root 1)");
+    job_release(&job);
+    job_prepare(&job, 4, 2, two_sums_body, NULL);
+    job_start(&job);
+    job_wait(&job, 10);
+    check_job_fails(&job, "two sums", DML_ERROR_MISMATCH, "reduce(f32, 10, sum, root 0)",
+                    "reduce(f32, 10, sum, root 1)");
     job_release(&job);
 }
 
@@ -247,6 +260,73 @@ static void who_closes_is_asked_too(void)
             CHECK_INT(job.ranks[rank].notes[0], l->odd);
         }
         job_release(&job);
+    }
+}
+
+/* All ranks make a call in a group, which they close before its parent; rank 0 makes another one, and the
+   root comes late: who has closed the group still says what it called there. */
+typedef struct grouped {
+    const char *name;
+    int world;
+    job_call common, other;
+} grouped;
+
+static void grouped_body(job_rank *me)
+{
+    const grouped *g = (const grouped *)me->user;
+    static char in[8 * 4096], out[8 * 4096];
+    dml_comm *group = dml_comm_split(me->comm, 0, me->rank);
+    const job_call *call = me->rank ? &g->common : &g->other;
+    if (me->rank == g->common.root) job_sleep(0.2);
+    job_make_call(group, call, in, out);
+    me->notes[0] = dml_comm_culprit(me->comm);
+    dml_comm_close(group);
+    me->bad += dml_comm_barrier(group) != DML_ERROR_STATE; /* it is closed, and is still to be told so */
+    me->bad += strstr(dml_comm_error(group), "closed") == NULL;
+    me->bad += dml_comm_close(group) != DML_ERROR_STATE;
+}
+
+static void groups_closed_before(void)
+{
+    static const grouped all[] = {
+        { "reduce of none",
+          3,
+          { JOB_REDUCE, 10, DML_F32, DML_SUM, 2 },
+          { JOB_REDUCE, 0, DML_F32, DML_SUM, 2 } },
+        { "counts of gather",
+          3,
+          { JOB_GATHER, 11, DML_F32, DML_SUM, 1 },
+          { JOB_GATHER, 10, DML_F32, DML_SUM, 1 } },
+        { "types of gather",
+          3,
+          { JOB_GATHER, 10, DML_F32, DML_SUM, 1 },
+          { JOB_GATHER, 10, DML_I32, DML_SUM, 1 } },
+        { "roots", 4, { JOB_BROADCAST, 5, DML_F32, DML_SUM, 1 }, { JOB_BROADCAST, 5, DML_F32, DML_SUM, 0 } },
+        { "none of two",
+          2,
+          { JOB_ALL_REDUCE, 5, DML_F32, DML_SUM, 1 },
+          { JOB_ALL_REDUCE, 0, DML_F32, DML_SUM, 1 } },
+    };
+    enum { CASES = sizeof all / sizeof *all };
+    job jobs[CASES];
+    for (int i = 0; i < CASES; i++) {
+        job_prepare(&jobs[i], all[i].world, 2, grouped_body, &all[i]);
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < CASES; i++) {
+        const grouped *g = &all[i];
+        char common[96], other[96];
+        job_call_text(&g->common, common);
+        job_call_text(&g->other, other);
+        job_wait(&jobs[i], 15);
+        check_job_fails(&jobs[i], g->name, DML_ERROR_MISMATCH, common, other);
+        for (int rank = 0; rank < g->world; rank++) {
+            const job_rank *me = &jobs[i].ranks[rank];
+            CHECK_INT(me->bad, 0);
+            CHECK_MESSAGE(g->world == 2 || me->notes[0] == 0 || me->notes[0] == -1, "%s: rank %d blames %lld",
+                          g->name, rank, me->notes[0]);
+        }
+        job_release(&jobs[i]);
     }
 }
 
@@ -415,6 +495,7 @@ int main(void)
     RUN(two_roots_and_nothing_more);
     RUN(orders);
     RUN(who_closes_is_asked_too);
+    RUN(groups_closed_before);
     RUN(sends_and_receives);
     RUN(options);
     RUN(use_after_an_error);
