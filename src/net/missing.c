@@ -47,11 +47,13 @@ DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
                       missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
     } else if (rank && !meeting->me.has_session) {
         const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
+        const bool tried = shake->address.bytes > 0;
         const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
         dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
                       "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
-                      dml__address_text(&shake->address, at), timeout,
-                      silent         ? "who listens there doesn't answer"
+                      dml__address_text(tried ? &shake->address : &meeting->masters[0], at), timeout,
+                      !tried         ? "it had no time left to try"
+                      : silent       ? "who listens there doesn't answer"
                       : shake->error ? strerror(shake->error)
                                      : "who listens there is no rank of this job",
                       meeting->note[0] ? "; before, it was refused: " : "", meeting->note);

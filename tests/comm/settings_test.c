@@ -115,14 +115,15 @@ static void limits(void)
     check_limit_of("MASTER_PORT", "1", NULL);
     check_limit_of("MASTER_PORT", "0", "MASTER_PORT is \"0\"");
     check_limit_of("DML_TIMEOUT", "1e9", NULL);
-    check_limit_of("DML_TIMEOUT", "1.1e9", "DML_TIMEOUT is \"1.1e9\"");
+    check_limit_of("DML_TIMEOUT", "1.1e9",
+                   "DML_TIMEOUT is \"1.1e9\", not a number of seconds above 0 and up to 1e9");
     check_limit_of("DML_TIMEOUT", "0", "DML_TIMEOUT is \"0\"");
     check_limit_of("DML_INSECURE", "0", NULL);
     check_limit_of("DML_INSECURE", "1", NULL);
     setenv("RANK", "0", 1);
     check_limit_of("WORLD_SIZE", "1", NULL);
     check_limit_of("WORLD_SIZE", "1048576", NULL);
-    check_limit_of("WORLD_SIZE", "1048577", "WORLD_SIZE is \"1048577\"");
+    check_limit_of("WORLD_SIZE", "1048577", "WORLD_SIZE is \"1048577\", not a whole number from 1 to 2^20");
     setenv("RANK", "1048575", 1);
     check_limit_of("WORLD_SIZE", "1048576", NULL);
     check_limit_of("WORLD_SIZE", "1048575", "RANK is \"1048575\"");

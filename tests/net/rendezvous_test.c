@@ -265,6 +265,16 @@ static void no_key_no_network(void)
     dml_comm_close(comm);
 }
 
+/* So large a world that what is kept of each rank takes longer than all of the time. */
+static void no_time_to_try(void)
+{
+    const dml_comm_options options = { .world_size = 65536, .rank = 1, .timeout_s = 1e-9 };
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_TIMEOUT);
+    CHECK_CONTAINS(dml_comm_error(comm), "could not reach rank 0 at 127.0.0.1:29500 within 1e-09 s");
+    dml_comm_close(comm);
+}
+
 static void by_interface(void)
 {
     test_rank ranks[2];
@@ -589,6 +599,7 @@ int main(void)
     RUN(the_last_one_is_told);
     RUN(wrong_keys);
     RUN(no_key_no_network);
+    RUN(no_time_to_try);
     RUN(by_interface);
     RUN(strangers_change_nothing);
     RUN(many_ranks);
