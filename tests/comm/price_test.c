@@ -689,6 +689,30 @@ static void test_as_good(void)
     free(work);
 }
 
+/* Of reductions within 25 %: a tree is taken where nothing else is, or where direct costs more than that. */
+static void test_as_good_to_reduce(void)
+{
+    enum { M = 8 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = shared(M, 2);
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    model.round_part = 512 << 10;
+    for (int i = 0; i < 2; i++) {
+        dml__choice choice;
+        const uint64_t large = i ? 1 << 17 : 1 << 9;
+        const dml__price_model used = dml__choice_model(&model, M);
+        const double over = table_price(&used, DML__CALL_REDUCE, "direct", M, large / 4) /
+                            table_price(&used, DML__CALL_REDUCE, "binomial", M, large / 4);
+        CHECK_MESSAGE(i ? over > 1.26 : over > 1.13 && over < 1.24, "%g", over);
+        dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+        CHECK_STRING(chosen_name(&choice, DML__CALL_REDUCE, large), i ? "binomial" : "direct");
+    }
+    free(work);
+}
+
 /* What the table has for 2^power bytes costs no more than `most` times what any other algorithm does that it
    could have, each run by itself here. */
 static void check_cheapest(const dml__price_model *model, const dml__choice *choice,
@@ -859,6 +883,7 @@ int main(void)
     RUN(test_edges_of_choice);
     RUN(test_turns_are_kept);
     RUN(test_as_good);
+    RUN(test_as_good_to_reduce);
     RUN(test_choice_is_cheapest);
     RUN(test_broadcast_of_two);
     RUN(test_awake_ranks);
