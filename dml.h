@@ -231,9 +231,10 @@ DML_API const char *dml_dtype_name(dml_dtype dtype);
 #define DML_BASE_ALLOCATOR_H
 
 /* An allocator of the host program. `allocate` returns at least `bytes` bytes aligned for any C type, or
-   NULL; `release` takes back what `allocate` gave. Both are called only by threads that
-   are in one of the library's calls, none of its own: one that is given to several contexts or communicators,
-   which several threads use, has to be thread-safe. All-zero means malloc and free. */
+   NULL; `release` takes back what `allocate` gave. Both are called only by threads that are in one of the
+   library's calls, and by none of its own but those of dml_mirrored: an allocator that is given to several
+   contexts or communicators, which several threads use, has to be thread-safe. All-zero means malloc and
+   free. */
 typedef struct dml_allocator {
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);

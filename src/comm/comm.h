@@ -135,9 +135,7 @@ typedef struct dml_comm_options {
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
-    /* Zero: malloc and free. After dml_comm_open nothing is allocated but by dml_comm_split and
-     * dml_comm_tune.
-     */
+    /* Zero: malloc and free. Only opening, dml_comm_split and dml_comm_tune allocate. */
     dml_allocator allocator;
     dml_log_callback log; /* NULL: silence. Called by the background thread too */
     void *log_user;
@@ -175,10 +173,10 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world
    parent has. */
 DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 
-/* Closes one communicator; the last one of a job finishes what was started, waits until
-   all ranks close too (at most the timeout, and half as long but no more than 2 s while others may search for
-   a culprit), and releases everything. Of those closed before, the last 16 stay as closed ones until then,
-   since other ranks may ask what was called in them. Returns the communicator's status, of which a message
+/* Closes one communicator; the last one of a job finishes what was started, waits until all ranks close too
+   (at most the timeout, and half as long but no more than 2 s while others may search for a culprit), and
+   releases everything. Of those closed before, the last 16 stay as closed ones until then, since other ranks
+   may ask what was called in them. Returns the communicator's status, of which a message
    that was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that
    this one took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace)
    can't be written. NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the

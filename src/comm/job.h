@@ -242,7 +242,7 @@ struct dml_comm {
     bool tuned;           /* the choice is by trials (tune.c) */
     void *beneath;        /* the engine's own */
     struct dml__nccl_group *nccl; /* NULL: there is none */
-    uint64_t closed; /* the how manieth of the job's that was; 0: it is open. See dml__forget_closed. */
+    uint64_t closed; /* its place among the job's closings, from 1; 0: it is open. See dml__forget_closed */
     dml__call_variant within;             /* whose parts its collectives are now */
     bool patient;                         /* its receives may take any time (dml_comm_outlive) */
     dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
