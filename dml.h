@@ -40826,13 +40826,12 @@ DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, si
         return dml__fail(
             &trainer->context->error, DML_ERROR_STATE,
             "elements %zu to %zu of %s are needed, which a sync strategy that is gone has left spread over "
-            "its "
-            "ranks: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now",
+            "its ranks: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now",
             begin, end, dml__spread_name(vector));
     return dml__fail(&trainer->context->error, DML_ERROR_STATE,
                      "elements %zu to %zu of %s are needed, of which this rank has %zu to %zu and other "
-                     "ranks the rest: call "
-                     "dml_trainer_gather on all ranks first (which leaves out the gradient)",
+                     "ranks the rest: call dml_trainer_gather on all ranks first (which leaves out the "
+                     "gradient)",
                      begin, end, dml__spread_name(vector), own_begin,
                      dml__owns_a_part(trainer) ? own_end : own_begin);
 }

@@ -488,10 +488,10 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 /* Closes one communicator; the last one of a job finishes what was started, waits until all ranks close too
    (at most the timeout, and half as long but no more than 2 s while others may search for a culprit), and
    releases everything. Of those closed before, the last 16 stay as closed ones until then, since other ranks
-   may ask what was called in them. Returns the communicator's status, of which a message
-   that was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that
-   this one took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace)
-   can't be written. NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
+   may ask what was called in them. Returns the communicator's status, of which a message that was sent to
+   this rank and that nobody received is one; that a rank dies or is frozen when all that this one took part
+   in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be written.
+   NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
    communicator ends before; a trainer whose strategy was given it is refused every step that uses it with
    DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of its own), and destroyed as
    ever; some memory stays until then. */
@@ -3423,7 +3423,7 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 
 /* ---- links (link_out.c, link_in.c) ---- */
 
-/* What an eager frame takes of the receiver's room. */
+/* What an eager frame, or an announcement, which has no payload, takes of the receiver's room. */
 static inline uint32_t dml__eager_charge(size_t bytes)
 {
     return DML__FRAME_BYTES + (uint32_t)dml__padded(bytes);
@@ -12820,11 +12820,11 @@ DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
 /* Of ranks that share memory, where a processor copies so fast within its cache. */
 DML__LOCAL dml__price_link dml__memory_link_of(double copy);
 
+/* The same where each has a processor to itself, and looks for what comes. */
+DML__LOCAL void dml__suppose_awake(dml__price_model *model);
+
 /* As it was measured, with what the processors at both ends do for each byte. */
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
-
-/* Where each of these has a processor to itself, and looks for what comes. */
-DML__LOCAL void dml__suppose_awake(dml__price_model *model);
 
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);
@@ -13406,7 +13406,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         if (comm->measured) {
             comm->model.processors = layout.processors;
             comm->model.change = DML__CHANGE;
-            comm->model.memory = !layout.copies;
+            comm->model.memory = layout.inside > 0 && !layout.copies;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);
@@ -17165,11 +17165,6 @@ DML__LOCAL bool dml__is_early(dml__comm_job *job, int rank, const dml__frame *fr
    order in which they came. Its size bounds it. Mostly the first is taken out first, which moves nothing;
    what is taken from between others moves those behind it. */
 
-static size_t dml__entry_bytes(const dml__frame *frame)
-{
-    return dml__eager_charge(frame->bytes);
-}
-
 /* Where the entry `at` bytes behind the first one is. */
 static uint8_t *dml__store_place(const dml__link *link, size_t at)
 {
@@ -17211,7 +17206,7 @@ static uint8_t *dml__store_end(const dml__comm_job *job, dml__link *link, size_t
 static bool dml__replace_grant(dml__link *link, const dml__frame *grant)
 {
     dml__frame frame;
-    for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+    for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame.bytes)) {
         dml__stored_entry(link, at, &frame);
         if (frame.kind != DML__FRAME_GRANT || frame.communicator != grant->communicator ||
             frame.sequence != grant->sequence)
@@ -17226,7 +17221,7 @@ DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml
 {
     dml__link *link = &job->links[rank];
     if (frame->kind == DML__FRAME_GRANT && dml__replace_grant(link, frame)) return DML_OK;
-    const size_t bytes = dml__entry_bytes(frame);
+    const size_t bytes = dml__eager_charge(frame->bytes);
     if (bytes > job->store_bytes - link->store_used) {
         char text[DML__SIGNATURE_TEXT];
         return dml__job_fail(
@@ -17333,9 +17328,9 @@ DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow)
             if (status) return status;
         }
         if (taken)
-            dml__drop_entry(link, at, dml__entry_bytes(&frame));
+            dml__drop_entry(link, at, dml__eager_charge(frame.bytes));
         else
-            at += dml__entry_bytes(&frame);
+            at += dml__eager_charge(frame.bytes);
     }
     return DML_OK;
 }
@@ -17346,7 +17341,7 @@ DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request
         const int rank = request->comm->world_ranks[r];
         const dml__link *link = &job->links[rank];
         dml__frame frame;
-        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+        for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame.bytes)) {
             dml__stored_entry(link, at, &frame);
             if (frame.communicator == request->comm->id && frame.sequence == request->sequence &&
                 !dml__is_pair(frame.signature.operation) && dml__check_frame(job, rank, request, &frame))
@@ -17360,7 +17355,7 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 {
     for (int r = 0; r < job->world; r++) {
         const dml__link *link = &job->links[r];
-        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
+        for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame->bytes)) {
             dml__stored_entry(link, at, frame);
             if (frame->kind == DML__FRAME_GRANT) continue;
             /* Of a collective that isn't to come; who is still in it has been told, and says so itself. */

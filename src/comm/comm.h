@@ -176,10 +176,10 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
 /* Closes one communicator; the last one of a job finishes what was started, waits until all ranks close too
    (at most the timeout, and half as long but no more than 2 s while others may search for a culprit), and
    releases everything. Of those closed before, the last 16 stay as closed ones until then, since other ranks
-   may ask what was called in them. Returns the communicator's status, of which a message
-   that was sent to this rank and that nobody received is one; that a rank dies or is frozen when all that
-   this one took part in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace)
-   can't be written. NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
+   may ask what was called in them. Returns the communicator's status, of which a message that was sent to
+   this rank and that nobody received is one; that a rank dies or is frozen when all that this one took part
+   in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be written.
+   NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
    communicator ends before; a trainer whose strategy was given it is refused every step that uses it with
    DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of its own), and destroyed as
    ever; some memory stays until then. */

@@ -505,7 +505,7 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 
 /* ---- links (link_out.c, link_in.c) ---- */
 
-/* What an eager frame takes of the receiver's room. */
+/* What an eager frame, or an announcement, which has no payload, takes of the receiver's room. */
 static inline uint32_t dml__eager_charge(size_t bytes)
 {
     return DML__FRAME_BYTES + (uint32_t)dml__padded(bytes);

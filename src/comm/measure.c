@@ -523,7 +523,7 @@ DML__LOCAL dml_status dml__measure_model(dml_comm *comm)
         if (comm->measured) {
             comm->model.processors = layout.processors;
             comm->model.change = DML__CHANGE;
-            comm->model.memory = !layout.copies;
+            comm->model.memory = layout.inside > 0 && !layout.copies;
         }
         status = dml__measure_with(comm, &layout);
         if (!status) status = dml__tell_model(comm);

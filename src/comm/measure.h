@@ -17,11 +17,11 @@ DML__LOCAL dml__price_link dml__copied_link_of(double latency, double bandwidth)
 /* Of ranks that share memory, where a processor copies so fast within its cache. */
 DML__LOCAL dml__price_link dml__memory_link_of(double copy);
 
+/* The same where each has a processor to itself, and looks for what comes. */
+DML__LOCAL void dml__suppose_awake(dml__price_model *model);
+
 /* As it was measured, with what the processors at both ends do for each byte. */
 DML__LOCAL double dml__link_bandwidth(const dml__price_link *link);
-
-/* Where each of these has a processor to itself, and looks for what comes. */
-DML__LOCAL void dml__suppose_awake(dml__price_model *model);
 
 /* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
 DML__LOCAL dml__price_model dml__usual_model(void);

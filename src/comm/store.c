@@ -9,11 +9,6 @@
    order in which they came. Its size bounds it. Mostly the first is taken out first, which moves nothing;
    what is taken from between others moves those behind it. */
 
-static size_t dml__entry_bytes(const dml__frame *frame)
-{
-    return dml__eager_charge(frame->bytes);
-}
-
 /* Where the entry `at` bytes behind the first one is. */
 static uint8_t *dml__store_place(const dml__link *link, size_t at)
 {
@@ -55,7 +50,7 @@ static uint8_t *dml__store_end(const dml__comm_job *job, dml__link *link, size_t
 static bool dml__replace_grant(dml__link *link, const dml__frame *grant)
 {
     dml__frame frame;
-    for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+    for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame.bytes)) {
         dml__stored_entry(link, at, &frame);
         if (frame.kind != DML__FRAME_GRANT || frame.communicator != grant->communicator ||
             frame.sequence != grant->sequence)
@@ -70,7 +65,7 @@ DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml
 {
     dml__link *link = &job->links[rank];
     if (frame->kind == DML__FRAME_GRANT && dml__replace_grant(link, frame)) return DML_OK;
-    const size_t bytes = dml__entry_bytes(frame);
+    const size_t bytes = dml__eager_charge(frame->bytes);
     if (bytes > job->store_bytes - link->store_used) {
         char text[DML__SIGNATURE_TEXT];
         return dml__job_fail(
@@ -177,9 +172,9 @@ DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow)
             if (status) return status;
         }
         if (taken)
-            dml__drop_entry(link, at, dml__entry_bytes(&frame));
+            dml__drop_entry(link, at, dml__eager_charge(frame.bytes));
         else
-            at += dml__entry_bytes(&frame);
+            at += dml__eager_charge(frame.bytes);
     }
     return DML_OK;
 }
@@ -190,7 +185,7 @@ DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request
         const int rank = request->comm->world_ranks[r];
         const dml__link *link = &job->links[rank];
         dml__frame frame;
-        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+        for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame.bytes)) {
             dml__stored_entry(link, at, &frame);
             if (frame.communicator == request->comm->id && frame.sequence == request->sequence &&
                 !dml__is_pair(frame.signature.operation) && dml__check_frame(job, rank, request, &frame))
@@ -204,7 +199,7 @@ DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm,
 {
     for (int r = 0; r < job->world; r++) {
         const dml__link *link = &job->links[r];
-        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
+        for (size_t at = 0; at < link->store_used; at += dml__eager_charge(frame->bytes)) {
             dml__stored_entry(link, at, frame);
             if (frame->kind == DML__FRAME_GRANT) continue;
             /* Of a collective that isn't to come; who is still in it has been told, and says so itself. */

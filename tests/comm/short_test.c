@@ -192,6 +192,34 @@ static void groups(void)
     run_body(groups_body, 2, 5);
 }
 
+/* What is counted in 32 bits goes round soon: all ranks begin as far from there, between two calls. */
+static pthread_barrier_t between_calls;
+
+static void round_about_body(test_rank *me)
+{
+    const uint32_t most = UINT32_MAX - 5000;
+    me->bad += dml_comm_barrier(me->comm) != DML_OK;
+    pthread_barrier_wait(&between_calls);
+    for (int rank = 0; rank < me->world; rank++) {
+        dml__link *link = &me->comm->job->links[rank];
+        link->consumed += most, link->told += most, link->charged += most, link->credited += most;
+    }
+    pthread_barrier_wait(&between_calls);
+    messages_body(me);
+    for (int rank = 0; rank < me->world; rank++)
+        if (rank != me->rank) me->bad += me->comm->job->links[rank].consumed > most;
+    broadcasts_body(me);
+}
+
+static void counts_go_round(void)
+{
+    for (int world = 2; world <= 3; world++) {
+        pthread_barrier_init(&between_calls, NULL, (unsigned)world);
+        run_body(round_about_body, world, world);
+        pthread_barrier_destroy(&between_calls);
+    }
+}
+
 /* ---- what is counted ---- */
 
 static void counts_body(test_rank *me)
@@ -361,6 +389,7 @@ int main(void)
     RUN(messages_between);
     RUN(no_room);
     RUN(groups);
+    RUN(counts_go_round);
     RUN(what_is_counted);
     RUN(who_has_its_processor);
     RUN(different_calls);
