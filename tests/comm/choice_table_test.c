@@ -200,20 +200,31 @@ static void test_choice_is_cheapest(void)
         }
 }
 
-/* Of two ranks a half that was scattered need not come back, though in the price both halves go side by side.
- */
-static void test_broadcast_of_two(void)
+/* Of two ranks a half that was scattered need not come back, though in the price both halves go side by side;
+   nor does a half that was summed go on before the whole; and nothing is for more than one to read. */
+static void test_two_ranks(void)
 {
+    static const struct {
+        dml__comm_operation operation;
+        const char *never, *than;
+        uint64_t count;
+    } rules[] = { { DML__CALL_BROADCAST, "scatter_all_gather", "direct", 1 << 14 },
+                  { DML__CALL_REDUCE, "ring", "binomial", 1 << 16 },
+                  { DML__CALL_ALL_GATHER, "shared", "direct", 1 << 16 } };
     enum { M = 2 };
     dml__price_model model = shared(M, M);
-    dml__choice choice;
-    model.inside = dml__memory_link_of(2e10);
-    model.segment = 64 << 10;
-    CHECK(table_price(&model, DML__CALL_BROADCAST, "scatter_all_gather", M, 1 << 14) <
-          table_price(&model, DML__CALL_BROADCAST, "direct", M, 1 << 14));
-    choice = whole_table(&model, M);
-    for (int power = 2; power <= 30; power++)
-        CHECK(strcmp(chosen_name(&choice, DML__CALL_BROADCAST, UINT64_C(1) << power), "scatter_all_gather"));
+    model.inside = dml__memory_link_of(6e10);
+    model.segment = 256 << 10;
+    model.shared = 1 << 20;
+    model.reduce = 3e10;
+    model.copy = 6e10;
+    const dml__choice choice = whole_table(&model, M);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        CHECK(table_price(&model, rules[i].operation, rules[i].never, M, rules[i].count) <
+              table_price(&model, rules[i].operation, rules[i].than, M, rules[i].count));
+        for (int power = 2; power <= 30; power++)
+            CHECK(strcmp(chosen_name(&choice, rules[i].operation, UINT64_C(1) << power), rules[i].never));
+    }
 }
 
 /* Two processes that look for what comes, each on its processor, wait 0.2 us for a message: two of them and
@@ -267,7 +278,7 @@ int main(void)
     RUN(test_as_good);
     RUN(test_as_good_to_reduce);
     RUN(test_choice_is_cheapest);
-    RUN(test_broadcast_of_two);
+    RUN(test_two_ranks);
     RUN(test_awake_ranks);
     RUN(test_barrier_without_time);
     return test_report("comm/choice_table");
