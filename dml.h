@@ -1385,7 +1385,8 @@ struct dml_device {
     int index;
     bool host_memory;
     int factors; /* a dml_dtype: what it may round the factors of products to, for the program that runs */
-    void *state; /* the backend's own */
+    bool allow_tf32; /* where that is f32: to TF32, of products on tensor cores */
+    void *state;     /* the backend's own */
     struct dml_context *context;
     const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
     const char *pass;             /* "forward" or "backward" */
@@ -1455,6 +1456,11 @@ typedef struct dml_options {
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
     int pin;                      /* as in dml_pool_options, where that is 0 */
+    /* Products in f32 of some size may be made on a CUDA card's tensor cores, from compute capability 8.0 on:
+       their factors are rounded to TF32, which has f32's range and 10 bits of mantissa (an error of up to
+       2^-11 of each), and the sums stay f32. Elsewhere, of attention and of convolutions it changes nothing;
+       where NVIDIA_TF32_OVERRIDE is 0 in the environment neither. */
+    bool allow_tf32;
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -26453,7 +26459,8 @@ static void dml__log_opening(dml_context *context)
 
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
-    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL, 0 };
+    static const dml_options defaults = { NULL, 0, 0,    { NULL, NULL, NULL }, NULL, 0, NULL, NULL,
+                                          NULL, 0, false };
     if (!options) options = &defaults;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);
@@ -26463,6 +26470,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->device.allow_tf32 = options->allow_tf32;
     context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,

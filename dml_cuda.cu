@@ -5631,13 +5631,12 @@ KERNEL(half_widen)
 #endif
 
 #endif
-#ifdef __CUDACC__
 
 /* ---- gpu/tensor.cuh ---- */
 
-/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16, f16 or TF32, sums, and C, in f32.
 
-   The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
+   The factors, which are f32 and lie anyhow, are first copied, rounded, into a workspace
    (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
    gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
 #ifndef DML_GPU_TENSOR_H
@@ -5645,7 +5644,7 @@ KERNEL(half_widen)
 
 /* ---- gpu/tensor_lt.cuh ---- */
 
-/* tensor_lt.cuh: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
+/* tensor_lt.cuh: products of rounded factors by cuBLASLt, where the machine has it. It is opened when it is
    wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
    since CUDA 11. */
 #ifndef DML_GPU_TENSOR_LT_H
@@ -5653,27 +5652,156 @@ KERNEL(half_widen)
 
 /* ---- gpu/tensor_common.cuh ---- */
 
-/* tensor_common.cuh: what the ways of multiplying 16-bit factors on tensor cores share.
+/* tensor_common.cuh: what the ways of multiplying rounded factors on tensor cores share.
 
    All of them compute C (m, n) = alpha A B^T + beta C of f32, row-major, with f32 sums, from copies of A (m,
-   k) and B (n, k) in bf16 or f16 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to a
-   multiple of DML__TENSOR_ROWS and k to one of DML__TENSOR_K, with zeros. So the ways load whole tiles, and
-   only what writes C looks at its bounds. */
+   k) and B (n, k) in bf16, f16 or TF32 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to
+   a multiple of DML__TENSOR_ROWS and their words of 16 bits to one of DML__TENSOR_WORDS, with zeros. So the
+   ways load whole tiles, and only what writes C looks at its bounds. A number of TF32 is two words, those of
+   a float: beside its instruction, which takes as many words, nothing differs. */
 #ifndef DML_GPU_TENSOR_COMMON_CUH
 #define DML_GPU_TENSOR_COMMON_CUH
 
+/* ---- gpu/tensor_warp.cuh ---- */
+
+/* tensor_warp.cuh: the instructions of sm_80 and later that kernels on tensor cores are made of (PTX ISA,
+   "Warp Level Matrix Instructions" and "Data Movement and Conversion Instructions"), and nothing else.
+
+   Where they are there DML__TENSOR_WARP is defined, and elsewhere these kernels have no body. A runtime that
+   has them as functions of its own defines it first: tests/gpu/fake_cuda does, in plain C++. */
+#ifndef DML_GPU_TENSOR_WARP_CUH
+#define DML_GPU_TENSOR_WARP_CUH
+
 #include <cuda_runtime.h>
+#include <stdint.h>
+
+enum { DML__TENSOR_BF16 = 1, DML__TENSOR_F16 = 2, DML__TENSOR_TF32 = 3 };
+
+#if !defined(DML__TENSOR_WARP) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define DML__TENSOR_WARP
+
+/* ---- memory ---- */
+
+/* An address in shared memory, as the instructions below name it. */
+static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_shared(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Has 16 bytes copied into shared memory, both at multiples of 16, by when the group is waited for that
+   dml__mma_commit ends next. */
+static __device__ __forceinline__ void dml__mma_copy(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void dml__mma_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until the thread's groups but the last `left` are copied. */
+template <int left> static __device__ __forceinline__ void dml__mma_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/* Four floats from *p on, a multiple of 16 bytes, or zeros where they aren't there; then *p is `on` bytes
+   further. It stays where it is written, ahead of the products behind which its latency hides, and the
+   compiler doesn't keep a row's distance in registers for each of many reads. */
+static __device__ __forceinline__ float4 dml__tensor_take(const float **p, long long on, bool there)
+{
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    asm volatile("{\n\t.reg .pred there;\n\tsetp.ne.b32 there, %6, 0;\n\t"
+                 "@there ld.global.v4.f32 {%0, %1, %2, %3}, [%4];\n\tadd.s64 %4, %4, %5;\n\t}"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w), "+l"(*p)
+                 : "l"(on), "r"((int)there)
+                 : "memory");
+    return x;
+}
+
+/* ---- numbers ---- */
+
+/* Two floats rounded to bf16 or f16, to nearest, ties to even; `first` is the one at the lower address. */
+template <int type> static __device__ __forceinline__ uint32_t dml__tensor_narrow(float first, float second)
+{
+    uint32_t both;
+    if (type == DML__TENSOR_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+
+/* A float rounded to the 10 bits of TF32, to nearest, ties away from zero. */
+static __device__ __forceinline__ uint32_t dml__tensor_narrow_tf32(float x)
+{
+    uint32_t y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+
+/* 2^x, and 0 where that would be less than the least normal number. */
+static __device__ __forceinline__ float dml__tensor_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- products, by all of a warp ---- */
+
+/* Four 8 x 8 matrices of 16 bits, of which each thread names a row. */
+static __device__ __forceinline__ void dml__mma_load(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* The same, transposed on the way: a thread gets two neighbours of a column. */
+static __device__ __forceinline__ void dml__mma_load_across(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* d (16, 8) += a (16, k) b (8, k)^T, of 32 bytes of k: 16 numbers, or 8 of TF32. */
+template <int type>
+static __device__ __forceinline__ void dml__mma_multiply(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                                         uint32_t b1)
+{
+#define DML__MMA(shape, types)                                                                               \
+    asm volatile("mma.sync.aligned." shape ".row.col.f32." types ".f32 "                                     \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                           \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if (type == DML__TENSOR_BF16)
+        DML__MMA("m16n8k16", "bf16.bf16");
+    else if (type == DML__TENSOR_F16)
+        DML__MMA("m16n8k16", "f16.f16");
+    else
+        DML__MMA("m16n8k8", "tf32.tf32");
+#undef DML__MMA
+}
+
+#endif
+
+#endif
+
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DML__TENSOR_BF16 = 1, DML__TENSOR_F16 = 2 };
-enum { DML__TENSOR_ROWS = 128, DML__TENSOR_K = 64 };
+enum { DML__TENSOR_ROWS = 128, DML__TENSOR_WORDS = 64 };
 
 typedef struct dml__tensor_product {
-    int type;          /* DML__TENSOR_BF16 or DML__TENSOR_F16 */
-    int m, n, k;       /* m and n of C; k padded */
-    const uint16_t *a; /* (m padded, k) */
-    const uint16_t *b; /* (n padded, k) */
+    int type;          /* DML__TENSOR_BF16, DML__TENSOR_F16 or DML__TENSOR_TF32 */
+    int m, n, words;   /* m and n of C; words of a row of the copies, padded */
+    const uint16_t *a; /* (m padded, words) */
+    const uint16_t *b; /* (n padded, words) */
     float *c;          /* (m, n) */
     int ldc, pairs;    /* pairs: two neighbours of C may be read and written at once, at even columns */
     float alpha, beta; /* beta 0: C isn't read */
@@ -5684,9 +5812,22 @@ static inline int dml__tensor_padded(int size, int to)
     return size <= to ? to : (int)(((unsigned)size + (unsigned)to - 1) / (unsigned)to * (unsigned)to);
 }
 
+/* Words of a number. */
+static __host__ __device__ __forceinline__ constexpr int dml__tensor_words_of(int type)
+{
+    return type == DML__TENSOR_TF32 ? 2 : 1;
+}
+
+/* Words of a copy's row of k numbers, of which there are at most DML__TENSOR_MOST_K. */
+enum { DML__TENSOR_MOST_K = 1 << 29 };
+static inline int dml__tensor_words(int type, int k)
+{
+    return dml__tensor_padded(k * dml__tensor_words_of(type), DML__TENSOR_WORDS);
+}
+
 /* A kernel's body is compiled only for cards that have its instructions; elsewhere the kernel is there, and
    empty. The registers tell: no way does with as few as an empty one. */
-static inline bool dml__tensor_has_body(const void *kernel)
+template <typename T> static inline bool dml__tensor_has_body(T *kernel)
 {
     cudaFuncAttributes attributes;
     const bool has = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.numRegs > 64;
@@ -5753,11 +5894,6 @@ static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * bl
     }
 }
 
-static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_shared(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 #endif
 
 #include <dlfcn.h>
@@ -5766,6 +5902,7 @@ static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_s
 
 enum { /* of cublas_api.h, library_types.h and cublasLt.h */
        DML__LT_COMPUTE_32F = 68,
+       DML__LT_COMPUTE_32F_FAST_TF32 = 77,
        DML__LT_R_32F = 0,
        DML__LT_R_16F = 2,
        DML__LT_R_16BF = 14,
@@ -5813,7 +5950,7 @@ typedef struct dml__lt_found {
 
 /* What a product's size and C's place lead to. */
 typedef struct dml__lt_plan {
-    int type, m, n, k, ldc, aligned; /* the key; type 0: none is here */
+    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
     void *desc, *a, *b, *c;
     bool refused; /* there is no algorithm */
     dml__lt_algorithm algorithm;
@@ -5879,20 +6016,23 @@ static inline void dml__lt_open(dml__lt *lt)
    here, transposed, its second A's. */
 static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
 {
-    const int type = plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const bool tf32 = plan->type == DML__TENSOR_TF32;
+    const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
     const int32_t transposed = DML__LT_OP_T;
     const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
     const uint64_t workspace = DML__LT_WORKSPACE;
-    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n, k = (uint64_t)plan->k;
+    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
+    const int k = plan->words / dml__tensor_words_of(plan->type);
     void *preference = NULL;
     dml__lt_found found;
     int count = 0;
     memset(&found, 0, sizeof found);
-    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, DML__LT_COMPUTE_32F, DML__LT_R_32F) == 0 &&
+    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
               lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
                                                  sizeof transposed) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->a, type, k, n, plan->k) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->b, type, k, m, plan->k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
               lt->cublasLtMatmulPreferenceCreate(&preference) == 0;
 #define DML__LT_PREFER(attribute, value)                                                                     \
@@ -5919,14 +6059,14 @@ static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_produ
     while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
     for (int i = 0; i < DML__LT_PLANS; i++) {
         dml__lt_plan *plan = &lt->plan[i];
-        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->k == p->k &&
+        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
             plan->ldc == p->ldc && plan->aligned == aligned)
             return plan;
     }
     dml__lt_plan *plan = &lt->plan[lt->next];
     lt->next = (lt->next + 1) % DML__LT_PLANS;
     dml__lt_forget(lt, plan);
-    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->k = p->k;
+    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
     plan->ldc = p->ldc, plan->aligned = aligned;
     (void)dml__lt_make(lt, plan);
     return plan;
@@ -5953,12 +6093,13 @@ static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *wo
 
 /* ---- gpu/tensor_mma.cuh ---- */
 
-/* tensor_mma.cuh: products of 16-bit factors by the instructions of a warp (mma.sync), for sm_80 and later.
+/* tensor_mma.cuh: products of rounded factors by the instructions of a warp (mma.sync), for sm_80 and later.
 
-   A group of four warps makes a tile of C (128, 128), each warp (64, 64) of it in registers. Tiles of 32 ks
-   of A and B are copied into a ring of three stages by cp.async, two ahead of the one that is multiplied; a
-   row of 64 bytes is four chunks of 16, and two rows make a line of all banks, in which a chunk lies at its
-   number xor half the row's: so eight rows of the same chunk, which ldmatrix reads, are in different banks.
+   A group of four warps makes a tile of C (128, 128), each warp (64, 64) of it in registers. Tiles of 32
+   words of A and B are copied into a ring of three stages by cp.async, two ahead of the one that is
+   multiplied; a row of 64 bytes is four chunks of 16, and two rows make a line of all banks, in which a chunk
+   lies at its number xor half the row's: so eight rows of the same chunk, which ldmatrix reads, are in
+   different banks.
  */
 #ifndef DML_GPU_TENSOR_MMA_CUH
 #define DML_GPU_TENSOR_MMA_CUH
@@ -5966,13 +6107,13 @@ static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *wo
 enum {
     DML__MMA_ITEMS = 128,
     DML__MMA_SIZE = 128, /* rows and columns of a tile */
-    DML__MMA_K = 32,
+    DML__MMA_WORDS = 32,
     DML__MMA_STAGES = 3,
-    DML__MMA_BYTES = DML__MMA_SIZE * DML__MMA_K * 2, /* of a factor's tile */
+    DML__MMA_BYTES = DML__MMA_SIZE * DML__MMA_WORDS * 2, /* of a factor's tile */
     DML__MMA_BAND = 16
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
 
 /* Where chunk `chunk` of a row lies in a tile, in bytes. */
 static __device__ __forceinline__ uint32_t dml__mma_at(int row, int chunk)
@@ -5980,46 +6121,14 @@ static __device__ __forceinline__ uint32_t dml__mma_at(int row, int chunk)
     return (uint32_t)(row * 64 + (chunk ^ row / 2 % 4) * 16);
 }
 
-static __device__ __forceinline__ void dml__mma_copy(uint32_t to, const uint16_t *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-/* Four 8 x 8 matrices, of which each thread names a row. */
-static __device__ __forceinline__ void dml__mma_load(uint32_t (&x)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-/* d (16, 8) += a (16, 16) b (8, 16)^T. */
-template <int type>
-static __device__ __forceinline__ void dml__mma_multiply(float *d, const uint32_t (&a)[4], uint32_t b0,
-                                                         uint32_t b1)
-{
-    if (type == DML__TENSOR_BF16)
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-            "{%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-                     "{%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Brings a tile of 128 rows from `from` on, k between them: a thread every 32nd row's same chunk. */
-static __device__ __forceinline__ void dml__mma_fetch(uint32_t to, const uint16_t *from, int k)
+/* Brings a tile of 128 rows from `from` on, `words` between them: a thread every 32nd row's same chunk. */
+static __device__ __forceinline__ void dml__mma_fetch(uint32_t to, const uint16_t *from, int words)
 {
     const int row = (int)threadIdx.x / 4, chunk = (int)threadIdx.x % 4;
-    from += (size_t)row * (size_t)k + 8 * chunk;
+    from += (size_t)row * (size_t)words + 8 * chunk;
 #pragma unroll
     for (int i = 0; i < DML__MMA_SIZE / 32; i++)
-        dml__mma_copy(to + dml__mma_at(row + 32 * i, chunk), from + (size_t)(32 * i) * (size_t)k);
+        dml__mma_copy(to + dml__mma_at(row + 32 * i, chunk), from + (size_t)(32 * i) * (size_t)words);
 }
 
 #endif
@@ -6028,15 +6137,15 @@ template <int type>
 static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
     dml__tensor_mma_kernel(const dml__tensor_product p)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    __shared__ __align__(128) char memory[DML__MMA_STAGES * 2 * DML__MMA_BYTES];
+#ifdef DML__TENSOR_WARP
+    static __shared__ __align__(128) char memory[DML__MMA_STAGES * 2 * DML__MMA_BYTES];
     const uint32_t stages = dml__tensor_shared(memory);
     const int rows = (p.m + DML__MMA_SIZE - 1) / DML__MMA_SIZE,
               columns = (p.n + DML__MMA_SIZE - 1) / DML__MMA_SIZE;
     const dml__tensor_place place = dml__tensor_place_of((int)blockIdx.x, rows, columns, DML__MMA_BAND);
     const int row0 = place.row * DML__MMA_SIZE, column0 = place.column * DML__MMA_SIZE;
-    const int steps = p.k / DML__MMA_K; /* at least two */
-    const uint16_t *a = p.a + (size_t)row0 * (size_t)p.k, *b = p.b + (size_t)column0 * (size_t)p.k;
+    const int steps = p.words / DML__MMA_WORDS; /* at least two */
+    const uint16_t *a = p.a + (size_t)row0 * (size_t)p.words, *b = p.b + (size_t)column0 * (size_t)p.words;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int top = warp / 2 * 64, left = warp % 2 * 64;
     float sum[4][32]; /* of 16 rows each, 8 columns four by four */
@@ -6048,31 +6157,30 @@ static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
 #pragma unroll
     for (int stage = 0; stage < DML__MMA_STAGES - 1; stage++) {
         const uint32_t to = stages + (uint32_t)(stage * 2 * DML__MMA_BYTES);
-        dml__mma_fetch(to, a + stage * DML__MMA_K, p.k);
-        dml__mma_fetch(to + DML__MMA_BYTES, b + stage * DML__MMA_K, p.k);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        dml__mma_fetch(to, a + stage * DML__MMA_WORDS, p.words);
+        dml__mma_fetch(to + DML__MMA_BYTES, b + stage * DML__MMA_WORDS, p.words);
+        dml__mma_commit();
     }
     int stage = 0, ahead = DML__MMA_STAGES - 1;
     for (int step = 0; step < steps; step++) {
         const uint32_t at = stages + (uint32_t)(stage * 2 * DML__MMA_BYTES);
-        asm volatile("cp.async.wait_group %0;" ::"n"(DML__MMA_STAGES - 2) : "memory");
+        dml__mma_wait<DML__MMA_STAGES - 2>();
         __syncthreads(); /* all have this stage's copies, and have read the one that is filled next */
         if (step + DML__MMA_STAGES - 1 < steps) {
             const uint32_t to = stages + (uint32_t)(ahead * 2 * DML__MMA_BYTES);
-            dml__mma_fetch(to, a + (step + DML__MMA_STAGES - 1) * DML__MMA_K, p.k);
-            dml__mma_fetch(to + DML__MMA_BYTES, b + (step + DML__MMA_STAGES - 1) * DML__MMA_K, p.k);
+            dml__mma_fetch(to, a + (step + DML__MMA_STAGES - 1) * DML__MMA_WORDS, p.words);
+            dml__mma_fetch(to + DML__MMA_BYTES, b + (step + DML__MMA_STAGES - 1) * DML__MMA_WORDS, p.words);
         }
-        asm volatile("cp.async.commit_group;" ::
-                         : "memory"); /* an empty one too, so that the count stays right */
+        dml__mma_commit(); /* an empty one too, so that the count stays right */
 #pragma unroll
-        for (int kk = 0; kk < DML__MMA_K / 16; kk++) {
+        for (int kk = 0; kk < DML__MMA_WORDS / 16; kk++) {
             uint32_t own_a[4][4], own_b[4][4];
 #pragma unroll
             for (int i = 0; i < 4;
-                 i++) /* 16 rows: its upper and lower 8 of the first 8 ks, then of the others */
+                 i++) /* 16 rows: its upper and lower 8 of the first 8 words, then of the others */
                 dml__mma_load(own_a[i], at + dml__mma_at(top + 16 * i + lane % 16, 2 * kk + lane / 16));
 #pragma unroll
-            for (int j = 0; j < 4; j++) /* 16 columns: both 8 ks of the first 8, then of the others */
+            for (int j = 0; j < 4; j++) /* 16 columns: both 8 words of the first 8, then of the others */
                 dml__mma_load(own_b[j], at + DML__MMA_BYTES +
                                             dml__mma_at(left + 16 * j + lane / 16 * 8 + lane % 8,
                                                         2 * kk + lane / 8 % 2));
@@ -6100,17 +6208,22 @@ static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
 #endif
 }
 
-static inline const void *dml__mma_kernel_of(int type)
+typedef void (*dml__mma_kernel)(const dml__tensor_product p);
+
+static inline dml__mma_kernel dml__mma_kernel_of(int type)
 {
-    return type == DML__TENSOR_F16 ? (const void *)dml__tensor_mma_kernel<DML__TENSOR_F16>
-                                   : (const void *)dml__tensor_mma_kernel<DML__TENSOR_BF16>;
+    return type == DML__TENSOR_BF16  ? dml__tensor_mma_kernel<DML__TENSOR_BF16>
+           : type == DML__TENSOR_F16 ? dml__tensor_mma_kernel<DML__TENSOR_F16>
+                                     : dml__tensor_mma_kernel<DML__TENSOR_TF32>;
 }
 
 /* Whether the current device can. */
 static inline bool dml__mma_has(int major)
 {
-    return major >= 8 && dml__tensor_has_body(dml__mma_kernel_of(DML__TENSOR_BF16)) &&
-           dml__tensor_has_body(dml__mma_kernel_of(DML__TENSOR_F16));
+    bool all = major >= 8;
+    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_TF32; type++)
+        all = all && dml__tensor_has_body(dml__mma_kernel_of(type));
+    return all;
 }
 
 static inline cudaError_t dml__mma_run(cudaStream_t stream, const dml__tensor_product *product)
@@ -6128,26 +6241,11 @@ static inline cudaError_t dml__mma_run(cudaStream_t stream, const dml__tensor_pr
 
 /* ---- gpu/tensor_pack.cuh ---- */
 
-/* tensor_pack.cuh: copies of f32 matrices in 16 bits, laid out for tensor cores (gpu/tensor_common.cuh). */
+/* tensor_pack.cuh: rounded copies of f32 matrices, laid out for tensor cores (gpu/tensor_common.cuh). */
 #ifndef DML_GPU_TENSOR_PACK_CUH
 #define DML_GPU_TENSOR_PACK_CUH
 
 enum { DML__TENSOR_PACK_ITEMS = 256 };
-
-/* Two floats rounded to nearest, ties to even; `first` is the one at the lower address. */
-template <int type> static __device__ __forceinline__ uint32_t dml__tensor_narrow(float first, float second)
-{
-    uint32_t both = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if (type == DML__TENSOR_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-#else
-    (void)first, (void)second;
-#endif
-    return both;
-}
 
 /* Four floats from p on, of which `left` are there; zeros for the others. Four: p is a multiple of 16 bytes.
  */
@@ -6163,138 +6261,166 @@ static __device__ __forceinline__ __attribute__((unused)) float4 dml__tensor_rea
     return x;
 }
 
-/* y (rows padded, k padded) = x (rows, k) with steps ldx between rows. A group copies 128 rows of 64: 8
-   threads read the 256 bytes of a row and write 128. */
+#ifdef DML__TENSOR_WARP
+
+/* 16 bytes of a copy: eight numbers, or the first four where they are of TF32. */
+template <int type> static __device__ __forceinline__ uint4 dml__tensor_chunk(float4 low, float4 high)
+{
+    if (type == DML__TENSOR_TF32)
+        return make_uint4(dml__tensor_narrow_tf32(low.x), dml__tensor_narrow_tf32(low.y),
+                          dml__tensor_narrow_tf32(low.z), dml__tensor_narrow_tf32(low.w));
+    return make_uint4(dml__tensor_narrow<type>(low.x, low.y), dml__tensor_narrow<type>(low.z, low.w),
+                      dml__tensor_narrow<type>(high.x, high.y), dml__tensor_narrow<type>(high.z, high.w));
+}
+
+/* 4 bytes of it: two neighbours in k, or the first of them. */
+template <int type> static __device__ __forceinline__ uint32_t dml__tensor_pair(float even, float odd)
+{
+    return type == DML__TENSOR_TF32 ? dml__tensor_narrow_tf32(even) : dml__tensor_narrow<type>(even, odd);
+}
+
+#endif
+
+/* y (rows padded, words) = x (rows, k) with steps ldx between rows. A group copies 128 rows of 64 words: 8
+   threads write the 128 bytes of a row. */
 template <int type>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     dml__tensor_pack_rows(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                          uint16_t *__restrict__ y, int ldy)
+                          uint16_t *__restrict__ y, int words)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    enum { STEPS = 4, STEP = DML__TENSOR_PACK_ITEMS / 8 }; /* rows a thread copies, and between them */
-    const int across = ldy / DML__TENSOR_K;
-    const int column = (int)(blockIdx.x % (unsigned)across) * DML__TENSOR_K + (int)threadIdx.x % 8 * 8;
-    const int row = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS + (int)threadIdx.x / 8;
+#ifdef DML__TENSOR_WARP
+    enum {
+        STEPS = 4, /* rows a thread copies, and between them: */
+        STEP = DML__TENSOR_PACK_ITEMS / 8,
+        EACH = 8 / dml__tensor_words_of(type), /* numbers it copies of a row */
+        HIGH = EACH == 8,                      /* those from the fifth on are read */
+        KS = 8 * EACH
+    };
+    const int across = words / DML__TENSOR_WORDS, part = (int)threadIdx.x % 8;
+    const int tile = (int)(blockIdx.x % (unsigned)across), column = tile * KS + part * EACH;
+    const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
+    const int row = row0 + (int)threadIdx.x / 8;
     float4 low[STEPS], high[STEPS];
     const float *from = x + (size_t)row * (size_t)ldx + column;
-    if (four && row - (int)threadIdx.x / 8 + DML__TENSOR_ROWS <= rows &&
-        column - (int)threadIdx.x % 8 * 8 + DML__TENSOR_K <= k) { /* all of it: no branch between the loads */
+    if (four && row0 + DML__TENSOR_ROWS <= rows &&
+        (tile + 1) * KS <= k) { /* all of it: no branch between the loads */
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             low[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx);
-            high[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx + 4);
+            high[i] = low[i];
+            if (HIGH) high[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx + 4);
         }
     } else {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const int left = row + i * STEP < rows ? k - column : 0;
             low[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx, left, four);
-            high[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx + 4, left - 4, four);
+            high[i] = low[i];
+            if (HIGH) high[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx + 4, left - 4, four);
         }
     }
 #pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        uint4 out;
-        out.x = dml__tensor_narrow<type>(low[i].x, low[i].y);
-        out.y = dml__tensor_narrow<type>(low[i].z, low[i].w);
-        out.z = dml__tensor_narrow<type>(high[i].x, high[i].y);
-        out.w = dml__tensor_narrow<type>(high[i].z, high[i].w);
-        *(uint4 *)(y + (size_t)(row + i * STEP) * (size_t)ldy + column) = out;
-    }
+    for (int i = 0; i < STEPS; i++)
+        *(uint4 *)(y + (size_t)(row + i * STEP) * (size_t)words + tile * DML__TENSOR_WORDS + 8 * part) =
+            dml__tensor_chunk<type>(low[i], high[i]);
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)ldy;
+    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
 #endif
 }
 
-/* y (rows padded, k padded) = x^T of x (k, rows) with steps ldx between ks. A group transposes 64 ks of 128
-   rows through shared memory, as 128 rows of 32 words, each two neighbours in k. A warp reads four pairs of
-   ks of 32 rows, a thread four rows of one pair; the eight chunks of four words of a row lie in an order of
-   its own, so that neither the stores of a warp, a word for each of 8 rows apart and 4 pairs, nor its loads,
-   a chunk each, meet in a bank. */
+/* y (rows padded, words) = x^T of x (k, rows) with steps ldx between ks. A group transposes 64 words of 128
+   rows through shared memory, as 128 rows of 32 pairs of words, each two neighbours in k, or one. A warp
+   reads the ks of four pairs of 32 rows, a thread four rows of one pair; the eight chunks of four pairs of a
+   row lie in an order of its own, so that neither the stores of a warp, a pair for each of 8 rows apart and 4
+   pairs, nor its loads, a chunk each, meet in a bank. */
 template <int type>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     dml__tensor_pack_columns(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                             uint16_t *__restrict__ y, int ldy)
+                             uint16_t *__restrict__ y, int words)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    __shared__ uint4 chunks[DML__TENSOR_ROWS * 8];
-    uint32_t *words = (uint32_t *)chunks;
-    const int across = ldy / DML__TENSOR_K, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int column0 = (int)(blockIdx.x % (unsigned)across) * DML__TENSOR_K;
+#ifdef DML__TENSOR_WARP
+    enum { EACH = 2 / dml__tensor_words_of(type), KS = 32 * EACH, ODD = EACH == 2 };
+    static __shared__ uint4 chunks[DML__TENSOR_ROWS * 8];
+    uint32_t *pairs = (uint32_t *)chunks;
+    const int across = words / DML__TENSOR_WORDS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int tile = (int)(blockIdx.x % (unsigned)across);
     const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
-    const int pair = 4 * warp + lane / 8, at = column0 + 2 * pair;
+    const int at = tile * KS + EACH * (4 * warp + lane / 8);
     float4 even[4], odd[4];
     const float *from = x + (size_t)at * (size_t)ldx + row0 + lane % 8 * 4;
-    if (four && row0 + DML__TENSOR_ROWS <= rows && column0 + DML__TENSOR_K <= k) {
+    if (four && row0 + DML__TENSOR_ROWS <= rows && (tile + 1) * KS <= k) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             even[i] = *(const float4 *)(from + 32 * i);
-            odd[i] = *(const float4 *)(from + 32 * i + ldx);
+            odd[i] = even[i];
+            if (ODD) odd[i] = *(const float4 *)(from + 32 * i + ldx);
         }
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int left = rows - (row0 + 32 * i + lane % 8 * 4);
             even[i] = dml__tensor_read(from + 32 * i, at < k ? left : 0, four);
-            odd[i] = dml__tensor_read(from + 32 * i + ldx, at + 1 < k ? left : 0, four);
+            odd[i] = even[i];
+            if (ODD) odd[i] = dml__tensor_read(from + 32 * i + ldx, at + 1 < k ? left : 0, four);
         }
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = 32 * i + lane % 8 * 4; /* row / 4 % 8 is lane % 8 for all four */
-        uint32_t *to = words + row * 32 + (warp ^ lane % 8) * 4 + lane / 8;
-        to[0] = dml__tensor_narrow<type>(even[i].x, odd[i].x);
-        to[32] = dml__tensor_narrow<type>(even[i].y, odd[i].y);
-        to[64] = dml__tensor_narrow<type>(even[i].z, odd[i].z);
-        to[96] = dml__tensor_narrow<type>(even[i].w, odd[i].w);
+        uint32_t *to = pairs + row * 32 + (warp ^ lane % 8) * 4 + lane / 8;
+        to[0] = dml__tensor_pair<type>(even[i].x, odd[i].x);
+        to[32] = dml__tensor_pair<type>(even[i].y, odd[i].y);
+        to[64] = dml__tensor_pair<type>(even[i].z, odd[i].z);
+        to[96] = dml__tensor_pair<type>(even[i].w, odd[i].w);
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = (int)threadIdx.x / 8 + 32 * i, chunk = (int)threadIdx.x % 8;
-        *(uint4 *)(y + (size_t)(row0 + row) * (size_t)ldy + column0 + 8 * chunk) =
+        *(uint4 *)(y + (size_t)(row0 + row) * (size_t)words + tile * DML__TENSOR_WORDS + 8 * chunk) =
             chunks[row * 8 + (chunk ^ row / 4 % 8)];
     }
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)ldy;
+    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
 #endif
 }
 
-/* y (rows padded, k padded) = op(x): x (rows, k), or (k, rows) where it is transposed, ldx between its rows.
- */
+typedef void (*dml__tensor_packer)(const float *x, int rows, int k, int ldx, int four, uint16_t *y,
+                                   int words);
+
+static inline dml__tensor_packer dml__tensor_packer_of(int type, bool transposed)
+{
+    static const dml__tensor_packer packers[3][2] = {
+        { dml__tensor_pack_rows<DML__TENSOR_BF16>, dml__tensor_pack_columns<DML__TENSOR_BF16> },
+        { dml__tensor_pack_rows<DML__TENSOR_F16>, dml__tensor_pack_columns<DML__TENSOR_F16> },
+        { dml__tensor_pack_rows<DML__TENSOR_TF32>, dml__tensor_pack_columns<DML__TENSOR_TF32> },
+    };
+    return packers[type - DML__TENSOR_BF16][transposed];
+}
+
+/* y (rows padded, words) = op(x): x (rows, k), or (k, rows) where it is transposed, ldx between its rows. */
 static inline cudaError_t dml__tensor_pack(cudaStream_t stream, int type, const float *x, int rows, int k,
                                            int ldx, bool transposed, uint16_t *y)
 {
-    const int ldy = dml__tensor_padded(k, DML__TENSOR_K);
-    const int four = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
+    int words = dml__tensor_words(type, k);
+    int four = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
     const size_t groups = (size_t)(dml__tensor_padded(rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
-                          (size_t)(ldy / DML__TENSOR_K);
+                          (size_t)(words / DML__TENSOR_WORDS);
     if (groups > INT32_MAX) return cudaErrorInvalidValue;
-    const unsigned grid = (unsigned)groups;
-    if (type == DML__TENSOR_BF16 && transposed)
-        dml__tensor_pack_columns<DML__TENSOR_BF16>
-            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
-    else if (type == DML__TENSOR_BF16)
-        dml__tensor_pack_rows<DML__TENSOR_BF16>
-            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
-    else if (transposed)
-        dml__tensor_pack_columns<DML__TENSOR_F16>
-            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
-    else
-        dml__tensor_pack_rows<DML__TENSOR_F16>
-            <<<grid, DML__TENSOR_PACK_ITEMS, 0, stream>>>(x, rows, k, ldx, four, y, ldy);
-    return cudaGetLastError();
+    void *arguments[] = { &x, &rows, &k, &ldx, &four, &y, &words };
+    return cudaLaunchKernel(dml__tensor_packer_of(type, transposed), dim3((unsigned)groups),
+                            dim3(DML__TENSOR_PACK_ITEMS), arguments, 0, stream);
 }
 
 #endif
 
 /* ---- gpu/tensor_wgmma.cuh ---- */
 
-/* tensor_wgmma.cuh: products of 16-bit factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
+/* tensor_wgmma.cuh: products of rounded factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
    Warpgroup Level Matrix Instructions"), for sm_90a alone.
 
    A group is a producer and two consumers, of four warps each. One thread of the producer has the copy engine
-   bring tiles of A (128 rows, 64 ks) and of B (`columns` rows, 64 ks) into a ring of stages; a consumer
+   bring tiles of A (128 rows, 64 words) and of B (`columns` rows, 64 words) into a ring of stages; a consumer
    multiplies 64 of the rows of A by all of B's and keeps the (64, columns) sums in its registers, of which
    the producer gives it its own. Each stage has two barriers: `full`, which the engine completes when all
    bytes are there, and `empty`, where each consumer warp says that it has read them. Groups stay and take one
@@ -6306,13 +6432,14 @@ static inline cudaError_t dml__tensor_pack(cudaStream_t stream, int type, const 
 #ifndef DML_GPU_TENSOR_WGMMA_CUH
 #define DML_GPU_TENSOR_WGMMA_CUH
 
-#if CUDART_VERSION >= 12000
+#if CUDART_VERSION >= 12000 && defined(__CUDACC__)
+#define DML__WGMMA_INCLUDED
 #include <cuda.h> /* types alone: nothing of the driver is linked */
 
 enum {
     DML__WGMMA_ITEMS = 384,                      /* the producer and two consumers */
     DML__WGMMA_ROWS = 128,                       /* of a tile */
-    DML__WGMMA_K = 64,                           /* 128 bytes, the widest swizzle */
+    DML__WGMMA_WORDS = 64,                       /* 128 bytes, the widest swizzle */
     DML__WGMMA_MEMORY = 196608,                  /* bytes of all stages together */
     DML__WGMMA_SHARED = DML__WGMMA_MEMORY + 1024 /* what a swizzle is aligned to */
 };
@@ -6369,23 +6496,23 @@ static __device__ __forceinline__ void dml__wgmma_arrive(uint32_t barrier, int g
                  : "memory");
 }
 
-/* A box of the map, from element `k` of row `row` on, into shared memory of this group, or of both. */
-static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int k, int row,
+/* A box of the map, from word `word` of row `row` on, into shared memory of this group, or of both. */
+static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int word, int row,
                                                        uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(k), "r"(row), "r"(barrier)
+                 "l"(map), "r"(word), "r"(row), "r"(barrier)
                  : "memory");
 }
 
-static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int k,
+static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int word,
                                                             int row, uint32_t barrier)
 {
     const uint16_t groups = 3;
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(k), "r"(row), "r"(barrier), "h"(groups)
+                 "l"(map), "r"(word), "r"(row), "r"(barrier), "h"(groups)
                  : "memory");
 }
 
@@ -6395,7 +6522,7 @@ static __device__ __forceinline__ void dml__wgmma_cluster_sync(void)
 }
 
 /* A tile in shared memory, rows of 128 swizzled bytes: its address in units of 16 bytes, 1024 bytes from each
-   8 rows to the next, the 128-byte swizzle; 16 ks further are 2 units on. */
+   8 rows to the next, the 128-byte swizzle; 16 words further are 2 units on. */
 static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
 {
     return (uint64_t)((address & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -6407,20 +6534,20 @@ static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
 #define DML__WGMMA_32(d, i)                                                                                  \
     DML__WGMMA_8(d, i), DML__WGMMA_8(d, i + 8), DML__WGMMA_8(d, i + 16), DML__WGMMA_8(d, i + 24)
 
-#define DML__WGMMA_128_COLUMNS(types)                                                                        \
+#define DML__WGMMA_128_COLUMNS(k, types, order)                                                              \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                          \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                   \
+                 "wgmma.mma_async.sync.aligned.m64n128" k ".f32." types " {"                                 \
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "          \
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "          \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"            \
-                 "}, %64, %65, adds, 1, 1, 0, 0;\n}\n"                                                       \
+                 "}, %64, %65, adds, 1, 1" order ";\n}\n"                                                    \
                  : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32)                                                 \
                  : "l"(a), "l"(b), "r"(adds))
-#define DML__WGMMA_256_COLUMNS(types)                                                                        \
+#define DML__WGMMA_256_COLUMNS(k, types, order)                                                              \
     asm volatile(                                                                                            \
         "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                                  \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                            \
+        "wgmma.mma_async.sync.aligned.m64n256" k ".f32." types " {"                                          \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                             \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
@@ -6429,27 +6556,32 @@ static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                   \
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "       \
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"     \
-        "}, %128, %129, adds, 1, 1, 0, 0;\n}\n"                                                              \
+        "}, %128, %129, adds, 1, 1" order ";\n}\n"                                                           \
         : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32), DML__WGMMA_32(d, 64), DML__WGMMA_32(d, 96)              \
         : "l"(a), "l"(b), "r"(adds))
 
-/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 ks. */
+/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 words of k. Only factors of 16 bits may lie
+   the other way round (`order`). */
 template <int type>
 static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds)
 {
     if (type == DML__TENSOR_BF16)
-        DML__WGMMA_128_COLUMNS("bf16.bf16");
+        DML__WGMMA_128_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_128_COLUMNS("k16", "f16.f16", ", 0, 0");
     else
-        DML__WGMMA_128_COLUMNS("f16.f16");
+        DML__WGMMA_128_COLUMNS("k8", "tf32.tf32", "");
 }
 
 template <int type>
 static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[128], uint64_t a, uint64_t b, int adds)
 {
     if (type == DML__TENSOR_BF16)
-        DML__WGMMA_256_COLUMNS("bf16.bf16");
+        DML__WGMMA_256_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_256_COLUMNS("k16", "f16.f16", ", 0, 0");
     else
-        DML__WGMMA_256_COLUMNS("f16.f16");
+        DML__WGMMA_256_COLUMNS("k8", "tf32.tf32", "");
 }
 
 template <int count> static __device__ __forceinline__ void dml__wgmma_keep(float (&d)[count])
@@ -6475,20 +6607,20 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     enum {
-        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_K * 2,
-        B_BYTES = columns * DML__WGMMA_K * 2,
+        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_WORDS * 2,
+        B_BYTES = columns * DML__WGMMA_WORDS * 2,
         BYTES = A_BYTES + B_BYTES,
         STAGES = DML__WGMMA_MEMORY / BYTES,
         BAND = 16 / cluster
     };
     extern __shared__ char dml__wgmma_memory[];
-    __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
+    static __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
     const uint32_t stages = (dml__tensor_shared(dml__wgmma_memory) + 1023u) & ~1023u;
     const uint32_t full = dml__tensor_shared(full_barriers), empty = dml__tensor_shared(empty_barriers);
     const int team = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = (int)threadIdx.x % 32;
     const int rank = cluster > 1 ? (int)blockIdx.x % cluster : 0;
     const int rows = (p.m + DML__WGMMA_ROWS * cluster - 1) / (DML__WGMMA_ROWS * cluster);
-    const int across = (p.n + columns - 1) / columns, steps = p.k / DML__WGMMA_K;
+    const int across = (p.n + columns - 1) / columns, steps = p.words / DML__WGMMA_WORDS;
     const int tiles = rows * across, clusters = (int)gridDim.x / cluster;
     int stage = 0;
     uint32_t phase = 0;
@@ -6513,12 +6645,12 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
                                    ready = full + 8u * (uint32_t)stage;
                     dml__wgmma_wait(empty + 8u * (uint32_t)stage, phase ^ 1u);
                     dml__wgmma_expect(ready, BYTES);
-                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_K, row, ready);
+                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_WORDS, row, ready);
                     if (cluster > 1)
                         dml__wgmma_load_both(to + A_BYTES + (uint32_t)(rank * (B_BYTES / cluster)), &b_map,
-                                             step * DML__WGMMA_K, column, ready);
+                                             step * DML__WGMMA_WORDS, column, ready);
                     else
-                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_K, column, ready);
+                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_WORDS, column, ready);
                     if (++stage == STAGES) stage = 0, phase ^= 1u;
                 }
             }
@@ -6534,7 +6666,7 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
             int before = 0; /* the stage that the products under way still read */
             for (int step = 0; step < steps; step++) {
                 const uint32_t at = stages + (uint32_t)(stage * BYTES);
-                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_K * 2));
+                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_WORDS * 2));
                 const uint64_t b = dml__wgmma_tile(at + A_BYTES);
                 dml__wgmma_wait(full + 8u * (uint32_t)stage, phase);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -6582,19 +6714,21 @@ static inline dml__wgmma_shape dml__wgmma_shape_of(int shape)
     return shapes[shape];
 }
 
-static inline const void *dml__wgmma_kernel_of(int type, int shape)
+typedef void (*dml__wgmma_kernel)(const CUtensorMap a_map, const CUtensorMap b_map,
+                                  const dml__tensor_product p);
+
+static inline dml__wgmma_kernel dml__wgmma_kernel_of(int type, int shape)
 {
 #define DML__WGMMA_KERNELS(type)                                                                             \
     {                                                                                                        \
-        (const void *)dml__tensor_wgmma_kernel<type, 256, 2>,                                                \
-            (const void *)dml__tensor_wgmma_kernel<type, 256, 1>,                                            \
-            (const void *)dml__tensor_wgmma_kernel<type, 128, 2>,                                            \
-            (const void *)dml__tensor_wgmma_kernel<type, 128, 1>                                             \
+        dml__tensor_wgmma_kernel<type, 256, 2>, dml__tensor_wgmma_kernel<type, 256, 1>,                      \
+            dml__tensor_wgmma_kernel<type, 128, 2>, dml__tensor_wgmma_kernel<type, 128, 1>                   \
     }
-    static const void *const kernels[2][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
-                                                               DML__WGMMA_KERNELS(DML__TENSOR_F16) };
+    static const dml__wgmma_kernel kernels[3][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_F16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_TF32) };
 #undef DML__WGMMA_KERNELS
-    return kernels[type == DML__TENSOR_F16][shape];
+    return kernels[type - DML__TENSOR_BF16][shape];
 }
 
 typedef CUresult(CUDAAPI *dml__wgmma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -6614,9 +6748,9 @@ static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int 
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     wgmma->encode = NULL, wgmma->units = units;
     if (major != 9 || minor != 0) return;
-    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_F16; type++)
+    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_TF32; type++)
         for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
-            const void *kernel = dml__wgmma_kernel_of(type, shape);
+            const dml__wgmma_kernel kernel = dml__wgmma_kernel_of(type, shape);
             if (!dml__tensor_has_body(kernel)) return;
             if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      DML__WGMMA_SHARED) != cudaSuccess) {
@@ -6636,17 +6770,18 @@ static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int 
         wgmma->encode = (dml__wgmma_encode)entry;
 }
 
-/* Of a packed factor (rows padded, k), in boxes of `box` rows of 64 ks. */
-static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, int type,
-                                         const uint16_t *factor, int rows, int k, int box)
+/* Of a packed factor (rows padded, words), in boxes of `box` rows of 64 words: what they mean, only the
+   instruction says. */
+static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, const uint16_t *factor,
+                                         int rows, int words, int box)
 {
-    const cuuint64_t sizes[2] = { (cuuint64_t)k, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
-    const cuuint64_t strides[1] = { (cuuint64_t)k * 2 };
-    const cuuint32_t boxes[2] = { DML__WGMMA_K, (cuuint32_t)box }, ones[2] = { 1, 1 };
-    const CUresult result = wgmma->encode(
-        map, type == DML__TENSOR_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-        (void *)factor, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const cuuint64_t sizes[2] = { (cuuint64_t)words, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
+    const cuuint64_t strides[1] = { (cuuint64_t)words * sizeof *factor };
+    const cuuint32_t boxes[2] = { DML__WGMMA_WORDS, (cuuint32_t)box }, ones[2] = { 1, 1 };
+    const CUresult result =
+        wgmma->encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)factor, sizes, strides, boxes, ones,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -6678,9 +6813,8 @@ static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t s
     const int64_t tiles = (((int64_t)p.m + DML__WGMMA_ROWS * s.cluster - 1) / (DML__WGMMA_ROWS * s.cluster)) *
                           (((int64_t)p.n + s.columns - 1) / s.columns);
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.type, p.a, p.m, p.k, DML__WGMMA_ROWS);
-    if (error == cudaSuccess)
-        error = dml__wgmma_map(wgmma, &b_map, p.type, p.b, p.n, p.k, s.columns / s.cluster);
+    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.a, p.m, p.words, DML__WGMMA_ROWS);
+    if (error == cudaSuccess) error = dml__wgmma_map(wgmma, &b_map, p.b, p.n, p.words, s.columns / s.cluster);
     if (error != cudaSuccess) return error;
     const int64_t at_once = wgmma->units / s.cluster > 0 ? wgmma->units / s.cluster : 1;
     cudaLaunchAttribute attribute;
@@ -6694,7 +6828,7 @@ static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t s
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     config.attrs = &attribute, config.numAttrs = s.cluster > 1 ? 1 : 0;
     void *arguments[] = { &a_map, &b_map, &p };
-    return cudaLaunchKernelExC(&config, dml__wgmma_kernel_of(p.type, shape), arguments);
+    return cudaLaunchKernelExC(&config, (const void *)dml__wgmma_kernel_of(p.type, shape), arguments);
 }
 
 #endif
@@ -6711,7 +6845,8 @@ typedef enum dml__tensor_way {
 typedef struct dml__tensor {
     int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
     bool has_mma; /* the least there is: without it there is no packing either */
-#if CUDART_VERSION >= 12000
+    bool no_tf32; /* the environment forbids it, as it does NVIDIA's libraries */
+#ifdef DML__WGMMA_INCLUDED
     dml__wgmma wgmma;
 #endif
     dml__lt lt;
@@ -6737,11 +6872,13 @@ static inline void dml__tensor_open(dml__tensor *tensor)
     }
     tensor->has_mma = dml__mma_has(major);
     if (!tensor->has_mma) return;
-#if CUDART_VERSION >= 12000
+#ifdef DML__WGMMA_INCLUDED
     dml__wgmma_open(&tensor->wgmma, major, minor, units);
 #else
     (void)minor;
 #endif
+    const char *tf32 = getenv("NVIDIA_TF32_OVERRIDE");
+    tensor->no_tf32 = tf32 && strcmp(tf32, "0") == 0;
     dml__lt_open(&tensor->lt);
 }
 
@@ -6756,18 +6893,19 @@ static inline void dml__tensor_close(dml__tensor *tensor)
 }
 
 /* Bytes of a factor's copy. */
-static inline size_t dml__tensor_copy_bytes(int rows, int k)
+static inline size_t dml__tensor_copy_bytes(int type, int rows, int k)
 {
-    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_padded(k, DML__TENSOR_K) *
-           2;
+    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_words(type, k) *
+           sizeof(uint16_t);
 }
 
 /* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
    waited for when it grows, so this is called ahead of a graph's capture. */
-static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int m, int n, int k)
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int type, int m,
+                                              int n, int k)
 {
     const size_t piece = (size_t)1 << 21;
-    const size_t bytes = dml__tensor_copy_bytes(m, k) + dml__tensor_copy_bytes(n, k);
+    const size_t bytes = dml__tensor_copy_bytes(type, m, k) + dml__tensor_copy_bytes(type, n, k);
     if (!tensor->has_mma) return cudaErrorNotSupported;
     if (tensor->lt.handle && !tensor->lt_workspace) {
         const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
@@ -6798,7 +6936,7 @@ static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t
     cudaError_t error = cudaErrorNotSupported;
     if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
         error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
-#if CUDART_VERSION >= 12000
+#ifdef DML__WGMMA_INCLUDED
     if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
         error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
     if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
@@ -6810,23 +6948,25 @@ static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t
 }
 
 /* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
-   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16 or
-   DML__TENSOR_F16. cudaErrorNotSupported: there is no way here, and nothing was queued that matters. */
+   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
+   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
+   that matters. */
 static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
                                            int k, bool trans_a, bool trans_b, float alpha, const float *a,
                                            int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     dml__tensor_product p;
-    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (!tensor->has_mma || k > DML__TENSOR_MOST_K || (type == DML__TENSOR_TF32 && tensor->no_tf32))
+        return cudaErrorNotSupported;
     if (m <= 0 || n <= 0) return cudaSuccess;
-    cudaError_t error = dml__tensor_reserve(tensor, stream, m, n, k);
+    cudaError_t error = dml__tensor_reserve(tensor, stream, type, m, n, k);
     if (error != cudaSuccess) return error;
     uint16_t *a_copy = (uint16_t *)tensor->workspace;
-    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(m, k) / 2;
+    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(type, m, k) / sizeof *a_copy;
     error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
     if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
     if (error != cudaSuccess) return error;
-    p.type = type, p.m = m, p.n = n, p.k = dml__tensor_padded(k, DML__TENSOR_K);
+    p.type = type, p.m = m, p.n = n, p.words = dml__tensor_words(type, k);
     p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
     p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
     p.alpha = alpha, p.beta = beta;
@@ -6861,50 +7001,6 @@ static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t str
 #ifndef DML_GPU_TENSOR_ATTENTION_TILES_CUH
 #define DML_GPU_TENSOR_ATTENTION_TILES_CUH
 
-/* ---- gpu/tensor_attention_parts.cuh ---- */
-
-/* tensor_attention_parts.cuh: the instructions that attention on tensor cores (gpu/tensor_attention.cuh)
-   needs beside those of the products (gpu/tensor_mma.cuh). */
-#ifndef DML_GPU_TENSOR_ATTENTION_PARTS_CUH
-#define DML_GPU_TENSOR_ATTENTION_PARTS_CUH
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-
-/* Four 8 x 8 matrices, transposed on the way: a thread names a row and gets two neighbours of a column. */
-static __device__ __forceinline__ void dml__mma_load_across(uint32_t (&x)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-/* Four floats from *p on, a multiple of 16 bytes, or zeros where they aren't there; then *p is `on` bytes
-   further. It stays where it is written, ahead of the products behind which its latency hides, and the
-   compiler doesn't keep a row's distance in registers for each of many reads. */
-static __device__ __forceinline__ float4 dml__flash_read(const float **p, long long on, bool there)
-{
-    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    asm volatile("{\n\t.reg .pred there;\n\tsetp.ne.b32 there, %6, 0;\n\t"
-                 "@there ld.global.v4.f32 {%0, %1, %2, %3}, [%4];\n\tadd.s64 %4, %4, %5;\n\t}"
-                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w), "+l"(*p)
-                 : "l"(on), "r"((int)there)
-                 : "memory");
-    return x;
-}
-
-/* 2^x, and 0 where that would be less than the least normal number. */
-static __device__ __forceinline__ float dml__flash_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-#endif
-
-#endif
-
 #include <string.h>
 
 enum {
@@ -6912,7 +7008,7 @@ enum {
     DML__FLASH_CHUNK = 32 /* scores of a row at a time, in backward */
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
 
 #define DML__FLASH_LOG2E 1.4426950408889634f
 #define DML__FLASH_INFINITY __int_as_float(0x7f800000)
@@ -6984,7 +7080,7 @@ static __device__ __forceinline__ void dml__flash_fetch(float4 (&quad)[QUADS], c
     const float *from = x + (long long)(row + own) * step + column;
     const long long on = (long long)STRIDE * step * (long long)sizeof(float);
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) quad[i] = dml__flash_read(&from, on, i * STRIDE < left);
+    for (int i = 0; i < QUADS; i++) quad[i] = dml__tensor_take(&from, on, i * STRIDE < left);
 }
 
 /* Stores them rounded, and their signs turned where `signs` are those of a pair. */
@@ -7149,11 +7245,11 @@ dml__flash_soften(float (&sum)[BLOCKS][DML__FLASH_TILE / 8][4], float (&mixed)[B
                 most = fmaxf(most, fmaxf(sum[i][j][2 * half], sum[i][j][2 * half + 1]));
             most = dml__flash_most(most);
             const float base = most > -DML__FLASH_INFINITY ? most * factor : 0.0f;
-            const float faded = dml__flash_exp2(largest[i][half] * factor - base);
+            const float faded = dml__tensor_exp2(largest[i][half] * factor - base);
 #pragma unroll
             for (int j = 0; j < DML__FLASH_TILE / 4; j++) {
                 float *score = &sum[i][j / 2][2 * half + j % 2];
-                *score = dml__flash_exp2(*score * factor - base);
+                *score = dml__tensor_exp2(*score * factor - base);
                 added += *score;
             }
             largest[i][half] = most;
@@ -7214,7 +7310,7 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
     dml__flash_forward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                        char *buffer5, const dml__kernel_arguments arguments)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
     enum {
         ROWS = 16 * BLOCKS * WARPS,
         BYTES = DML__FLASH_TILE * 2 * WIDTH,
@@ -7317,7 +7413,7 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
     dml__flash_backward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                         char *buffer5, const dml__kernel_arguments arguments)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
     enum {
         ROWS = 16 * BLOCKS * WARPS,
         BYTES = DML__FLASH_TILE * 2 * WIDTH,
@@ -7438,8 +7534,8 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
                         for (int c = 0; c < 4; c++) {
                             const float of_keys = c % 2 ? sums_of.y : sums_of.x;
                             const float level = c % 2 ? levels_of.y : levels_of.x;
-                            sum[i][j][c] = dml__flash_exp2(sum[i][j][c] * factor -
-                                                           (OF_KEYS ? of_keys : sum_of[i][c / 2]));
+                            sum[i][j][c] = dml__tensor_exp2(sum[i][j][c] * factor -
+                                                            (OF_KEYS ? of_keys : sum_of[i][c / 2]));
                             if (part < 2)
                                 sum[i][j][c] *= slope[i][j][c] - (OF_KEYS ? level : level_of[i][c / 2]);
                         }
@@ -7470,27 +7566,30 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
 #endif
 }
 
-/* A launch as a queue records it; its arguments are the six buffers and the numbers. */
+typedef void (*dml__flash_kernel)(char *, char *, char *, char *, char *, char *,
+                                  const dml__kernel_arguments);
+
+/* A launch, but for its arguments: the six buffers and the numbers. */
 typedef struct dml__flash_launch {
-    const void *kernel;
+    dml__flash_kernel kernel;
     dim3 grid;
     unsigned block, shared; /* items; bytes of dynamic shared memory */
 } dml__flash_launch;
 
 /* Of forward, or of the gradient of q, k or v (which: 0, or 1, 2 or 3). */
-static inline const void *dml__flash_kernel_of(int type, bool wide, int which)
+static inline dml__flash_kernel dml__flash_kernel_of(int type, bool wide, int which)
 {
 #define DML__FLASH_KERNELS(type, kept, ...)                                                                  \
     {                                                                                                        \
-        (const void *)dml__flash_forward<type, __VA_ARGS__, kept>,                                           \
-            (const void *)dml__flash_backward<type, 0, __VA_ARGS__>,                                         \
-            (const void *)dml__flash_backward<type, 1, __VA_ARGS__>,                                         \
-            (const void *)dml__flash_backward<type, 2, __VA_ARGS__>                                          \
+        dml__flash_forward<type, __VA_ARGS__, kept>, dml__flash_backward<type, 0, __VA_ARGS__>,              \
+            dml__flash_backward<type, 1, __VA_ARGS__>, dml__flash_backward<type, 2, __VA_ARGS__>             \
     }
-    static const void *const kernels[2][2][4] = { { DML__FLASH_KERNELS(DML__TENSOR_BF16, false, 64, 2, 4),
-                                                    DML__FLASH_KERNELS(DML__TENSOR_BF16, true, 128, 1, 8) },
-                                                  { DML__FLASH_KERNELS(DML__TENSOR_F16, false, 64, 2, 4),
-                                                    DML__FLASH_KERNELS(DML__TENSOR_F16, true, 128, 1, 8) } };
+    static const dml__flash_kernel kernels[2][2][4] = {
+        { DML__FLASH_KERNELS(DML__TENSOR_BF16, false, 64, 2, 4),
+          DML__FLASH_KERNELS(DML__TENSOR_BF16, true, 128, 1, 8) },
+        { DML__FLASH_KERNELS(DML__TENSOR_F16, false, 64, 2, 4),
+          DML__FLASH_KERNELS(DML__TENSOR_F16, true, 128, 1, 8) }
+    };
 #undef DML__FLASH_KERNELS
     return kernels[type == DML__TENSOR_F16][wide][which];
 }
@@ -7502,8 +7601,8 @@ static inline bool dml__flash_even(const char *buffer, int64_t offset, int step,
            step % count == 0;
 }
 
-/* The launch that does what the shared kernel does with these arguments; cudaErrorNotSupported: none does. It
-   queues nothing, but tells the current device of the kernel's shared memory. */
+/* The launch that does what the shared kernel does with these arguments; cudaErrorNotSupported: none does, as
+   of TF32. It queues nothing, but tells the current device of the kernel's shared memory. */
 static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, char *const buffers[6],
                                                      const dml__kernel_arguments *arguments,
                                                      dml__flash_launch *launch)
@@ -7512,8 +7611,8 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
     const int part = backward ? n[12] : -1, width = n[5];
     const int rows = part > 0 ? n[2] : n[1], step[] = { n[6], n[7], n[8] };
     const int64_t lines = (int64_t)n[0] * (part > 0 ? n[4] : n[3]), most = 65535; /* of a grid's y and z */
-    if (width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 || lines <= 0 ||
-        n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
+    if (type == DML__TENSOR_TF32 || width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 ||
+        lines <= 0 || n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
         return cudaErrorNotSupported;
     for (int i = 0; i < 6; i++) {
         const int of_row = i < 3 ? step[i] : i == 5 && backward ? step[part] : 4;
@@ -7534,7 +7633,7 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
                                 (int)launch->shared);
 }
 
-/* Queues it. type: DML__TENSOR_BF16 or DML__TENSOR_F16. */
+/* Queues it. */
 static inline cudaError_t dml__tensor_attention(cudaStream_t stream, int type, bool backward,
                                                 char *const buffers[6],
                                                 const dml__kernel_arguments *arguments)
@@ -7550,7 +7649,6 @@ static inline cudaError_t dml__tensor_attention(cudaStream_t stream, int type, b
     return cudaLaunchKernel(launch.kernel, launch.grid, dim3(launch.block), all, launch.shared, stream);
 }
 
-#endif
 #endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
@@ -7577,10 +7675,8 @@ typedef struct dml__cuda {
     dml__cuda_staging staging;
     dml__cuda_reads reads;
     dml_buffer shares; /* of products in shares of k */
-#ifdef __CUDACC__
-    bool tensor_open; /* from the first product of 16-bit factors on */
+    bool tensor_open;  /* from the first product of rounded factors on */
     dml__tensor tensor;
-#endif
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -7831,9 +7927,7 @@ static void dml__cuda_close(dml_device *device)
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
         dml__cuda_destroy_reads(&state->reads);
-#ifdef __CUDACC__
         if (state->tensor_open) dml__tensor_close(&state->tensor);
-#endif
         (void)cudaStreamDestroy(state->stream);
     }
     dml__cuda_queue_close(device, &state->queue);
@@ -8087,7 +8181,6 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
-#ifdef __CUDACC__
 /* Of fewer multiply-adds a product isn't worth the copies of its factors. */
 enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
 
@@ -8114,17 +8207,25 @@ static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
     return device->backend->launch(device, &bias);
 }
 
-/* A product or attention with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
-   factors of 32. */
+/* What the factors of products may be rounded to now; 0: to nothing. */
+static int dml__cuda_tensor_type(const dml_device *device)
+{
+    if (device->factors == (int)DML_BF16) return DML__TENSOR_BF16;
+    if (device->factors == (int)DML_F16) return DML__TENSOR_F16;
+    return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
+}
+
+/* A product or attention with rounded factors on tensor cores; false: the shared kernel is to do it, with
+   those of f32. */
 static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
                                     const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
     const int32_t *of = launch->integer;
-    const int type = device->factors == (int)DML_BF16 ? DML__TENSOR_BF16 : DML__TENSOR_F16;
+    const int type = dml__cuda_tensor_type(device);
     const bool gemm = strcmp(launch->kernel, "gemm") == 0;
     const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
-    if (device->factors == (int)DML_F32) return false;
+    if (!type) return false;
     if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
     if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
     const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
@@ -8151,7 +8252,6 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
     if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
     return true;
 }
-#endif
 
 static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
@@ -8159,9 +8259,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     dml__kernel_launch ready;
     dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
-#ifdef __CUDACC__
     if (dml__cuda_launch_tensor(device, launch, &ready, &status)) return status;
-#endif
     const int shares = dml__gemm_shares(launch);
     if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     dml__cuda_record *record =

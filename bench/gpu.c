@@ -61,9 +61,10 @@ static const char usage[] =
     "multiply-adds at the card's peak of f32\n"
     "  --layers N --width N --context N --vocabulary N --batch N\n"
     "               12, 768, 1024, 50304 and 16 (--quick: 4); a batch there is no memory for is halved\n"
-    "  --dtype T    f32, bf16 or f16 (mixed precision); otherwise f32 and bf16. Products and attention "
-    "round\n"
-    "               their factors to it, too, otherwise to none; rounded ones have no peer\n"
+    "  --dtype T    f32, tf32 (a card's products round to it), bf16 or f16 (mixed precision); otherwise all\n"
+    "               but f16. Products and attention round their factors to it, too, otherwise to none; 16 "
+    "bits\n"
+    "               have no peer\n"
     "of lenet and gpt:\n"
     "  --steps N    timed steps; otherwise 500 of lenet, and of gpt as many as 15 s allow (--quick: 4 s)\n"
     "  --profile F  adds tables of the kernels that take longest to the file F\n" BENCH_COMMON_USAGE;
@@ -99,9 +100,8 @@ int main(int argc, char **argv)
     if (!asked.n) asked.n = asked.m;
     if (!asked.k) asked.k = asked.n;
     if (asked.common.quick && asked.common.seconds > 0.05) asked.common.seconds = 0.05;
-    if (asked.dtype && strcmp(asked.dtype, "f32") != 0 && strcmp(asked.dtype, "bf16") != 0 &&
-        strcmp(asked.dtype, "f16") != 0) {
-        fprintf(stderr, "gpu: --dtype is f32, bf16 or f16, not \"%s\"\n", asked.dtype);
+    if (!gpu_precision_of(&asked)) {
+        fprintf(stderr, "gpu: --dtype is f32, tf32, bf16 or f16, not \"%s\"\n", asked.dtype);
         return 2;
     }
     unsigned parts = asked.parts ? named_parts(asked.parts) : 0;

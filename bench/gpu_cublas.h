@@ -42,9 +42,9 @@ static void *gpu__open_cublas(void)
 }
 
 /* On the device that is open, which is this thread's current one. */
-static void gpu_cublas_open(gpu_cublas *c)
+static void gpu_cublas_open(gpu_cublas *c, bool allow_tf32)
 {
-    enum { DEFAULT_MATH = 0 }; /* f32 as it is: no TF32, no sums of bf16 */
+    enum { DEFAULT_MATH = 0, TF32_TENSOR_OP_MATH = 3 }; /* by default f32 as it is: no sums of bf16 either */
     int (*create)(void **handle), (*get_version)(void *handle, int *version), (*math)(void *handle, int mode);
     void *library = gpu__open_cublas(), *driver = dlopen("libcuda.so.1", RTLD_NOW);
     memset(c, 0, sizeof *c);
@@ -62,7 +62,7 @@ static void gpu_cublas_open(gpu_cublas *c)
         return;
     }
     const int status = create(&c->handle);
-    if (status != 0 || math(c->handle, DEFAULT_MATH) != 0) {
+    if (status != 0 || math(c->handle, allow_tf32 ? TF32_TENSOR_OP_MATH : DEFAULT_MATH) != 0) {
         printf("# gpu: left out the peer cublas: it fails with status %d\n", status);
         c->handle = NULL;
         return;

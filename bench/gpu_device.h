@@ -32,19 +32,31 @@ static int gpu__lanes(const char *features)
     return major < 8 || (major == 8 && minor == 0) ? 64 : 128;
 }
 
-/* What products and attention round their factors to: --dtype, else f32. */
-static dml_dtype gpu_factors(const gpu_asked *asked)
+/* What products and attention may round their factors to. */
+typedef struct gpu_precision {
+    const char *name;
+    dml_dtype dtype;
+    bool allow_tf32;
+} gpu_precision;
+
+static const gpu_precision gpu_precisions[] = { { "f32", DML_F32, false },
+                                                { "tf32", DML_F32, true },
+                                                { "bf16", DML_BF16, false },
+                                                { "f16", DML_F16, false } };
+enum { GPU_PRECISIONS = sizeof gpu_precisions / sizeof *gpu_precisions };
+
+/* --dtype, or else f32; NULL: it names none. */
+static const gpu_precision *gpu_precision_of(const gpu_asked *asked)
 {
-    static const dml_dtype types[] = { DML_BF16, DML_F16 };
-    for (int i = 0; i < 2 && asked->dtype; i++)
-        if (strcmp(asked->dtype, dml_dtype_name(types[i])) == 0) return types[i];
-    return DML_F32;
+    for (int i = 0; i < GPU_PRECISIONS; i++)
+        if (!asked->dtype || strcmp(asked->dtype, gpu_precisions[i].name) == 0) return &gpu_precisions[i];
+    return NULL;
 }
 
 /* The card's seconds for so much work at its peak, which is known of f32 alone; 0: it isn't. */
 static double gpu_limit(const gpu *g, double work)
 {
-    return g->peak > 0 && gpu_factors(g->asked) == DML_F32 ? work / g->peak : 0;
+    return g->peak > 0 && gpu_precision_of(g->asked) == gpu_precisions ? work / g->peak : 0;
 }
 
 /* False, with a note among the rows, where there is no such device. */
@@ -91,7 +103,8 @@ static void gpu_open(gpu *g)
     g->device.index = g->index;
     g->device.context = dml_open(&options);
     if (!g->device.context || g->backend->open(&g->device) != DML_OK) gpu_stop(g);
-    g->device.factors = (int)gpu_factors(g->asked);
+    g->device.factors = (int)gpu_precision_of(g->asked)->dtype;
+    g->device.allow_tf32 = gpu_precision_of(g->asked)->allow_tf32;
 }
 
 static void gpu_close(gpu *g)

@@ -261,7 +261,7 @@ static void memory_attention(const memory_bench *m)
         const double one = gpu_time(m->g, what, launches, count), work = (products)*multiplied;              \
         if (!(one > 0)) break;                                                                               \
         printf("name=gpu_attention what=%s dtype=%s samples=%d heads=%d steps=%d width=%d", what,            \
-               dml_dtype_name(gpu_factors(m->g->asked)), samples, HEADS, steps, WIDTH);                      \
+               gpu_precision_of(m->g->asked)->name, samples, HEADS, steps, WIDTH);                           \
         bench_row(&none, m->g->threads, one, gpu_limit(m->g, work), 1e-9 * work, "GFLOP/s");                 \
     } while (0)
     MEMORY_ATTENTION_ROW("attention_forward", 1, 2);

@@ -51,6 +51,7 @@ static bool product_room(product_bench *b, const product *p)
 static void product_compare(product_bench *b, const product *p, gpu_cublas_product *theirs)
 {
     enum { SOME = 256 };
+    const float most = gpu_precision_of(b->g->asked)->allow_tf32 ? 1e-3f : 1e-5f;
     float ours[SOME], cublas[SOME];
     const size_t count = (size_t)p->m * (size_t)p->n, bytes = (count < SOME ? count : SOME) * sizeof(float);
     const dml_ref c = gpu_at(b->matrix[2], count - bytes / sizeof(float));
@@ -60,7 +61,7 @@ static void product_compare(product_bench *b, const product *p, gpu_cublas_produ
     if (b->g->backend->read(&b->g->device, cublas, c, bytes) != DML_OK) gpu_stop(b->g);
     for (size_t i = 0; i < bytes / sizeof(float); i++) {
         const float apart = ours[i] > cublas[i] ? ours[i] - cublas[i] : cublas[i] - ours[i];
-        if (apart <= 1e-5f * (float)p->k) continue;
+        if (apart <= most * (float)p->k) continue;
         printf("# gpu: of %d x %d x %d ours is %g where cublas' is %g\n", p->m, p->n, p->k, (double)ours[i],
                (double)cublas[i]);
         return;
@@ -117,7 +118,7 @@ static void product_measure(product_bench *b, const product *p)
     const double one = product_time(b, p, kernel, &calls);
     if (!(one > 0)) return;
     printf("name=gpu_products what=%s dtype=%s m=%d n=%d k=%d ta=%d tb=%d waits=%s", kernel,
-           dml_dtype_name(gpu_factors(b->g->asked)), p->m, p->n, p->k, p->trans_a, p->trans_b,
+           gpu_precision_of(b->g->asked)->name, p->m, p->n, p->k, p->trans_a, p->trans_b,
            calls == 1 ? "each" : "many");
     bench_row(&b->peers, b->g->threads, one, gpu_limit(b->g, work), 1e-9 * work, "GFLOP/s");
 }
@@ -159,14 +160,15 @@ static void products(gpu *g)
     char number[16];
     memset(&b, 0, sizeof b);
     b.g = g;
-    const bool whole = gpu_factors(g->asked) == DML_F32;    /* as the peers multiply */
-    if (strcmp(g->backend->name, "opencl") == 0 && whole) { /* before there are threads: it forks */
+    const bool f32 = gpu_precision_of(g->asked)->dtype == DML_F32; /* as the peers multiply */
+    if (strcmp(g->backend->name, "opencl") == 0 && f32) {          /* before there are threads: it forks */
         snprintf(number, sizeof number, "%d", g->index);
         setenv("CLBLAST_DEVICE", number, 1);
         bench_peers_start(&b.peers, "gpu", g->asked->common.peers, names, g->threads);
     }
     gpu_open(g);
-    if (strcmp(g->backend->name, "cuda") == 0 && whole) gpu_cublas_open(&b.cublas);
+    if (strcmp(g->backend->name, "cuda") == 0 && f32)
+        gpu_cublas_open(&b.cublas, gpu_precision_of(g->asked)->allow_tf32);
     if (b.cublas.handle) b.peers.count = 1, b.peers.list[0].name = "cublas";
     product_measure_all(&b);
     gpu_cublas_close(&b.cublas);

@@ -10,7 +10,7 @@ typedef struct training {
     const gpu *g;
     const model *m;
     int batch;
-    dml_dtype dtype;
+    const gpu_precision *precision;
     dml_context *context;
     dml_trainer *trainer;
     double operations; /* of a sample */
@@ -42,14 +42,19 @@ static void training_fill(training *t)
     t->inputs[0] = t->input, t->inputs[1] = t->labels;
 }
 
-static dml_status training_open(training *t, const gpu *g, const model *m, int batch, dml_dtype dtype)
+static dml_status training_open(training *t, const gpu *g, const model *m, int batch,
+                                const gpu_precision *precision)
 {
-    const dml_options options = { .device = g->info.id, .threads = g->asked->common.threads };
+    const dml_options options = { .device = g->info.id,
+                                  .threads = g->asked->common.threads,
+                                  .allow_tf32 = precision->allow_tf32 };
     memset(t, 0, sizeof *t);
-    t->g = g, t->m = m, t->batch = batch, t->dtype = dtype;
+    t->g = g, t->m = m, t->batch = batch, t->precision = precision;
     t->context = dml_open(&options);
     dml_node *loss = build_model(m, dml_graph_create(t->context), &t->operations);
-    const dml_trainer_options how = { .batch = batch, .optimizer = optimizer_of(m, 0.9, 0), .dtype = dtype };
+    const dml_trainer_options how = { .batch = batch,
+                                      .optimizer = optimizer_of(m, 0.9, 0),
+                                      .dtype = precision->dtype };
     t->trainer = dml_trainer_create(loss, &how);
     training_fill(t);
     return t->trainer ? DML_OK : dml_status_of(t->context);
@@ -123,7 +128,7 @@ static void training_write(const training *t, const training_profile *p, int ste
         all += r->seconds / steps;
     }
     qsort(kinds, (size_t)count, sizeof *kinds, training_by_seconds);
-    fprintf(out, "## %s, batch %d, %s: %.4f ms a step\n\n", t->m->name, t->batch, dml_dtype_name(t->dtype),
+    fprintf(out, "## %s, batch %d, %s: %.4f ms a step\n\n", t->m->name, t->batch, t->precision->name,
             1e3 * all);
     training_print_rows(out, kinds, count, 40, steps, all);
     training_print_rows(out, p->rows, p->count, 30, steps, all);
@@ -159,7 +164,7 @@ static void lenet(gpu *g)
     training t;
     double each[2];
     while (strcmp(m->name, "lenet5") != 0) m++;
-    bool going = training_open(&t, g, m, 64, DML_F32) == DML_OK && training_steps(&t, 20, true) > 0;
+    bool going = training_open(&t, g, m, 64, gpu_precisions) == DML_OK && training_steps(&t, 20, true) > 0;
     for (int loss = 0; loss < 2 && going; loss++) {
         double sample[BENCH_ROUNDS];
         for (int round = 0; round < BENCH_ROUNDS && going; round++) {
@@ -190,13 +195,12 @@ static void gpt_build(network *n)
 }
 
 /* With as large a batch as there is memory for; false: with none. */
-static bool gpt_open(training *t, const gpu *g, const model *m, int batch, dml_dtype dtype)
+static bool gpt_open(training *t, const gpu *g, const model *m, int batch, const gpu_precision *precision)
 {
     for (; batch; batch /= 2) {
-        const dml_status status = training_open(t, g, m, batch, dtype);
+        const dml_status status = training_open(t, g, m, batch, precision);
         if (status == DML_OK && training_steps(t, 1, true) > 0) return true;
-        printf("# gpu: left out gpt, batch %d, %s: %s\n", batch, dml_dtype_name(dtype),
-               dml_error(t->context));
+        printf("# gpu: left out gpt, batch %d, %s: %s\n", batch, precision->name, dml_error(t->context));
         const bool short_of_memory = dml_status_of(t->context) == DML_ERROR_MEMORY;
         training_close(t);
         if (!short_of_memory) return false;
@@ -204,12 +208,13 @@ static bool gpt_open(training *t, const gpu *g, const model *m, int batch, dml_d
     return false;
 }
 
-static void gpt_measure(const gpu *g, const model *m, int batch, dml_dtype dtype, double seconds)
+static void gpt_measure(const gpu *g, const model *m, int batch, const gpu_precision *precision,
+                        double seconds)
 {
     enum { STEPS_MAX = 50 };
     const bench_peers none = { .count = 0 };
     training t;
-    if (!gpt_open(&t, g, m, batch, dtype)) return;
+    if (!gpt_open(&t, g, m, batch, precision)) return;
     double one = training_steps(&t, 1, true);
     const double fit = one > 0 ? seconds / one : 0;
     const int steps = g->asked->steps ? g->asked->steps : fit > STEPS_MAX ? STEPS_MAX : (int)fit;
@@ -219,10 +224,10 @@ static void gpt_measure(const gpu *g, const model *m, int batch, dml_dtype dtype
         const double tokens = (double)t.batch * m->size, work = t.operations * t.batch;
         printf("name=gpu_gpt what=step dtype=%s layers=%d width=%d context=%d vocabulary=%d batch=%d "
                "launches=%.0f transfers=%.0f kernels_ms=%.4g step_ms=%.4g",
-               dml_dtype_name(dtype), g->asked->layers, g->asked->width, m->size, m->classes, t.batch,
-               p.launches, p.transfers, 1e3 * p.kernels, 1e3 * one);
-        bench_row(&none, g->threads, one, g->peak > 0 && dtype == DML_F32 ? work / g->peak : 0, tokens,
-                  "tokens/s");
+               precision->name, g->asked->layers, g->asked->width, m->size, m->classes, t.batch, p.launches,
+               p.transfers, 1e3 * p.kernels, 1e3 * one);
+        bench_row(&none, g->threads, one, g->peak > 0 && precision == gpu_precisions ? work / g->peak : 0,
+                  tokens, "tokens/s");
         free(p.rows);
     }
     if (dml_status_of(t.context) != DML_OK) printf("# gpu: gpt: %s\n", dml_error(t.context));
@@ -234,11 +239,12 @@ static void gpt_steps(gpu *g)
     const gpu_asked *asked = g->asked;
     const int batch = asked->batch ? asked->batch : asked->common.quick ? 4 : 16;
     const model m = { "gpt2", gpt_build, batch, asked->context, 0, asked->vocabulary, true };
-    static const dml_dtype types[] = { DML_F32, DML_BF16, DML_F16 };
+    const bool cuda = strcmp(g->backend->name, "cuda") == 0;
     gpt_asked = asked;
-    for (int i = 0; i < 3; i++)
-        if (asked->dtype ? strcmp(asked->dtype, dml_dtype_name(types[i])) == 0 : types[i] != DML_F16)
-            gpt_measure(g, &m, batch, types[i], asked->common.quick ? 4 : 15);
+    for (const gpu_precision *p = gpu_precisions; p < gpu_precisions + GPU_PRECISIONS; p++)
+        if (asked->dtype ? p == gpu_precision_of(asked)
+                         : p->dtype != DML_F16 && (cuda || !p->allow_tf32)) /* which is f32 elsewhere */
+            gpt_measure(g, &m, batch, p, asked->common.quick ? 4 : 15);
 }
 
 #endif

@@ -62,7 +62,8 @@ static options parse_options(int argc, char **argv)
           .flag = &o.one_cycle },
         { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
         { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
-        { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
+        { "--dtype", "f32|tf32|bf16|f16",
+          "what activations are kept in, and the factors of products; tf32: those of a card",
           .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
         { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or its share of the processors",
@@ -294,7 +295,10 @@ int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
     dml_context *ctx = /* first, since a communicator over NCCL is opened on the device that is current */
-        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+        dml_open(&(dml_options){ .device = o.device,
+                                 .threads = o.threads,
+                                 .seed = (uint64_t)o.seed,
+                                 .allow_tf32 = allows_tf32(o.dtype) });
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
     dataset training = { 0 }, tests = { 0 };
     complaint c = { "" };

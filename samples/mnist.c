@@ -62,7 +62,8 @@ static options parse_options(int argc, char **argv)
         { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
         { "--nesterov", NULL, "use Nesterov's momentum", .flag = &o.nesterov },
         { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
-        { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
+        { "--dtype", "f32|tf32|bf16|f16",
+          "what activations are kept in, and the factors of products; tf32: those of a card",
           .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
         { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or its share of the processors",
@@ -345,8 +346,10 @@ int main(int argc, char **argv)
     if (o.list_devices) return list_devices();
 
     /* A device: first, since a communicator over NCCL is opened on the one that is current. */
-    dml_context *ctx =
-        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+    dml_context *ctx = dml_open(&(dml_options){ .device = o.device,
+                                                .threads = o.threads,
+                                                .seed = (uint64_t)o.seed,
+                                                .allow_tf32 = allows_tf32(o.dtype) });
 
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });

@@ -25,7 +25,7 @@ typedef struct report {
     int64_t done, samples, epoch_samples;
 } report;
 
-/* --dtype's word. */
+/* --dtype's word; "tf32" is f32 whose products a card may round to that (dml_options.allow_tf32). */
 static dml_dtype dtype_of(const char *name)
 {
     for (int i = 0; i < 2; i++) {
@@ -33,6 +33,11 @@ static dml_dtype dtype_of(const char *name)
         if (strcmp(name, dml_dtype_name(dtype)) == 0) return dtype;
     }
     return DML_F32;
+}
+
+static bool allows_tf32(const char *name)
+{
+    return strcmp(name, "tf32") == 0;
 }
 
 /* --profile: measures what rank 0's ops take, or its device's kernels. */

@@ -102,7 +102,8 @@ struct dml_device {
     int index;
     bool host_memory;
     int factors; /* a dml_dtype: what it may round the factors of products to, for the program that runs */
-    void *state; /* the backend's own */
+    bool allow_tf32; /* where that is f32: to TF32, of products on tensor cores */
+    void *state;     /* the backend's own */
     struct dml_context *context;
     const char *node;             /* the layer whose op runs, and in which pass; NULL: none does */
     const char *pass;             /* "forward" or "backward" */

@@ -149,7 +149,8 @@ static void dml__log_opening(dml_context *context)
 
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
-    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL, 0 };
+    static const dml_options defaults = { NULL, 0, 0,    { NULL, NULL, NULL }, NULL, 0, NULL, NULL,
+                                          NULL, 0, false };
     if (!options) options = &defaults;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);
@@ -159,6 +160,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->device.allow_tf32 = options->allow_tf32;
     context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,

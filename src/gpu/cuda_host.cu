@@ -18,10 +18,8 @@
 #include <string.h>
 
 #include "gpu/kernels.cl"
-#ifdef __CUDACC__
 #include "gpu/tensor.cuh"
 #include "gpu/tensor_attention.cuh"
-#endif
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
@@ -47,10 +45,8 @@ typedef struct dml__cuda {
     dml__cuda_staging staging;
     dml__cuda_reads reads;
     dml_buffer shares; /* of products in shares of k */
-#ifdef __CUDACC__
-    bool tensor_open; /* from the first product of 16-bit factors on */
+    bool tensor_open;  /* from the first product of rounded factors on */
     dml__tensor tensor;
-#endif
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -301,9 +297,7 @@ static void dml__cuda_close(dml_device *device)
         dml__cuda_destroy_marks(state);
         dml__cuda_destroy_staging(&state->staging);
         dml__cuda_destroy_reads(&state->reads);
-#ifdef __CUDACC__
         if (state->tensor_open) dml__tensor_close(&state->tensor);
-#endif
         (void)cudaStreamDestroy(state->stream);
     }
     dml__cuda_queue_close(device, &state->queue);
@@ -557,7 +551,6 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
-#ifdef __CUDACC__
 /* Of fewer multiply-adds a product isn't worth the copies of its factors. */
 enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
 
@@ -584,17 +577,25 @@ static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
     return device->backend->launch(device, &bias);
 }
 
-/* A product or attention with factors of 16 bits on tensor cores; false: the shared kernel is to do it, with
-   factors of 32. */
+/* What the factors of products may be rounded to now; 0: to nothing. */
+static int dml__cuda_tensor_type(const dml_device *device)
+{
+    if (device->factors == (int)DML_BF16) return DML__TENSOR_BF16;
+    if (device->factors == (int)DML_F16) return DML__TENSOR_F16;
+    return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
+}
+
+/* A product or attention with rounded factors on tensor cores; false: the shared kernel is to do it, with
+   those of f32. */
 static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
                                     const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
     const int32_t *of = launch->integer;
-    const int type = device->factors == (int)DML_BF16 ? DML__TENSOR_BF16 : DML__TENSOR_F16;
+    const int type = dml__cuda_tensor_type(device);
     const bool gemm = strcmp(launch->kernel, "gemm") == 0;
     const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
-    if (device->factors == (int)DML_F32) return false;
+    if (!type) return false;
     if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
     if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
     const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
@@ -621,7 +622,6 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
     if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
     return true;
 }
-#endif
 
 static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
@@ -629,9 +629,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     dml__kernel_launch ready;
     dml_status status = dml__prepare_launch(device, launch, &state->index, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
-#ifdef __CUDACC__
     if (dml__cuda_launch_tensor(device, launch, &ready, &status)) return status;
-#endif
     const int shares = dml__gemm_shares(launch);
     if (shares > 1 && dml__launch_in_shares(device, launch, shares, &state->shares, &status)) return status;
     dml__cuda_record *record =

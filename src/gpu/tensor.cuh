@@ -1,6 +1,6 @@
-/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16 or f16, sums, and C, in f32.
+/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16, f16 or TF32, sums, and C, in f32.
 
-   The factors, which are f32 and lie anyhow, are first copied in 16 bits into a workspace
+   The factors, which are f32 and lie anyhow, are first copied, rounded, into a workspace
    (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
    gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
 #ifndef DML_GPU_TENSOR_H
@@ -22,7 +22,8 @@ typedef enum dml__tensor_way {
 typedef struct dml__tensor {
     int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
     bool has_mma; /* the least there is: without it there is no packing either */
-#if CUDART_VERSION >= 12000
+    bool no_tf32; /* the environment forbids it, as it does NVIDIA's libraries */
+#ifdef DML__WGMMA_INCLUDED
     dml__wgmma wgmma;
 #endif
     dml__lt lt;
@@ -48,11 +49,13 @@ static inline void dml__tensor_open(dml__tensor *tensor)
     }
     tensor->has_mma = dml__mma_has(major);
     if (!tensor->has_mma) return;
-#if CUDART_VERSION >= 12000
+#ifdef DML__WGMMA_INCLUDED
     dml__wgmma_open(&tensor->wgmma, major, minor, units);
 #else
     (void)minor;
 #endif
+    const char *tf32 = getenv("NVIDIA_TF32_OVERRIDE");
+    tensor->no_tf32 = tf32 && strcmp(tf32, "0") == 0;
     dml__lt_open(&tensor->lt);
 }
 
@@ -67,18 +70,19 @@ static inline void dml__tensor_close(dml__tensor *tensor)
 }
 
 /* Bytes of a factor's copy. */
-static inline size_t dml__tensor_copy_bytes(int rows, int k)
+static inline size_t dml__tensor_copy_bytes(int type, int rows, int k)
 {
-    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_padded(k, DML__TENSOR_K) *
-           2;
+    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_words(type, k) *
+           sizeof(uint16_t);
 }
 
 /* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
    waited for when it grows, so this is called ahead of a graph's capture. */
-static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int m, int n, int k)
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int type, int m,
+                                              int n, int k)
 {
     const size_t piece = (size_t)1 << 21;
-    const size_t bytes = dml__tensor_copy_bytes(m, k) + dml__tensor_copy_bytes(n, k);
+    const size_t bytes = dml__tensor_copy_bytes(type, m, k) + dml__tensor_copy_bytes(type, n, k);
     if (!tensor->has_mma) return cudaErrorNotSupported;
     if (tensor->lt.handle && !tensor->lt_workspace) {
         const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
@@ -109,7 +113,7 @@ static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t
     cudaError_t error = cudaErrorNotSupported;
     if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
         error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
-#if CUDART_VERSION >= 12000
+#ifdef DML__WGMMA_INCLUDED
     if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
         error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
     if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
@@ -121,23 +125,25 @@ static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t
 }
 
 /* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
-   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16 or
-   DML__TENSOR_F16. cudaErrorNotSupported: there is no way here, and nothing was queued that matters. */
+   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
+   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
+   that matters. */
 static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
                                            int k, bool trans_a, bool trans_b, float alpha, const float *a,
                                            int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     dml__tensor_product p;
-    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (!tensor->has_mma || k > DML__TENSOR_MOST_K || (type == DML__TENSOR_TF32 && tensor->no_tf32))
+        return cudaErrorNotSupported;
     if (m <= 0 || n <= 0) return cudaSuccess;
-    cudaError_t error = dml__tensor_reserve(tensor, stream, m, n, k);
+    cudaError_t error = dml__tensor_reserve(tensor, stream, type, m, n, k);
     if (error != cudaSuccess) return error;
     uint16_t *a_copy = (uint16_t *)tensor->workspace;
-    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(m, k) / 2;
+    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(type, m, k) / sizeof *a_copy;
     error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
     if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
     if (error != cudaSuccess) return error;
-    p.type = type, p.m = m, p.n = n, p.k = dml__tensor_padded(k, DML__TENSOR_K);
+    p.type = type, p.m = m, p.n = n, p.words = dml__tensor_words(type, k);
     p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
     p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
     p.alpha = alpha, p.beta = beta;

@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
     dml__flash_forward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                        char *buffer5, const dml__kernel_arguments arguments)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
     enum {
         ROWS = 16 * BLOCKS * WARPS,
         BYTES = DML__FLASH_TILE * 2 * WIDTH,
@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
     dml__flash_backward(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,
                         char *buffer5, const dml__kernel_arguments arguments)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
     enum {
         ROWS = 16 * BLOCKS * WARPS,
         BYTES = DML__FLASH_TILE * 2 * WIDTH,
@@ -259,8 +259,8 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
                         for (int c = 0; c < 4; c++) {
                             const float of_keys = c % 2 ? sums_of.y : sums_of.x;
                             const float level = c % 2 ? levels_of.y : levels_of.x;
-                            sum[i][j][c] = dml__flash_exp2(sum[i][j][c] * factor -
-                                                           (OF_KEYS ? of_keys : sum_of[i][c / 2]));
+                            sum[i][j][c] = dml__tensor_exp2(sum[i][j][c] * factor -
+                                                            (OF_KEYS ? of_keys : sum_of[i][c / 2]));
                             if (part < 2)
                                 sum[i][j][c] *= slope[i][j][c] - (OF_KEYS ? level : level_of[i][c / 2]);
                         }
@@ -291,27 +291,30 @@ static __global__ void __launch_bounds__(32 * WARPS, DML__FLASH_GROUPS(WIDTH, BL
 #endif
 }
 
-/* A launch as a queue records it; its arguments are the six buffers and the numbers. */
+typedef void (*dml__flash_kernel)(char *, char *, char *, char *, char *, char *,
+                                  const dml__kernel_arguments);
+
+/* A launch, but for its arguments: the six buffers and the numbers. */
 typedef struct dml__flash_launch {
-    const void *kernel;
+    dml__flash_kernel kernel;
     dim3 grid;
     unsigned block, shared; /* items; bytes of dynamic shared memory */
 } dml__flash_launch;
 
 /* Of forward, or of the gradient of q, k or v (which: 0, or 1, 2 or 3). */
-static inline const void *dml__flash_kernel_of(int type, bool wide, int which)
+static inline dml__flash_kernel dml__flash_kernel_of(int type, bool wide, int which)
 {
 #define DML__FLASH_KERNELS(type, kept, ...)                                                                  \
     {                                                                                                        \
-        (const void *)dml__flash_forward<type, __VA_ARGS__, kept>,                                           \
-            (const void *)dml__flash_backward<type, 0, __VA_ARGS__>,                                         \
-            (const void *)dml__flash_backward<type, 1, __VA_ARGS__>,                                         \
-            (const void *)dml__flash_backward<type, 2, __VA_ARGS__>                                          \
+        dml__flash_forward<type, __VA_ARGS__, kept>, dml__flash_backward<type, 0, __VA_ARGS__>,              \
+            dml__flash_backward<type, 1, __VA_ARGS__>, dml__flash_backward<type, 2, __VA_ARGS__>             \
     }
-    static const void *const kernels[2][2][4] = { { DML__FLASH_KERNELS(DML__TENSOR_BF16, false, 64, 2, 4),
-                                                    DML__FLASH_KERNELS(DML__TENSOR_BF16, true, 128, 1, 8) },
-                                                  { DML__FLASH_KERNELS(DML__TENSOR_F16, false, 64, 2, 4),
-                                                    DML__FLASH_KERNELS(DML__TENSOR_F16, true, 128, 1, 8) } };
+    static const dml__flash_kernel kernels[2][2][4] = {
+        { DML__FLASH_KERNELS(DML__TENSOR_BF16, false, 64, 2, 4),
+          DML__FLASH_KERNELS(DML__TENSOR_BF16, true, 128, 1, 8) },
+        { DML__FLASH_KERNELS(DML__TENSOR_F16, false, 64, 2, 4),
+          DML__FLASH_KERNELS(DML__TENSOR_F16, true, 128, 1, 8) }
+    };
 #undef DML__FLASH_KERNELS
     return kernels[type == DML__TENSOR_F16][wide][which];
 }
@@ -323,8 +326,8 @@ static inline bool dml__flash_even(const char *buffer, int64_t offset, int step,
            step % count == 0;
 }
 
-/* The launch that does what the shared kernel does with these arguments; cudaErrorNotSupported: none does. It
-   queues nothing, but tells the current device of the kernel's shared memory. */
+/* The launch that does what the shared kernel does with these arguments; cudaErrorNotSupported: none does, as
+   of TF32. It queues nothing, but tells the current device of the kernel's shared memory. */
 static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, char *const buffers[6],
                                                      const dml__kernel_arguments *arguments,
                                                      dml__flash_launch *launch)
@@ -333,8 +336,8 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
     const int part = backward ? n[12] : -1, width = n[5];
     const int rows = part > 0 ? n[2] : n[1], step[] = { n[6], n[7], n[8] };
     const int64_t lines = (int64_t)n[0] * (part > 0 ? n[4] : n[3]), most = 65535; /* of a grid's y and z */
-    if (width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 || lines <= 0 ||
-        n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
+    if (type == DML__TENSOR_TF32 || width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 ||
+        lines <= 0 || n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
         return cudaErrorNotSupported;
     for (int i = 0; i < 6; i++) {
         const int of_row = i < 3 ? step[i] : i == 5 && backward ? step[part] : 4;
@@ -355,7 +358,7 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
                                 (int)launch->shared);
 }
 
-/* Queues it. type: DML__TENSOR_BF16 or DML__TENSOR_F16. */
+/* Queues it. */
 static inline cudaError_t dml__tensor_attention(cudaStream_t stream, int type, bool backward,
                                                 char *const buffers[6],
                                                 const dml__kernel_arguments *arguments)

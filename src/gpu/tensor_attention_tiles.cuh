@@ -3,7 +3,8 @@
 #define DML_GPU_TENSOR_ATTENTION_TILES_CUH
 
 #include "gpu/arguments.h"
-#include "gpu/tensor_attention_parts.cuh"
+#include "gpu/tensor_mma.cuh"
+#include "gpu/tensor_pack.cuh"
 
 #include <string.h>
 
@@ -12,7 +13,7 @@ enum {
     DML__FLASH_CHUNK = 32 /* scores of a row at a time, in backward */
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef DML__TENSOR_WARP
 
 #define DML__FLASH_LOG2E 1.4426950408889634f
 #define DML__FLASH_INFINITY __int_as_float(0x7f800000)
@@ -84,7 +85,7 @@ static __device__ __forceinline__ void dml__flash_fetch(float4 (&quad)[QUADS], c
     const float *from = x + (long long)(row + own) * step + column;
     const long long on = (long long)STRIDE * step * (long long)sizeof(float);
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) quad[i] = dml__flash_read(&from, on, i * STRIDE < left);
+    for (int i = 0; i < QUADS; i++) quad[i] = dml__tensor_take(&from, on, i * STRIDE < left);
 }
 
 /* Stores them rounded, and their signs turned where `signs` are those of a pair. */
@@ -249,11 +250,11 @@ dml__flash_soften(float (&sum)[BLOCKS][DML__FLASH_TILE / 8][4], float (&mixed)[B
                 most = fmaxf(most, fmaxf(sum[i][j][2 * half], sum[i][j][2 * half + 1]));
             most = dml__flash_most(most);
             const float base = most > -DML__FLASH_INFINITY ? most * factor : 0.0f;
-            const float faded = dml__flash_exp2(largest[i][half] * factor - base);
+            const float faded = dml__tensor_exp2(largest[i][half] * factor - base);
 #pragma unroll
             for (int j = 0; j < DML__FLASH_TILE / 4; j++) {
                 float *score = &sum[i][j / 2][2 * half + j % 2];
-                *score = dml__flash_exp2(*score * factor - base);
+                *score = dml__tensor_exp2(*score * factor - base);
                 added += *score;
             }
             largest[i][half] = most;

@@ -1,24 +1,25 @@
-/* tensor_common.cuh: what the ways of multiplying 16-bit factors on tensor cores share.
+/* tensor_common.cuh: what the ways of multiplying rounded factors on tensor cores share.
 
    All of them compute C (m, n) = alpha A B^T + beta C of f32, row-major, with f32 sums, from copies of A (m,
-   k) and B (n, k) in bf16 or f16 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to a
-   multiple of DML__TENSOR_ROWS and k to one of DML__TENSOR_K, with zeros. So the ways load whole tiles, and
-   only what writes C looks at its bounds. */
+   k) and B (n, k) in bf16, f16 or TF32 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to
+   a multiple of DML__TENSOR_ROWS and their words of 16 bits to one of DML__TENSOR_WORDS, with zeros. So the
+   ways load whole tiles, and only what writes C looks at its bounds. A number of TF32 is two words, those of
+   a float: beside its instruction, which takes as many words, nothing differs. */
 #ifndef DML_GPU_TENSOR_COMMON_CUH
 #define DML_GPU_TENSOR_COMMON_CUH
 
-#include <cuda_runtime.h>
+#include "gpu/tensor_warp.cuh"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DML__TENSOR_BF16 = 1, DML__TENSOR_F16 = 2 };
-enum { DML__TENSOR_ROWS = 128, DML__TENSOR_K = 64 };
+enum { DML__TENSOR_ROWS = 128, DML__TENSOR_WORDS = 64 };
 
 typedef struct dml__tensor_product {
-    int type;          /* DML__TENSOR_BF16 or DML__TENSOR_F16 */
-    int m, n, k;       /* m and n of C; k padded */
-    const uint16_t *a; /* (m padded, k) */
-    const uint16_t *b; /* (n padded, k) */
+    int type;          /* DML__TENSOR_BF16, DML__TENSOR_F16 or DML__TENSOR_TF32 */
+    int m, n, words;   /* m and n of C; words of a row of the copies, padded */
+    const uint16_t *a; /* (m padded, words) */
+    const uint16_t *b; /* (n padded, words) */
     float *c;          /* (m, n) */
     int ldc, pairs;    /* pairs: two neighbours of C may be read and written at once, at even columns */
     float alpha, beta; /* beta 0: C isn't read */
@@ -29,9 +30,22 @@ static inline int dml__tensor_padded(int size, int to)
     return size <= to ? to : (int)(((unsigned)size + (unsigned)to - 1) / (unsigned)to * (unsigned)to);
 }
 
+/* Words of a number. */
+static __host__ __device__ __forceinline__ constexpr int dml__tensor_words_of(int type)
+{
+    return type == DML__TENSOR_TF32 ? 2 : 1;
+}
+
+/* Words of a copy's row of k numbers, of which there are at most DML__TENSOR_MOST_K. */
+enum { DML__TENSOR_MOST_K = 1 << 29 };
+static inline int dml__tensor_words(int type, int k)
+{
+    return dml__tensor_padded(k * dml__tensor_words_of(type), DML__TENSOR_WORDS);
+}
+
 /* A kernel's body is compiled only for cards that have its instructions; elsewhere the kernel is there, and
    empty. The registers tell: no way does with as few as an empty one. */
-static inline bool dml__tensor_has_body(const void *kernel)
+template <typename T> static inline bool dml__tensor_has_body(T *kernel)
 {
     cudaFuncAttributes attributes;
     const bool has = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.numRegs > 64;
@@ -96,11 +110,6 @@ static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * bl
             c[column] = beta == 0.0f ? value : value + beta * c[column];
         }
     }
-}
-
-static __device__ __forceinline__ __attribute__((unused)) uint32_t dml__tensor_shared(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* tensor_lt.cuh: products of 16-bit factors by cuBLASLt, where the machine has it. It is opened when it is
+/* tensor_lt.cuh: products of rounded factors by cuBLASLt, where the machine has it. It is opened when it is
    wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
    since CUDA 11. */
 #ifndef DML_GPU_TENSOR_LT_H
@@ -12,6 +12,7 @@
 
 enum { /* of cublas_api.h, library_types.h and cublasLt.h */
        DML__LT_COMPUTE_32F = 68,
+       DML__LT_COMPUTE_32F_FAST_TF32 = 77,
        DML__LT_R_32F = 0,
        DML__LT_R_16F = 2,
        DML__LT_R_16BF = 14,
@@ -59,7 +60,7 @@ typedef struct dml__lt_found {
 
 /* What a product's size and C's place lead to. */
 typedef struct dml__lt_plan {
-    int type, m, n, k, ldc, aligned; /* the key; type 0: none is here */
+    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
     void *desc, *a, *b, *c;
     bool refused; /* there is no algorithm */
     dml__lt_algorithm algorithm;
@@ -125,20 +126,23 @@ static inline void dml__lt_open(dml__lt *lt)
    here, transposed, its second A's. */
 static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
 {
-    const int type = plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const bool tf32 = plan->type == DML__TENSOR_TF32;
+    const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
     const int32_t transposed = DML__LT_OP_T;
     const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
     const uint64_t workspace = DML__LT_WORKSPACE;
-    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n, k = (uint64_t)plan->k;
+    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
+    const int k = plan->words / dml__tensor_words_of(plan->type);
     void *preference = NULL;
     dml__lt_found found;
     int count = 0;
     memset(&found, 0, sizeof found);
-    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, DML__LT_COMPUTE_32F, DML__LT_R_32F) == 0 &&
+    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
               lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
                                                  sizeof transposed) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->a, type, k, n, plan->k) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->b, type, k, m, plan->k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
               lt->cublasLtMatmulPreferenceCreate(&preference) == 0;
 #define DML__LT_PREFER(attribute, value)                                                                     \
@@ -165,14 +169,14 @@ static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_produ
     while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
     for (int i = 0; i < DML__LT_PLANS; i++) {
         dml__lt_plan *plan = &lt->plan[i];
-        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->k == p->k &&
+        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
             plan->ldc == p->ldc && plan->aligned == aligned)
             return plan;
     }
     dml__lt_plan *plan = &lt->plan[lt->next];
     lt->next = (lt->next + 1) % DML__LT_PLANS;
     dml__lt_forget(lt, plan);
-    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->k = p->k;
+    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
     plan->ldc = p->ldc, plan->aligned = aligned;
     (void)dml__lt_make(lt, plan);
     return plan;

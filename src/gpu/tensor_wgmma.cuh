@@ -1,8 +1,8 @@
-/* tensor_wgmma.cuh: products of 16-bit factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
+/* tensor_wgmma.cuh: products of rounded factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
    Warpgroup Level Matrix Instructions"), for sm_90a alone.
 
    A group is a producer and two consumers, of four warps each. One thread of the producer has the copy engine
-   bring tiles of A (128 rows, 64 ks) and of B (`columns` rows, 64 ks) into a ring of stages; a consumer
+   bring tiles of A (128 rows, 64 words) and of B (`columns` rows, 64 words) into a ring of stages; a consumer
    multiplies 64 of the rows of A by all of B's and keeps the (64, columns) sums in its registers, of which
    the producer gives it its own. Each stage has two barriers: `full`, which the engine completes when all
    bytes are there, and `empty`, where each consumer warp says that it has read them. Groups stay and take one
@@ -16,13 +16,14 @@
 
 #include "gpu/tensor_common.cuh"
 
-#if CUDART_VERSION >= 12000
+#if CUDART_VERSION >= 12000 && defined(__CUDACC__)
+#define DML__WGMMA_INCLUDED
 #include <cuda.h> /* types alone: nothing of the driver is linked */
 
 enum {
     DML__WGMMA_ITEMS = 384,                      /* the producer and two consumers */
     DML__WGMMA_ROWS = 128,                       /* of a tile */
-    DML__WGMMA_K = 64,                           /* 128 bytes, the widest swizzle */
+    DML__WGMMA_WORDS = 64,                       /* 128 bytes, the widest swizzle */
     DML__WGMMA_MEMORY = 196608,                  /* bytes of all stages together */
     DML__WGMMA_SHARED = DML__WGMMA_MEMORY + 1024 /* what a swizzle is aligned to */
 };
@@ -79,23 +80,23 @@ static __device__ __forceinline__ void dml__wgmma_arrive(uint32_t barrier, int g
                  : "memory");
 }
 
-/* A box of the map, from element `k` of row `row` on, into shared memory of this group, or of both. */
-static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int k, int row,
+/* A box of the map, from word `word` of row `row` on, into shared memory of this group, or of both. */
+static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int word, int row,
                                                        uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(k), "r"(row), "r"(barrier)
+                 "l"(map), "r"(word), "r"(row), "r"(barrier)
                  : "memory");
 }
 
-static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int k,
+static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int word,
                                                             int row, uint32_t barrier)
 {
     const uint16_t groups = 3;
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(k), "r"(row), "r"(barrier), "h"(groups)
+                 "l"(map), "r"(word), "r"(row), "r"(barrier), "h"(groups)
                  : "memory");
 }
 
@@ -105,7 +106,7 @@ static __device__ __forceinline__ void dml__wgmma_cluster_sync(void)
 }
 
 /* A tile in shared memory, rows of 128 swizzled bytes: its address in units of 16 bytes, 1024 bytes from each
-   8 rows to the next, the 128-byte swizzle; 16 ks further are 2 units on. */
+   8 rows to the next, the 128-byte swizzle; 16 words further are 2 units on. */
 static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
 {
     return (uint64_t)((address & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -117,20 +118,20 @@ static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
 #define DML__WGMMA_32(d, i)                                                                                  \
     DML__WGMMA_8(d, i), DML__WGMMA_8(d, i + 8), DML__WGMMA_8(d, i + 16), DML__WGMMA_8(d, i + 24)
 
-#define DML__WGMMA_128_COLUMNS(types)                                                                        \
+#define DML__WGMMA_128_COLUMNS(k, types, order)                                                              \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                          \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {"                                   \
+                 "wgmma.mma_async.sync.aligned.m64n128" k ".f32." types " {"                                 \
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "          \
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "          \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"            \
-                 "}, %64, %65, adds, 1, 1, 0, 0;\n}\n"                                                       \
+                 "}, %64, %65, adds, 1, 1" order ";\n}\n"                                                    \
                  : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32)                                                 \
                  : "l"(a), "l"(b), "r"(adds))
-#define DML__WGMMA_256_COLUMNS(types)                                                                        \
+#define DML__WGMMA_256_COLUMNS(k, types, order)                                                              \
     asm volatile(                                                                                            \
         "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                                  \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {"                                            \
+        "wgmma.mma_async.sync.aligned.m64n256" k ".f32." types " {"                                          \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                             \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
@@ -139,27 +140,32 @@ static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                   \
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "       \
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"     \
-        "}, %128, %129, adds, 1, 1, 0, 0;\n}\n"                                                              \
+        "}, %128, %129, adds, 1, 1" order ";\n}\n"                                                           \
         : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32), DML__WGMMA_32(d, 64), DML__WGMMA_32(d, 96)              \
         : "l"(a), "l"(b), "r"(adds))
 
-/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 ks. */
+/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 words of k. Only factors of 16 bits may lie
+   the other way round (`order`). */
 template <int type>
 static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds)
 {
     if (type == DML__TENSOR_BF16)
-        DML__WGMMA_128_COLUMNS("bf16.bf16");
+        DML__WGMMA_128_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_128_COLUMNS("k16", "f16.f16", ", 0, 0");
     else
-        DML__WGMMA_128_COLUMNS("f16.f16");
+        DML__WGMMA_128_COLUMNS("k8", "tf32.tf32", "");
 }
 
 template <int type>
 static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[128], uint64_t a, uint64_t b, int adds)
 {
     if (type == DML__TENSOR_BF16)
-        DML__WGMMA_256_COLUMNS("bf16.bf16");
+        DML__WGMMA_256_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_256_COLUMNS("k16", "f16.f16", ", 0, 0");
     else
-        DML__WGMMA_256_COLUMNS("f16.f16");
+        DML__WGMMA_256_COLUMNS("k8", "tf32.tf32", "");
 }
 
 template <int count> static __device__ __forceinline__ void dml__wgmma_keep(float (&d)[count])
@@ -185,20 +191,20 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     enum {
-        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_K * 2,
-        B_BYTES = columns * DML__WGMMA_K * 2,
+        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_WORDS * 2,
+        B_BYTES = columns * DML__WGMMA_WORDS * 2,
         BYTES = A_BYTES + B_BYTES,
         STAGES = DML__WGMMA_MEMORY / BYTES,
         BAND = 16 / cluster
     };
     extern __shared__ char dml__wgmma_memory[];
-    __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
+    static __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
     const uint32_t stages = (dml__tensor_shared(dml__wgmma_memory) + 1023u) & ~1023u;
     const uint32_t full = dml__tensor_shared(full_barriers), empty = dml__tensor_shared(empty_barriers);
     const int team = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = (int)threadIdx.x % 32;
     const int rank = cluster > 1 ? (int)blockIdx.x % cluster : 0;
     const int rows = (p.m + DML__WGMMA_ROWS * cluster - 1) / (DML__WGMMA_ROWS * cluster);
-    const int across = (p.n + columns - 1) / columns, steps = p.k / DML__WGMMA_K;
+    const int across = (p.n + columns - 1) / columns, steps = p.words / DML__WGMMA_WORDS;
     const int tiles = rows * across, clusters = (int)gridDim.x / cluster;
     int stage = 0;
     uint32_t phase = 0;
@@ -223,12 +229,12 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
                                    ready = full + 8u * (uint32_t)stage;
                     dml__wgmma_wait(empty + 8u * (uint32_t)stage, phase ^ 1u);
                     dml__wgmma_expect(ready, BYTES);
-                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_K, row, ready);
+                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_WORDS, row, ready);
                     if (cluster > 1)
                         dml__wgmma_load_both(to + A_BYTES + (uint32_t)(rank * (B_BYTES / cluster)), &b_map,
-                                             step * DML__WGMMA_K, column, ready);
+                                             step * DML__WGMMA_WORDS, column, ready);
                     else
-                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_K, column, ready);
+                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_WORDS, column, ready);
                     if (++stage == STAGES) stage = 0, phase ^= 1u;
                 }
             }
@@ -244,7 +250,7 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
             int before = 0; /* the stage that the products under way still read */
             for (int step = 0; step < steps; step++) {
                 const uint32_t at = stages + (uint32_t)(stage * BYTES);
-                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_K * 2));
+                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_WORDS * 2));
                 const uint64_t b = dml__wgmma_tile(at + A_BYTES);
                 dml__wgmma_wait(full + 8u * (uint32_t)stage, phase);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -292,19 +298,21 @@ static inline dml__wgmma_shape dml__wgmma_shape_of(int shape)
     return shapes[shape];
 }
 
-static inline const void *dml__wgmma_kernel_of(int type, int shape)
+typedef void (*dml__wgmma_kernel)(const CUtensorMap a_map, const CUtensorMap b_map,
+                                  const dml__tensor_product p);
+
+static inline dml__wgmma_kernel dml__wgmma_kernel_of(int type, int shape)
 {
 #define DML__WGMMA_KERNELS(type)                                                                             \
     {                                                                                                        \
-        (const void *)dml__tensor_wgmma_kernel<type, 256, 2>,                                                \
-            (const void *)dml__tensor_wgmma_kernel<type, 256, 1>,                                            \
-            (const void *)dml__tensor_wgmma_kernel<type, 128, 2>,                                            \
-            (const void *)dml__tensor_wgmma_kernel<type, 128, 1>                                             \
+        dml__tensor_wgmma_kernel<type, 256, 2>, dml__tensor_wgmma_kernel<type, 256, 1>,                      \
+            dml__tensor_wgmma_kernel<type, 128, 2>, dml__tensor_wgmma_kernel<type, 128, 1>                   \
     }
-    static const void *const kernels[2][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
-                                                               DML__WGMMA_KERNELS(DML__TENSOR_F16) };
+    static const dml__wgmma_kernel kernels[3][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_F16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_TF32) };
 #undef DML__WGMMA_KERNELS
-    return kernels[type == DML__TENSOR_F16][shape];
+    return kernels[type - DML__TENSOR_BF16][shape];
 }
 
 typedef CUresult(CUDAAPI *dml__wgmma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -324,9 +332,9 @@ static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int 
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     wgmma->encode = NULL, wgmma->units = units;
     if (major != 9 || minor != 0) return;
-    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_F16; type++)
+    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_TF32; type++)
         for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
-            const void *kernel = dml__wgmma_kernel_of(type, shape);
+            const dml__wgmma_kernel kernel = dml__wgmma_kernel_of(type, shape);
             if (!dml__tensor_has_body(kernel)) return;
             if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      DML__WGMMA_SHARED) != cudaSuccess) {
@@ -346,17 +354,18 @@ static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int 
         wgmma->encode = (dml__wgmma_encode)entry;
 }
 
-/* Of a packed factor (rows padded, k), in boxes of `box` rows of 64 ks. */
-static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, int type,
-                                         const uint16_t *factor, int rows, int k, int box)
+/* Of a packed factor (rows padded, words), in boxes of `box` rows of 64 words: what they mean, only the
+   instruction says. */
+static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, const uint16_t *factor,
+                                         int rows, int words, int box)
 {
-    const cuuint64_t sizes[2] = { (cuuint64_t)k, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
-    const cuuint64_t strides[1] = { (cuuint64_t)k * 2 };
-    const cuuint32_t boxes[2] = { DML__WGMMA_K, (cuuint32_t)box }, ones[2] = { 1, 1 };
-    const CUresult result = wgmma->encode(
-        map, type == DML__TENSOR_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-        (void *)factor, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const cuuint64_t sizes[2] = { (cuuint64_t)words, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
+    const cuuint64_t strides[1] = { (cuuint64_t)words * sizeof *factor };
+    const cuuint32_t boxes[2] = { DML__WGMMA_WORDS, (cuuint32_t)box }, ones[2] = { 1, 1 };
+    const CUresult result =
+        wgmma->encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)factor, sizes, strides, boxes, ones,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -388,9 +397,8 @@ static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t s
     const int64_t tiles = (((int64_t)p.m + DML__WGMMA_ROWS * s.cluster - 1) / (DML__WGMMA_ROWS * s.cluster)) *
                           (((int64_t)p.n + s.columns - 1) / s.columns);
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.type, p.a, p.m, p.k, DML__WGMMA_ROWS);
-    if (error == cudaSuccess)
-        error = dml__wgmma_map(wgmma, &b_map, p.type, p.b, p.n, p.k, s.columns / s.cluster);
+    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.a, p.m, p.words, DML__WGMMA_ROWS);
+    if (error == cudaSuccess) error = dml__wgmma_map(wgmma, &b_map, p.b, p.n, p.words, s.columns / s.cluster);
     if (error != cudaSuccess) return error;
     const int64_t at_once = wgmma->units / s.cluster > 0 ? wgmma->units / s.cluster : 1;
     cudaLaunchAttribute attribute;
@@ -404,7 +412,7 @@ static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t s
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     config.attrs = &attribute, config.numAttrs = s.cluster > 1 ? 1 : 0;
     void *arguments[] = { &a_map, &b_map, &p };
-    return cudaLaunchKernelExC(&config, dml__wgmma_kernel_of(p.type, shape), arguments);
+    return cudaLaunchKernelExC(&config, (const void *)dml__wgmma_kernel_of(p.type, shape), arguments);
 }
 
 #endif

@@ -1,6 +1,6 @@
 # The CUDA host's own code where there is no NVIDIA card: compiled against a runtime of two cards that live in the
 # process (tests/gpu/fake_cuda), under the address sanitizer where there is one, it must pass the tests that every
-# other backend passes.
+# other backend passes. The first card has tensor cores: mma.sync and what belongs to it, in C++.
 . tests/build/check.sh
 
 if ! has "$CXX"; then
@@ -12,10 +12,13 @@ flags="-O1 -g1 -DDML__SEPARATE -DDML_CUDA -DDML_NO_AVX -Isrc $WARN"
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 echo 'int main(void){return 0;}' | $CC $sanitize -x c - -o "$WORK/probe" 2>/dev/null || sanitize=
 
+export DML_CUBLAS=0 # which may be installed, and can't know these cards
 check "cuda_host.cu compiles against the fake runtime" $CXX -std=c++11 $flags $sanitize -Itests/gpu/fake_cuda \
+    -Wno-unknown-pragmas \
     -x c++ -c src/gpu/cuda_host.cu -o "$WORK/cuda.o"
 for file in src/base/*.c src/thread/*.c src/device/*.c src/graph/*.c src/kernels/half.c src/kernels/blocks.c src/kernels/reduce.c src/kernels/broadcast.c \
-    src/kernels/formula.c src/kernels/elementwise.c src/kernels/update.c src/train/optimizer.c src/train/update_rows.c tests/gpu/kernels_test.c tests/gpu/backend_test.c; do
+    src/kernels/formula.c src/kernels/elementwise.c src/kernels/update.c src/train/optimizer.c src/train/update_rows.c tests/gpu/kernels_test.c tests/gpu/backend_test.c \
+    tests/gpu/tensor_test.c; do
     check "$file compiles" $CC -std=c99 $flags $sanitize -c "$file" -o "$WORK/$(echo "$file" | tr / _).o"
 done
 cat >"$WORK/open.c" <<'END'
@@ -99,7 +102,14 @@ check "it links with the fake card" $CXX $sanitize "$WORK/training.o" "$WORK/cud
 check "a training step is one graph" sh -c 'DML_TUNE=0 "$0" >"$1"' "$WORK/training" "$WORK/graphs"
 check "it trains to the same bits without" sh -c 'DML_TUNE=0 DML_CUDA_GRAPHS=0 "$0" >"$1"' "$WORK/training" "$WORK/launches"
 check "the numbers are the same" cmp "$WORK/graphs" "$WORK/launches"
-for test in kernels backend; do
+check "a program of several precisions compiles" $QUICK -std=c99 $WARN -DDML_CUDA -I. -c tests/gpu/cuda_precision.c \
+    -o "$WORK/precision.o"
+check "it links with the fake card, too" $CXX $sanitize "$WORK/precision.o" "$WORK/cuda.o" -o "$WORK/precision" -lm \
+    -lpthread
+check "TF32 and bf16 are rounded, and little" env DML_TUNE=0 "$WORK/precision"
+check_fails "NVIDIA_TF32_OVERRIDE=0 leaves f32 as it is" 'tf32: .* 0 apart' \
+    env DML_TUNE=0 NVIDIA_TF32_OVERRIDE=0 "$WORK/precision"
+for test in kernels backend tensor; do
     check "${test}_test links" $CXX $sanitize "$WORK/tests_gpu_${test}_test.c.o" "$WORK/cuda.o" "$WORK"/src_*.o \
         -o "$WORK/$test" -lm -lpthread
     check "${test}_test passes on the fake cards" env DML_TUNE=0 DML_TEST_QUICK=1 DML_TEST_DEVICES=cuda "$WORK/$test"

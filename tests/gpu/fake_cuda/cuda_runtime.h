@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "gpu/host_device.c"
 
+#include "warp.h"
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -15,6 +17,8 @@
 #include <vector>
 
 #define CUDART_VERSION 13000
+enum { FAKE_UNITS = 2 };                     /* processors of a card */
+enum { FAKE_MAJOR_0 = 8, FAKE_MAJOR_1 = 7 }; /* compute capability: the first card has tensor cores */
 
 enum cudaError_t {
     cudaSuccess = 0,
@@ -26,6 +30,7 @@ enum cudaError_t {
     cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorNotSupported = 801,
     cudaErrorDevicesUnavailable = 46,
     cudaErrorECCUncorrectable = 214,
     cudaErrorIllegalAddress = 700,
@@ -33,14 +38,18 @@ enum cudaError_t {
     cudaErrorLaunchFailure = 719
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostRegisterDefault = 0 };
-
-struct dim3 {
-    unsigned x, y, z;
-    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
-    {
-    }
+enum cudaDeviceAttr {
+    cudaDevAttrClockRate = 13,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostAllocDefault = 0,
+    cudaHostRegisterDefault = 0
 };
 
 struct fake_stream {
@@ -64,7 +73,7 @@ struct cudaDeviceProp {
     int multiProcessorCount, major, minor, maxGridSize[3];
 };
 struct cudaFuncAttributes {
-    int binaryVersion;
+    int binaryVersion, numRegs;
 };
 
 static struct {
@@ -243,8 +252,8 @@ static cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int devic
     memset(properties, 0, sizeof *properties);
     strcpy(properties->name, "fake card");
     properties->totalGlobalMem = 1u << 30;
-    properties->multiProcessorCount = 2;
-    properties->major = 9;
+    properties->multiProcessorCount = FAKE_UNITS;
+    properties->major = device ? FAKE_MAJOR_1 : FAKE_MAJOR_0;
     properties->maxGridSize[0] = 2147483647;
     properties->maxGridSize[1] = 2;
     properties->maxGridSize[2] = 65535;
@@ -254,8 +263,18 @@ static cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int devic
 static cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device)
 {
     fake_lock lock(fake_mutex);
-    *value = 1500000;
-    return fake_result(what == cudaDevAttrClockRate && device >= 0 && device < 2, cudaErrorInvalidValue);
+    *value = what == cudaDevAttrClockRate                ? 1500000
+             : what == cudaDevAttrMultiProcessorCount    ? FAKE_UNITS
+             : what == cudaDevAttrComputeCapabilityMajor ? (device ? FAKE_MAJOR_1 : FAKE_MAJOR_0)
+                                                         : 0;
+    return fake_result(device >= 0 && device < 2, cudaErrorInvalidValue);
+}
+
+static cudaError_t cudaGetDevice(int *device)
+{
+    fake_lock lock(fake_mutex);
+    *device = fake_device;
+    return cudaSuccess;
 }
 
 static int fake_kernel(const void *function)
@@ -276,6 +295,20 @@ static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *funct
     if (fake_is("full")) return fake_result(false, cudaErrorMemoryAllocation);
     if (fake_is("other")) return fake_result(false, cudaErrorNoKernelImageForDevice);
     return fake_result(fake_kernel(function) >= 0, cudaErrorInvalidDeviceFunction);
+}
+
+/* Kernels that are given as what they are have arguments of their own, and a body on the first card. */
+template <typename... P>
+static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, void (*)(P...))
+{
+    fake_lock lock(fake_mutex);
+    attributes->numRegs = fake_device ? 8 : 100;
+    return cudaSuccess;
+}
+
+template <typename... P> static cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes)
+{
+    return fake_result(bytes <= FAKE_SHARED, cudaErrorInvalidValue);
 }
 
 static cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
@@ -502,6 +535,22 @@ static cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block,
     if (ok) stream->work.push_back(work);
     fake.sent += ok;
     return fake_result(ok, cudaErrorInvalidValue);
+}
+
+template <typename... P>
+static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **arguments,
+                                    size_t shared, cudaStream_t stream)
+{
+    fake_lock lock(fake_mutex);
+    const bool ok = stream->device == fake_device && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
+                    block.x <= FAKE_ITEMS && block.y == 1 && block.z == 1 && shared <= FAKE_SHARED;
+    if (fake_is("lost")) return fake_result(false, cudaErrorIllegalAddress);
+    if (!ok || fake_is("refused")) return fake_result(false, cudaErrorInvalidValue);
+    const std::function<void()> call =
+        fake_bind(kernel, arguments, typename fake_count<(int)sizeof...(P)>::type());
+    stream->work.push_back([grid, block, shared, call]() { fake_grid_run(grid, block, shared, call); });
+    fake.sent++;
+    return cudaSuccess;
 }
 
 /* ---- graphs: chains of nodes, each behind the one before ---- */
