@@ -5632,23 +5632,51 @@ KERNEL(half_widen)
 
 #endif
 
-/* ---- gpu/tensor.cuh ---- */
+/* ---- gpu/tensor_launch.cuh ---- */
 
-/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16, f16 or TF32, sums, and C, in f32.
+/* tensor_launch.cuh: which launches tensor cores do, and how: each has the shared kernel of its name, which
+   does what isn't taken here. */
+#ifndef DML_GPU_TENSOR_LAUNCH_CUH
+#define DML_GPU_TENSOR_LAUNCH_CUH
 
-   The factors, which are f32 and lie anyhow, are first copied, rounded, into a workspace
-   (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
-   gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
-#ifndef DML_GPU_TENSOR_H
-#define DML_GPU_TENSOR_H
+/* ---- gpu/tensor_attention.cuh ---- */
 
-/* ---- gpu/tensor_lt.cuh ---- */
+/* tensor_attention.cuh: attention_forward_team and attention_backward_team of gpu/attention.cl on tensor
+   cores, with the same buffers and numbers: factors rounded to bf16 or f16, sums and all else in f32, for
+   sm_80 and later and heads of a width that is a multiple of 8, up to 128. Source: Dao, "FlashAttention-2",
+   2023, section 3.1.
 
-/* tensor_lt.cuh: products of rounded factors by cuBLASLt, where the machine has it. It is opened when it is
-   wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
-   since CUDA 11. */
-#ifndef DML_GPU_TENSOR_LT_H
-#define DML_GPU_TENSOR_LT_H
+   A warp has 16 or 32 rows of a group's: of queries, or of keys where the gradient is of keys or values. They
+   are its first factor, and the sums that it makes are in its registers. The group goes through the others
+   (keys, or queries) in tiles of 64, which are its second factor: read as f32 while the tile before is
+   multiplied, rounded, and stored in one of two places of shared memory. A row of WIDTH numbers of 16 bits is
+   WIDTH / 8 chunks of 16 bytes, and chunk c of row r lies at c xor r % 8: so eight rows of the same chunk,
+   which ldmatrix reads, are in different banks. Scores become the first factor of the second product where
+   they are, since an accumulator's pairs lie in the threads that a factor's do.
+
+   Narrower heads are padded with zeros, to a WIDTH of 64 or 128. A negative scale turns the first factor's
+   sign, so that the largest score is always that with the largest product. */
+#ifndef DML_GPU_TENSOR_ATTENTION_CUH
+#define DML_GPU_TENSOR_ATTENTION_CUH
+
+/* ---- gpu/tensor_attention_tiles.cuh ---- */
+
+/* tensor_attention_tiles.cuh: what forward and backward of gpu/tensor_attention.cuh are made of. */
+#ifndef DML_GPU_TENSOR_ATTENTION_TILES_CUH
+#define DML_GPU_TENSOR_ATTENTION_TILES_CUH
+
+/* ---- gpu/tensor_mma.cuh ---- */
+
+/* tensor_mma.cuh: products of rounded factors by the instructions of a warp (mma.sync), for sm_80 and later.
+
+   A group of four warps makes a tile of C (128, 128), each warp (64, 64) of it in registers. Tiles of 32
+   words of A and B are copied into a ring of three stages by cp.async, two ahead of the one that is
+   multiplied; a row of 64 bytes is four chunks of 16, and two rows make a line of all banks, in which a chunk
+   lies at its number xor half the row's: so eight rows of the same chunk, which ldmatrix reads, are in
+   different banks.
+ */
+#ifndef DML_GPU_TENSOR_MMA_CUH
+#define DML_GPU_TENSOR_MMA_CUH
 
 /* ---- gpu/tensor_common.cuh ---- */
 
@@ -5896,214 +5924,6 @@ static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * bl
 
 #endif
 
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { /* of cublas_api.h, library_types.h and cublasLt.h */
-       DML__LT_COMPUTE_32F = 68,
-       DML__LT_COMPUTE_32F_FAST_TF32 = 77,
-       DML__LT_R_32F = 0,
-       DML__LT_R_16F = 2,
-       DML__LT_R_16BF = 14,
-       DML__LT_OP_T = 1,
-       DML__LT_DESC_TRANSA = 3,
-       DML__LT_PREFERENCE_WORKSPACE = 1,   /* uint64_t */
-       DML__LT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t, bytes */
-       DML__LT_PREFERENCE_ALIGNMENT_B = 6,
-       DML__LT_PREFERENCE_ALIGNMENT_C = 7,
-       DML__LT_PREFERENCE_ALIGNMENT_D = 8
-};
-enum { DML__LT_WORKSPACE = 32 << 20 /* bytes */, DML__LT_PLANS = 64 };
-
-typedef struct dml__lt_algorithm {
-    uint64_t data[8];
-} dml__lt_algorithm;
-
-typedef struct dml__lt_found {
-    dml__lt_algorithm algorithm;
-    size_t workspace;
-    int state; /* 0: it can be used */
-    float waves;
-    int reserved[4];
-} dml__lt_found;
-
-/* The functions: name, arguments; each gives 0 where all is well. */
-#define DML__LT_FUNCTIONS(ROW)                                                                               \
-    ROW(cublasLtCreate, (void **handle))                                                                     \
-    ROW(cublasLtDestroy, (void *handle))                                                                     \
-    ROW(cublasLtMatmulDescCreate, (void **desc, int compute, int scale))                                     \
-    ROW(cublasLtMatmulDescDestroy, (void *desc))                                                             \
-    ROW(cublasLtMatmulDescSetAttribute, (void *desc, int attribute, const void *value, size_t size))         \
-    ROW(cublasLtMatrixLayoutCreate, (void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld))  \
-    ROW(cublasLtMatrixLayoutDestroy, (void *layout))                                                         \
-    ROW(cublasLtMatmulPreferenceCreate, (void **preference))                                                 \
-    ROW(cublasLtMatmulPreferenceDestroy, (void *preference))                                                 \
-    ROW(cublasLtMatmulPreferenceSetAttribute,                                                                \
-        (void *preference, int attribute, const void *value, size_t size))                                   \
-    ROW(cublasLtMatmulAlgoGetHeuristic, (void *handle, void *desc, void *a, void *b, void *c, void *d,       \
-                                         void *preference, int wanted, dml__lt_found *found, int *count))    \
-    ROW(cublasLtMatmul,                                                                                      \
-        (void *handle, void *desc, const void *alpha, const void *a, void *a_layout, const void *b,          \
-         void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,           \
-         const dml__lt_algorithm *algorithm, void *workspace, size_t workspace_size, cudaStream_t stream))
-
-/* What a product's size and C's place lead to. */
-typedef struct dml__lt_plan {
-    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
-    void *desc, *a, *b, *c;
-    bool refused; /* there is no algorithm */
-    dml__lt_algorithm algorithm;
-} dml__lt_plan;
-
-typedef struct dml__lt {
-    void *library, *handle; /* handle NULL: there is none */
-#define DML__LT_MEMBER(function, arguments) int(*function) arguments;
-    DML__LT_FUNCTIONS(DML__LT_MEMBER)
-#undef DML__LT_MEMBER
-    int next; /* the plan that gives way */
-    dml__lt_plan plan[DML__LT_PLANS];
-} dml__lt;
-
-static inline void dml__lt_forget(dml__lt *lt, dml__lt_plan *plan)
-{
-    if (plan->desc) (void)lt->cublasLtMatmulDescDestroy(plan->desc);
-    if (plan->a) (void)lt->cublasLtMatrixLayoutDestroy(plan->a);
-    if (plan->b) (void)lt->cublasLtMatrixLayoutDestroy(plan->b);
-    if (plan->c) (void)lt->cublasLtMatrixLayoutDestroy(plan->c);
-    memset(plan, 0, sizeof *plan);
-}
-
-/* The library stays open: other devices may use it, and it can't be unloaded under the driver's threads. */
-static inline void dml__lt_close(dml__lt *lt)
-{
-    for (int i = 0; i < DML__LT_PLANS && lt->handle; i++) dml__lt_forget(lt, &lt->plan[i]);
-    if (lt->handle) (void)lt->cublasLtDestroy(lt->handle);
-    lt->handle = NULL;
-}
-
-/* For the current device. Without the library, or with one that is too new for the driver, there is no
-   handle; DML_CUBLAS=0 in the environment leaves it out. */
-static inline void dml__lt_open(dml__lt *lt)
-{
-    static const char *const names[] = {
-        "libcublasLt.so.13",
-        "libcublasLt.so.12",
-        "libcublasLt.so.11",
-        "libcublasLt.so",
-        "/usr/local/cuda/lib64/libcublasLt.so",
-    };
-    const char *asked = getenv("DML_CUBLAS");
-    memset(lt, 0, sizeof *lt);
-    if (asked && strcmp(asked, "0") == 0) return;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !lt->handle; i++) {
-        void *address;
-        lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!lt->library) continue;
-        bool all = true;
-#define DML__LT_FIND(function, arguments)                                                                    \
-    address = dlsym(lt->library, #function);                                                                 \
-    all = all && address != NULL;                                                                            \
-    memcpy(&lt->function, &address, sizeof address);
-        DML__LT_FUNCTIONS(DML__LT_FIND)
-#undef DML__LT_FIND
-        if (!all || lt->cublasLtCreate(&lt->handle) != 0) lt->handle = NULL;
-    }
-    (void)cudaGetLastError();
-}
-
-/* Row-major C = A B^T is, by columns, C^T = B A^T: its first factor is B's copy, whose columns are its rows
-   here, transposed, its second A's. */
-static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
-{
-    const bool tf32 = plan->type == DML__TENSOR_TF32;
-    const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
-    const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
-    const int32_t transposed = DML__LT_OP_T;
-    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
-    const uint64_t workspace = DML__LT_WORKSPACE;
-    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
-    const int k = plan->words / dml__tensor_words_of(plan->type);
-    void *preference = NULL;
-    dml__lt_found found;
-    int count = 0;
-    memset(&found, 0, sizeof found);
-    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
-              lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
-                                                 sizeof transposed) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
-              lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
-              lt->cublasLtMatmulPreferenceCreate(&preference) == 0;
-#define DML__LT_PREFER(attribute, value)                                                                     \
-    ok = ok && lt->cublasLtMatmulPreferenceSetAttribute(preference, attribute, &(value), sizeof(value)) == 0
-    DML__LT_PREFER(DML__LT_PREFERENCE_WORKSPACE, workspace);
-    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_A, packed);
-    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_B, packed);
-    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_C, aligned);
-    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_D, aligned);
-#undef DML__LT_PREFER
-    ok = ok &&
-         lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, plan->desc, plan->a, plan->b, plan->c, plan->c,
-                                            preference, 1, &found, &count) == 0 &&
-         count == 1 && found.state == 0;
-    if (preference) (void)lt->cublasLtMatmulPreferenceDestroy(preference);
-    plan->algorithm = found.algorithm;
-    plan->refused = !ok;
-    return ok;
-}
-
-static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_product *p)
-{
-    int aligned = 256; /* the largest power of two up to 256 that C's address is a multiple of */
-    while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
-    for (int i = 0; i < DML__LT_PLANS; i++) {
-        dml__lt_plan *plan = &lt->plan[i];
-        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
-            plan->ldc == p->ldc && plan->aligned == aligned)
-            return plan;
-    }
-    dml__lt_plan *plan = &lt->plan[lt->next];
-    lt->next = (lt->next + 1) % DML__LT_PLANS;
-    dml__lt_forget(lt, plan);
-    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
-    plan->ldc = p->ldc, plan->aligned = aligned;
-    (void)dml__lt_make(lt, plan);
-    return plan;
-}
-
-/* `workspace`: DML__LT_WORKSPACE bytes of the device, for this stream. cudaErrorNotSupported: it has no way
-   for this product, and nothing was queued. */
-static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *workspace,
-                                      const dml__tensor_product *p)
-{
-    if (!lt->handle) return cudaErrorNotSupported;
-    dml__lt_plan *plan = dml__lt_plan_of(lt, p);
-    if (plan->refused) return cudaErrorNotSupported;
-    const int status =
-        lt->cublasLtMatmul(lt->handle, plan->desc, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
-                           plan->c, p->c, plan->c, &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
-    if (status == 0) return cudaSuccess;
-    const cudaError_t error = cudaGetLastError(); /* of a device that is lost, perhaps */
-    plan->refused = error == cudaSuccess;
-    return error == cudaSuccess ? cudaErrorNotSupported : error;
-}
-
-#endif
-
-/* ---- gpu/tensor_mma.cuh ---- */
-
-/* tensor_mma.cuh: products of rounded factors by the instructions of a warp (mma.sync), for sm_80 and later.
-
-   A group of four warps makes a tile of C (128, 128), each warp (64, 64) of it in registers. Tiles of 32
-   words of A and B are copied into a ring of three stages by cp.async, two ahead of the one that is
-   multiplied; a row of 64 bytes is four chunks of 16, and two rows make a line of all banks, in which a chunk
-   lies at its number xor half the row's: so eight rows of the same chunk, which ldmatrix reads, are in
-   different banks.
- */
-#ifndef DML_GPU_TENSOR_MMA_CUH
-#define DML_GPU_TENSOR_MMA_CUH
-
 enum {
     DML__MMA_ITEMS = 128,
     DML__MMA_SIZE = 128, /* rows and columns of a tile */
@@ -6241,7 +6061,16 @@ static inline cudaError_t dml__mma_run(cudaStream_t stream, const dml__tensor_pr
 
 /* ---- gpu/tensor_pack.cuh ---- */
 
-/* tensor_pack.cuh: rounded copies of f32 matrices, laid out for tensor cores (gpu/tensor_common.cuh). */
+/* tensor_pack.cuh: rounded copies of factors, laid out for tensor cores (gpu/tensor_common.cuh).
+
+   What is copied is a source: numbers in rows, of which four neighbours are read at once. A matrix is one;
+   the patches of a convolution, which are nowhere in memory, are another (gpu/tensor_conv2d.cuh). A source
+   has
+
+       prepare()            what a thread finds out before it reads
+       whole(rows, columns) whether it has so many, read at once, so that no read needs a bound
+       read(row, column)    four numbers, where it is whole
+       some(row, column)    the same anywhere, zeros outside. */
 #ifndef DML_GPU_TENSOR_PACK_CUH
 #define DML_GPU_TENSOR_PACK_CUH
 
@@ -6259,6 +6088,43 @@ static __device__ __forceinline__ __attribute__((unused)) float4 dml__tensor_rea
     if (left > 2) x.z = p[2];
     if (left > 3) x.w = p[3];
     return x;
+}
+
+/* (rows, columns), `step` floats from each row to the next. */
+struct dml__tensor_matrix {
+    const float *x;
+    int rows, columns, step;
+    bool four; /* each row begins at a multiple of 16 bytes */
+
+    __device__ __forceinline__ void prepare()
+    {
+    }
+    __device__ __forceinline__ bool whole(int some_rows, int some_columns) const
+    {
+        return four && some_rows <= rows && some_columns <= columns;
+    }
+    __device__ __forceinline__ float4 read(int row, int column) const
+    {
+        return *(const float4 *)(x + (size_t)row * (size_t)step + column);
+    }
+    __device__ __forceinline__ float4 some(int row, int column) const
+    {
+        return dml__tensor_read(x + (size_t)row * (size_t)step + column, row < rows ? columns - column : 0,
+                                four);
+    }
+};
+
+static inline bool dml__tensor_fours(const float *x, int step)
+{
+    return (uintptr_t)x % 16 == 0 && step % 4 == 0;
+}
+
+static inline dml__tensor_matrix dml__tensor_matrix_of(const float *x, int rows, int columns, int step)
+{
+    dml__tensor_matrix matrix;
+    matrix.x = x, matrix.rows = rows, matrix.columns = columns, matrix.step = step;
+    matrix.four = dml__tensor_fours(x, step);
+    return matrix;
 }
 
 #ifdef DML__TENSOR_WARP
@@ -6281,12 +6147,11 @@ template <int type> static __device__ __forceinline__ uint32_t dml__tensor_pair(
 
 #endif
 
-/* y (rows padded, words) = x (rows, k) with steps ldx between rows. A group copies 128 rows of 64 words: 8
-   threads write the 128 bytes of a row. */
-template <int type>
+/* y (rows padded, words) = source (rows, k). A group copies 128 rows of 64 words: 8 threads write the 128
+   bytes of a row. */
+template <int type, typename Source>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
-    dml__tensor_pack_rows(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                          uint16_t *__restrict__ y, int words)
+    dml__tensor_pack_rows(const Source source, uint16_t *__restrict__ y, int words)
 {
 #ifdef DML__TENSOR_WARP
     enum {
@@ -6301,22 +6166,19 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
     const int row = row0 + (int)threadIdx.x / 8;
     float4 low[STEPS], high[STEPS];
-    const float *from = x + (size_t)row * (size_t)ldx + column;
-    if (four && row0 + DML__TENSOR_ROWS <= rows &&
-        (tile + 1) * KS <= k) { /* all of it: no branch between the loads */
+    Source own = source;
+    own.prepare();
+    if (own.whole(row0 + DML__TENSOR_ROWS, (tile + 1) * KS)) { /* no branch between the loads */
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            low[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx);
-            high[i] = low[i];
-            if (HIGH) high[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx + 4);
+            low[i] = own.read(row + i * STEP, column);
+            high[i] = HIGH ? own.read(row + i * STEP, column + 4) : low[i];
         }
     } else {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            const int left = row + i * STEP < rows ? k - column : 0;
-            low[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx, left, four);
-            high[i] = low[i];
-            if (HIGH) high[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx + 4, left - 4, four);
+            low[i] = own.some(row + i * STEP, column);
+            high[i] = HIGH ? own.some(row + i * STEP, column + 4) : low[i];
         }
     }
 #pragma unroll
@@ -6324,19 +6186,18 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
         *(uint4 *)(y + (size_t)(row + i * STEP) * (size_t)words + tile * DML__TENSOR_WORDS + 8 * part) =
             dml__tensor_chunk<type>(low[i], high[i]);
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
+    (void)source, (void)y, (void)words;
 #endif
 }
 
-/* y (rows padded, words) = x^T of x (k, rows) with steps ldx between ks. A group transposes 64 words of 128
-   rows through shared memory, as 128 rows of 32 pairs of words, each two neighbours in k, or one. A warp
-   reads the ks of four pairs of 32 rows, a thread four rows of one pair; the eight chunks of four pairs of a
-   row lie in an order of its own, so that neither the stores of a warp, a pair for each of 8 rows apart and 4
-   pairs, nor its loads, a chunk each, meet in a bank. */
-template <int type>
+/* y (rows padded, words) = the transpose of source (k, rows). A group transposes 64 words of 128 rows through
+   shared memory, as 128 rows of 32 pairs of words, each two neighbours in k, or one. A warp reads the ks of
+   four pairs of 32 rows, a thread four rows of one pair; the eight chunks of four pairs of a row lie in an
+   order of its own, so that neither the stores of a warp, a pair for each of 8 rows apart and 4 pairs, nor
+   its loads, a chunk each, meet in a bank. */
+template <int type, typename Source>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
-    dml__tensor_pack_columns(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                             uint16_t *__restrict__ y, int words)
+    dml__tensor_pack_columns(const Source source, uint16_t *__restrict__ y, int words)
 {
 #ifdef DML__TENSOR_WARP
     enum { EACH = 2 / dml__tensor_words_of(type), KS = 32 * EACH, ODD = EACH == 2 };
@@ -6345,23 +6206,21 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     const int across = words / DML__TENSOR_WORDS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int tile = (int)(blockIdx.x % (unsigned)across);
     const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
-    const int at = tile * KS + EACH * (4 * warp + lane / 8);
+    const int k = tile * KS + EACH * (4 * warp + lane / 8), first = row0 + lane % 8 * 4;
     float4 even[4], odd[4];
-    const float *from = x + (size_t)at * (size_t)ldx + row0 + lane % 8 * 4;
-    if (four && row0 + DML__TENSOR_ROWS <= rows && (tile + 1) * KS <= k) {
+    Source own = source;
+    own.prepare();
+    if (own.whole((tile + 1) * KS, row0 + DML__TENSOR_ROWS)) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            even[i] = *(const float4 *)(from + 32 * i);
-            odd[i] = even[i];
-            if (ODD) odd[i] = *(const float4 *)(from + 32 * i + ldx);
+            even[i] = own.read(k, first + 32 * i);
+            odd[i] = ODD ? own.read(k + 1, first + 32 * i) : even[i];
         }
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int left = rows - (row0 + 32 * i + lane % 8 * 4);
-            even[i] = dml__tensor_read(from + 32 * i, at < k ? left : 0, four);
-            odd[i] = even[i];
-            if (ODD) odd[i] = dml__tensor_read(from + 32 * i + ldx, at + 1 < k ? left : 0, four);
+            even[i] = own.some(k, first + 32 * i);
+            odd[i] = ODD ? own.some(k + 1, first + 32 * i) : even[i];
         }
     }
 #pragma unroll
@@ -6381,625 +6240,61 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
             chunks[row * 8 + (chunk ^ row / 4 % 8)];
     }
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
+    (void)source, (void)y, (void)words;
 #endif
 }
 
-typedef void (*dml__tensor_packer)(const float *x, int rows, int k, int ldx, int four, uint16_t *y,
-                                   int words);
+/* Where a copy of a source is to lie, and of how many rows and ks. */
+typedef struct dml__tensor_copy {
+    int type, rows, k;
+    uint16_t *to; /* dml__tensor_copy_bytes */
+} dml__tensor_copy;
 
-static inline dml__tensor_packer dml__tensor_packer_of(int type, bool transposed)
-{
-    static const dml__tensor_packer packers[3][2] = {
-        { dml__tensor_pack_rows<DML__TENSOR_BF16>, dml__tensor_pack_columns<DML__TENSOR_BF16> },
-        { dml__tensor_pack_rows<DML__TENSOR_F16>, dml__tensor_pack_columns<DML__TENSOR_F16> },
-        { dml__tensor_pack_rows<DML__TENSOR_TF32>, dml__tensor_pack_columns<DML__TENSOR_TF32> },
-    };
-    return packers[type - DML__TENSOR_BF16][transposed];
-}
-
-/* y (rows padded, words) = op(x): x (rows, k), or (k, rows) where it is transposed, ldx between its rows. */
-static inline cudaError_t dml__tensor_pack(cudaStream_t stream, int type, const float *x, int rows, int k,
-                                           int ldx, bool transposed, uint16_t *y)
-{
-    int words = dml__tensor_words(type, k);
-    int four = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
-    const size_t groups = (size_t)(dml__tensor_padded(rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
-                          (size_t)(words / DML__TENSOR_WORDS);
-    if (groups > INT32_MAX) return cudaErrorInvalidValue;
-    void *arguments[] = { &x, &rows, &k, &ldx, &four, &y, &words };
-    return cudaLaunchKernel(dml__tensor_packer_of(type, transposed), dim3((unsigned)groups),
-                            dim3(DML__TENSOR_PACK_ITEMS), arguments, 0, stream);
-}
-
-#endif
-
-/* ---- gpu/tensor_wgmma.cuh ---- */
-
-/* tensor_wgmma.cuh: products of rounded factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
-   Warpgroup Level Matrix Instructions"), for sm_90a alone.
-
-   A group is a producer and two consumers, of four warps each. One thread of the producer has the copy engine
-   bring tiles of A (128 rows, 64 words) and of B (`columns` rows, 64 words) into a ring of stages; a consumer
-   multiplies 64 of the rows of A by all of B's and keeps the (64, columns) sums in its registers, of which
-   the producer gives it its own. Each stage has two barriers: `full`, which the engine completes when all
-   bytes are there, and `empty`, where each consumer warp says that it has read them. Groups stay and take one
-   tile of C after the other, so that the next tile's first stages are on their way while C is written.
-
-   Where `cluster` is 2, two groups on neighbouring processors take tiles below each other: each loads its own
-   A and half of their B, which the engine writes into the shared memory of both. A stage is empty then when
-   the consumers of both groups have read it. */
-#ifndef DML_GPU_TENSOR_WGMMA_CUH
-#define DML_GPU_TENSOR_WGMMA_CUH
-
-#if CUDART_VERSION >= 12000 && defined(__CUDACC__)
-#define DML__WGMMA_INCLUDED
-#include <cuda.h> /* types alone: nothing of the driver is linked */
-
-enum {
-    DML__WGMMA_ITEMS = 384,                      /* the producer and two consumers */
-    DML__WGMMA_ROWS = 128,                       /* of a tile */
-    DML__WGMMA_WORDS = 64,                       /* 128 bytes, the widest swizzle */
-    DML__WGMMA_MEMORY = 196608,                  /* bytes of all stages together */
-    DML__WGMMA_SHARED = DML__WGMMA_MEMORY + 1024 /* what a swizzle is aligned to */
-};
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/* Waits until the barrier's phase of this parity has ended. A fresh barrier's phase "before" has. Where
-   DML__TENSOR_SPIN is defined, waiting for more clocks than that is an error of the kernel. */
-static __device__ __forceinline__ uint32_t dml__wgmma_try(uint32_t barrier, uint32_t parity)
-{
-    uint32_t done;
-    asm volatile("{\n.reg .pred done;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, done;\n}\n"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done;
-}
-
-static __device__ __forceinline__ void dml__wgmma_wait(uint32_t barrier, uint32_t parity)
-{
-#ifdef DML__TENSOR_SPIN
-    if (dml__wgmma_try(barrier, parity)) return;
-    const long long begin = clock64();
-    while (!dml__wgmma_try(barrier, parity))
-        if (clock64() - begin > (long long)(DML__TENSOR_SPIN)) __trap();
-#else
-    while (!dml__wgmma_try(barrier, parity)) {
-    }
-#endif
-}
-
-static __device__ __forceinline__ void dml__wgmma_barrier_init(uint32_t barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-/* The producer's arrival, and how many bytes are to come in this phase. */
-static __device__ __forceinline__ void dml__wgmma_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-/* Arrives at the barrier at this place in a group of the cluster. What is read was read by the tensor cores,
-   for which has been waited, so nothing has to be fenced for the cluster: that would take long. */
-static __device__ __forceinline__ void dml__wgmma_arrive(uint32_t barrier, int group)
-{
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
-                 "r"(group)
-                 : "memory");
-}
-
-/* A box of the map, from word `word` of row `row` on, into shared memory of this group, or of both. */
-static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int word, int row,
-                                                       uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(word), "r"(row), "r"(barrier)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int word,
-                                                            int row, uint32_t barrier)
-{
-    const uint16_t groups = 3;
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(word), "r"(row), "r"(barrier), "h"(groups)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void dml__wgmma_cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-/* A tile in shared memory, rows of 128 swizzled bytes: its address in units of 16 bytes, 1024 bytes from each
-   8 rows to the next, the 128-byte swizzle; 16 words further are 2 units on. */
-static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
-{
-    return (uint64_t)((address & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-#define DML__WGMMA_8(d, i)                                                                                   \
-    "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),  \
-        "+f"((d)[i + 6]), "+f"((d)[i + 7])
-#define DML__WGMMA_32(d, i)                                                                                  \
-    DML__WGMMA_8(d, i), DML__WGMMA_8(d, i + 8), DML__WGMMA_8(d, i + 16), DML__WGMMA_8(d, i + 24)
-
-#define DML__WGMMA_128_COLUMNS(k, types, order)                                                              \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                          \
-                 "wgmma.mma_async.sync.aligned.m64n128" k ".f32." types " {"                                 \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "          \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "          \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"            \
-                 "}, %64, %65, adds, 1, 1" order ";\n}\n"                                                    \
-                 : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32)                                                 \
-                 : "l"(a), "l"(b), "r"(adds))
-#define DML__WGMMA_256_COLUMNS(k, types, order)                                                              \
-    asm volatile(                                                                                            \
-        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                                  \
-        "wgmma.mma_async.sync.aligned.m64n256" k ".f32." types " {"                                          \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                             \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                   \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                   \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                   \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "       \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"     \
-        "}, %128, %129, adds, 1, 1" order ";\n}\n"                                                           \
-        : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32), DML__WGMMA_32(d, 64), DML__WGMMA_32(d, 96)              \
-        : "l"(a), "l"(b), "r"(adds))
-
-/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 words of k. Only factors of 16 bits may lie
-   the other way round (`order`). */
-template <int type>
-static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds)
-{
-    if (type == DML__TENSOR_BF16)
-        DML__WGMMA_128_COLUMNS("k16", "bf16.bf16", ", 0, 0");
-    else if (type == DML__TENSOR_F16)
-        DML__WGMMA_128_COLUMNS("k16", "f16.f16", ", 0, 0");
-    else
-        DML__WGMMA_128_COLUMNS("k8", "tf32.tf32", "");
-}
-
-template <int type>
-static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[128], uint64_t a, uint64_t b, int adds)
-{
-    if (type == DML__TENSOR_BF16)
-        DML__WGMMA_256_COLUMNS("k16", "bf16.bf16", ", 0, 0");
-    else if (type == DML__TENSOR_F16)
-        DML__WGMMA_256_COLUMNS("k16", "f16.f16", ", 0, 0");
-    else
-        DML__WGMMA_256_COLUMNS("k8", "tf32.tf32", "");
-}
-
-template <int count> static __device__ __forceinline__ void dml__wgmma_keep(float (&d)[count])
-{
-#pragma unroll
-    for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-#endif
-
-/* (Compilers refuse the word for cards before compute capability 7.0, for which the kernel is empty.) */
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 700
-#define DML__GRID_CONSTANT __grid_constant__
-#else
-#define DML__GRID_CONSTANT
-#endif
-
-/* Tiles of C in the order that the groups of a cluster take them: `cluster` below each other each time. */
-template <int type, int columns, int cluster>
-static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
-    dml__tensor_wgmma_kernel(const DML__GRID_CONSTANT CUtensorMap a_map,
-                             const DML__GRID_CONSTANT CUtensorMap b_map, const dml__tensor_product p)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    enum {
-        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_WORDS * 2,
-        B_BYTES = columns * DML__WGMMA_WORDS * 2,
-        BYTES = A_BYTES + B_BYTES,
-        STAGES = DML__WGMMA_MEMORY / BYTES,
-        BAND = 16 / cluster
-    };
-    extern __shared__ char dml__wgmma_memory[];
-    static __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
-    const uint32_t stages = (dml__tensor_shared(dml__wgmma_memory) + 1023u) & ~1023u;
-    const uint32_t full = dml__tensor_shared(full_barriers), empty = dml__tensor_shared(empty_barriers);
-    const int team = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = (int)threadIdx.x % 32;
-    const int rank = cluster > 1 ? (int)blockIdx.x % cluster : 0;
-    const int rows = (p.m + DML__WGMMA_ROWS * cluster - 1) / (DML__WGMMA_ROWS * cluster);
-    const int across = (p.n + columns - 1) / columns, steps = p.words / DML__WGMMA_WORDS;
-    const int tiles = rows * across, clusters = (int)gridDim.x / cluster;
-    int stage = 0;
-    uint32_t phase = 0;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            dml__wgmma_barrier_init(full + 8 * i, 1);
-            dml__wgmma_barrier_init(empty + 8 * i, 8 * cluster);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
-    }
-    __syncthreads();
-    if (cluster > 1) dml__wgmma_cluster_sync();
-    if (team == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) {
-            for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
-                const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
-                const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS;
-                const int column = place.column * columns + rank * (columns / cluster);
-                for (int step = 0; step < steps; step++) {
-                    const uint32_t to = stages + (uint32_t)(stage * BYTES),
-                                   ready = full + 8u * (uint32_t)stage;
-                    dml__wgmma_wait(empty + 8u * (uint32_t)stage, phase ^ 1u);
-                    dml__wgmma_expect(ready, BYTES);
-                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_WORDS, row, ready);
-                    if (cluster > 1)
-                        dml__wgmma_load_both(to + A_BYTES + (uint32_t)(rank * (B_BYTES / cluster)), &b_map,
-                                             step * DML__WGMMA_WORDS, column, ready);
-                    else
-                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_WORDS, column, ready);
-                    if (++stage == STAGES) stage = 0, phase ^= 1u;
-                }
-            }
-        }
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int top = (team - 1) * 64; /* this consumer's first row of the tile */
-        float sum[columns / 2];
-#pragma unroll
-        for (int i = 0; i < columns / 2; i++) sum[i] = 0.0f;
-        for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
-            const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
-            int before = 0; /* the stage that the products under way still read */
-            for (int step = 0; step < steps; step++) {
-                const uint32_t at = stages + (uint32_t)(stage * BYTES);
-                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_WORDS * 2));
-                const uint64_t b = dml__wgmma_tile(at + A_BYTES);
-                dml__wgmma_wait(full + 8u * (uint32_t)stage, phase);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-                dml__wgmma_multiply<type>(sum, a, b, step);
-                dml__wgmma_multiply<type>(sum, a + 2, b + 2, 1);
-                dml__wgmma_multiply<type>(sum, a + 4, b + 4, 1);
-                dml__wgmma_multiply<type>(sum, a + 6, b + 6, 1);
-                asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::
-                                 : "memory");
-                if (step > 0 && lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
-                before = stage;
-                if (++stage == STAGES) stage = 0, phase ^= 1u;
-            }
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            if (lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
-            dml__wgmma_keep(sum);
-            const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS + top +
-                            (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
-            const int column = place.column * columns + 2 * (lane % 4);
-            float *c = p.c + (size_t)row * (size_t)p.ldc + column;
-            if (row < p.m) dml__tensor_put<columns / 8>(sum, 0, c, p.n - column, p);
-            if (row + 8 < p.m)
-                dml__tensor_put<columns / 8>(sum, 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
-        }
-    }
-    if (cluster > 1) dml__wgmma_cluster_sync(); /* the other may still write here, or arrive */
-#else
-    (void)a_map, (void)b_map, (void)p;
-#endif
-}
-
-/* ---- on the host ---- */
-
-/* The tiles there are: columns, and groups in a cluster. */
-enum { DML__WGMMA_SHAPES = 4 };
-typedef struct dml__wgmma_shape {
-    int columns, cluster;
-} dml__wgmma_shape;
-
-static inline dml__wgmma_shape dml__wgmma_shape_of(int shape)
-{
-    static const dml__wgmma_shape shapes[DML__WGMMA_SHAPES] = {
-        { 256, 2 }, { 256, 1 }, { 128, 2 }, { 128, 1 }
-    };
-    return shapes[shape];
-}
-
-typedef void (*dml__wgmma_kernel)(const CUtensorMap a_map, const CUtensorMap b_map,
-                                  const dml__tensor_product p);
-
-static inline dml__wgmma_kernel dml__wgmma_kernel_of(int type, int shape)
-{
-#define DML__WGMMA_KERNELS(type)                                                                             \
-    {                                                                                                        \
-        dml__tensor_wgmma_kernel<type, 256, 2>, dml__tensor_wgmma_kernel<type, 256, 1>,                      \
-            dml__tensor_wgmma_kernel<type, 128, 2>, dml__tensor_wgmma_kernel<type, 128, 1>                   \
-    }
-    static const dml__wgmma_kernel kernels[3][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
-                                                                     DML__WGMMA_KERNELS(DML__TENSOR_F16),
-                                                                     DML__WGMMA_KERNELS(DML__TENSOR_TF32) };
-#undef DML__WGMMA_KERNELS
-    return kernels[type - DML__TENSOR_BF16][shape];
-}
-
-typedef CUresult(CUDAAPI *dml__wgmma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                                             const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                             const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-typedef struct dml__wgmma {
-    dml__wgmma_encode encode; /* NULL: there is no such way here */
-    int units;                /* processors of the card */
-} dml__wgmma;
-
-/* For the current device. */
-static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int units)
-{
-    void *entry = NULL;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    wgmma->encode = NULL, wgmma->units = units;
-    if (major != 9 || minor != 0) return;
-    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_TF32; type++)
-        for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
-            const dml__wgmma_kernel kernel = dml__wgmma_kernel_of(type, shape);
-            if (!dml__tensor_has_body(kernel)) return;
-            if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     DML__WGMMA_SHARED) != cudaSuccess) {
-                (void)cudaGetLastError();
-                return;
-            }
-        }
-#if CUDART_VERSION >= 12050
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
-#endif
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    if (error == cudaSuccess && found == cudaDriverEntryPointSuccess)
-        wgmma->encode = (dml__wgmma_encode)entry;
-}
-
-/* Of a packed factor (rows padded, words), in boxes of `box` rows of 64 words: what they mean, only the
-   instruction says. */
-static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, const uint16_t *factor,
-                                         int rows, int words, int box)
-{
-    const cuuint64_t sizes[2] = { (cuuint64_t)words, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
-    const cuuint64_t strides[1] = { (cuuint64_t)words * sizeof *factor };
-    const cuuint32_t boxes[2] = { DML__WGMMA_WORDS, (cuuint32_t)box }, ones[2] = { 1, 1 };
-    const CUresult result =
-        wgmma->encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)factor, sizes, strides, boxes, ones,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-/* The shape that is thought to take the least time: rounds of tiles, each as long as it has columns, of which
-   narrow ones take more for each, and tiles of a cluster that have no rows are paid for too. */
-static inline int dml__wgmma_choose(const dml__wgmma *wgmma, int m, int n)
-{
-    int best = 0;
-    double least = 0;
-    for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
-        const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
-        const double rows = (double)(((int64_t)m + 128 * s.cluster - 1) / (128 * s.cluster));
-        const double tiles = rows * (double)(((int64_t)n + s.columns - 1) / s.columns);
-        const double at_once = (double)(wgmma->units / s.cluster);
-        const double rounds = (double)(int64_t)((tiles + at_once - 1) / at_once);
-        const double took = rounds * (s.columns == 256 ? 1.0 : 0.6) * (s.cluster == 2 ? 1.0 : 1.05);
-        if (shape == 0 || took < least) best = shape, least = took;
-    }
-    return best;
-}
-
-static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t stream, int shape,
-                                         const dml__tensor_product *product)
-{
-    const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
-    CUtensorMap a_map, b_map;
-    dml__tensor_product p = *product;
-    if (!wgmma->encode) return cudaErrorNotSupported;
-    const int64_t tiles = (((int64_t)p.m + DML__WGMMA_ROWS * s.cluster - 1) / (DML__WGMMA_ROWS * s.cluster)) *
-                          (((int64_t)p.n + s.columns - 1) / s.columns);
-    if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.a, p.m, p.words, DML__WGMMA_ROWS);
-    if (error == cudaSuccess) error = dml__wgmma_map(wgmma, &b_map, p.b, p.n, p.words, s.columns / s.cluster);
-    if (error != cudaSuccess) return error;
-    const int64_t at_once = wgmma->units / s.cluster > 0 ? wgmma->units / s.cluster : 1;
-    cudaLaunchAttribute attribute;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)((tiles < at_once ? tiles : at_once) * s.cluster));
-    config.blockDim = dim3(DML__WGMMA_ITEMS);
-    config.dynamicSmemBytes = DML__WGMMA_SHARED;
-    config.stream = stream;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = (unsigned)s.cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    config.attrs = &attribute, config.numAttrs = s.cluster > 1 ? 1 : 0;
-    void *arguments[] = { &a_map, &b_map, &p };
-    return cudaLaunchKernelExC(&config, (const void *)dml__wgmma_kernel_of(p.type, shape), arguments);
-}
-
-#endif
-#endif
-
-typedef enum dml__tensor_way {
-    DML__TENSOR_ANY, /* the first of these that there is */
-    DML__TENSOR_LT,
-    DML__TENSOR_WGMMA, /* of the shape that dml__wgmma_choose chooses */
-    DML__TENSOR_MMA,
-    DML__TENSOR_WGMMA_SHAPE /* and on: shape 0, 1, ... of dml__wgmma_shape_of */
-} dml__tensor_way;
-
-typedef struct dml__tensor {
-    int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
-    bool has_mma; /* the least there is: without it there is no packing either */
-    bool no_tf32; /* the environment forbids it, as it does NVIDIA's libraries */
-#ifdef DML__WGMMA_INCLUDED
-    dml__wgmma wgmma;
-#endif
-    dml__lt lt;
-    void *workspace; /* of `bytes`: the copies of A and B */
-    size_t bytes;
-    void *lt_workspace; /* DML__LT_WORKSPACE bytes, from the first use on */
-} dml__tensor;
-
-/* Finds out what the current device can do; it doesn't fail, but there may be nothing. All zero is a closed
-   one. */
-static inline void dml__tensor_open(dml__tensor *tensor)
-{
-    int device = 0, major = 0, minor = 0, units = 0;
-    memset(tensor, 0, sizeof *tensor);
-    const bool known =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
-    if (!known) {
-        (void)cudaGetLastError();
-        return;
-    }
-    tensor->has_mma = dml__mma_has(major);
-    if (!tensor->has_mma) return;
-#ifdef DML__WGMMA_INCLUDED
-    dml__wgmma_open(&tensor->wgmma, major, minor, units);
-#else
-    (void)minor;
-#endif
-    const char *tf32 = getenv("NVIDIA_TF32_OVERRIDE");
-    tensor->no_tf32 = tf32 && strcmp(tf32, "0") == 0;
-    dml__lt_open(&tensor->lt);
-}
-
-/* After the stream has finished, the device being current. */
-static inline void dml__tensor_close(dml__tensor *tensor)
-{
-    dml__lt_close(&tensor->lt);
-    if (tensor->workspace) (void)cudaFree(tensor->workspace);
-    if (tensor->lt_workspace) (void)cudaFree(tensor->lt_workspace);
-    (void)cudaGetLastError();
-    memset(tensor, 0, sizeof *tensor);
-}
-
-/* Bytes of a factor's copy. */
 static inline size_t dml__tensor_copy_bytes(int type, int rows, int k)
 {
     return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_words(type, k) *
            sizeof(uint16_t);
 }
 
-/* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
-   waited for when it grows, so this is called ahead of a graph's capture. */
-static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int type, int m,
-                                              int n, int k)
+template <typename Source>
+static inline cudaError_t dml__tensor_launch_pack(void (*const (&kernels)[3])(const Source, uint16_t *, int),
+                                                  cudaStream_t stream, const dml__tensor_copy &copy,
+                                                  Source source)
 {
-    const size_t piece = (size_t)1 << 21;
-    const size_t bytes = dml__tensor_copy_bytes(type, m, k) + dml__tensor_copy_bytes(type, n, k);
-    if (!tensor->has_mma) return cudaErrorNotSupported;
-    if (tensor->lt.handle && !tensor->lt_workspace) {
-        const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
-        if (error != cudaSuccess) {
-            tensor->lt_workspace = NULL;
-            return error;
-        }
-    }
-    if (bytes <= tensor->bytes) return cudaSuccess;
-    cudaError_t error = cudaStreamSynchronize(stream);
-    if (error != cudaSuccess) return error;
-    if (tensor->workspace) (void)cudaFree(tensor->workspace);
-    tensor->workspace = NULL, tensor->bytes = 0;
-    const size_t whole = (bytes + piece - 1) / piece * piece;
-    error = cudaMalloc(&tensor->workspace, whole);
-    if (error == cudaSuccess)
-        tensor->bytes = whole;
-    else
-        tensor->workspace = NULL;
-    return error;
+    int words = dml__tensor_words(copy.type, copy.k);
+    uint16_t *to = copy.to;
+    const size_t groups = (size_t)(dml__tensor_padded(copy.rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
+                          (size_t)(words / DML__TENSOR_WORDS);
+    if (groups > INT32_MAX) return cudaErrorInvalidValue;
+    void *arguments[] = { &source, &to, &words };
+    return cudaLaunchKernel(kernels[copy.type - DML__TENSOR_BF16], dim3((unsigned)groups),
+                            dim3(DML__TENSOR_PACK_ITEMS), arguments, 0, stream);
 }
 
-/* C = alpha A B^T + beta C of copies that are made. */
-static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
-                                               const dml__tensor_product *p)
+/* Makes it, of source (rows, k). */
+template <typename Source>
+static inline cudaError_t dml__tensor_pack(cudaStream_t stream, const dml__tensor_copy &copy, Source source)
 {
-    const int way = tensor->way;
-    cudaError_t error = cudaErrorNotSupported;
-    if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
-        error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
-#ifdef DML__WGMMA_INCLUDED
-    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
-        error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
-    if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
-        error = dml__wgmma_run(&tensor->wgmma, stream, way - DML__TENSOR_WGMMA_SHAPE, p);
-#endif
-    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_MMA)
-        error = dml__mma_run(stream, p);
-    return error;
+    void (*const kernels[3])(const Source, uint16_t *,
+                             int) = { dml__tensor_pack_rows<DML__TENSOR_BF16, Source>,
+                                      dml__tensor_pack_rows<DML__TENSOR_F16, Source>,
+                                      dml__tensor_pack_rows<DML__TENSOR_TF32, Source> };
+    return dml__tensor_launch_pack(kernels, stream, copy, source);
 }
 
-/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
-   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
-   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
-   that matters. */
-static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
-                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
-                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+/* Makes it, of the transpose of source (k, rows). */
+template <typename Source>
+static inline cudaError_t dml__tensor_pack_transpose(cudaStream_t stream, const dml__tensor_copy &copy,
+                                                     Source source)
 {
-    dml__tensor_product p;
-    if (!tensor->has_mma || k > DML__TENSOR_MOST_K || (type == DML__TENSOR_TF32 && tensor->no_tf32))
-        return cudaErrorNotSupported;
-    if (m <= 0 || n <= 0) return cudaSuccess;
-    cudaError_t error = dml__tensor_reserve(tensor, stream, type, m, n, k);
-    if (error != cudaSuccess) return error;
-    uint16_t *a_copy = (uint16_t *)tensor->workspace;
-    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(type, m, k) / sizeof *a_copy;
-    error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
-    if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
-    if (error != cudaSuccess) return error;
-    p.type = type, p.m = m, p.n = n, p.words = dml__tensor_words(type, k);
-    p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
-    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
-    p.alpha = alpha, p.beta = beta;
-    return dml__tensor_multiply(tensor, stream, &p);
+    void (*const kernels[3])(const Source, uint16_t *,
+                             int) = { dml__tensor_pack_columns<DML__TENSOR_BF16, Source>,
+                                      dml__tensor_pack_columns<DML__TENSOR_F16, Source>,
+                                      dml__tensor_pack_columns<DML__TENSOR_TF32, Source> };
+    return dml__tensor_launch_pack(kernels, stream, copy, source);
 }
 
 #endif
-
-/* ---- gpu/tensor_attention.cuh ---- */
-
-/* tensor_attention.cuh: attention_forward_team and attention_backward_team of gpu/attention.cl on tensor
-   cores, with the same buffers and numbers: factors rounded to bf16 or f16, sums and all else in f32, for
-   sm_80 and later and heads of a width that is a multiple of 8, up to 128. Source: Dao, "FlashAttention-2",
-   2023, section 3.1.
-
-   A warp has 16 or 32 rows of a group's: of queries, or of keys where the gradient is of keys or values. They
-   are its first factor, and the sums that it makes are in its registers. The group goes through the others
-   (keys, or queries) in tiles of 64, which are its second factor: read as f32 while the tile before is
-   multiplied, rounded, and stored in one of two places of shared memory. A row of WIDTH numbers of 16 bits is
-   WIDTH / 8 chunks of 16 bytes, and chunk c of row r lies at c xor r % 8: so eight rows of the same chunk,
-   which ldmatrix reads, are in different banks. Scores become the first factor of the second product where
-   they are, since an accumulator's pairs lie in the threads that a factor's do.
-
-   Narrower heads are padded with zeros, to a WIDTH of 64 or 128. A negative scale turns the first factor's
-   sign, so that the largest score is always that with the largest product. */
-#ifndef DML_GPU_TENSOR_ATTENTION_CUH
-#define DML_GPU_TENSOR_ATTENTION_CUH
-
-/* ---- gpu/tensor_attention_tiles.cuh ---- */
-
-/* tensor_attention_tiles.cuh: what forward and backward of gpu/tensor_attention.cuh are made of. */
-#ifndef DML_GPU_TENSOR_ATTENTION_TILES_CUH
-#define DML_GPU_TENSOR_ATTENTION_TILES_CUH
 
 #include <string.h>
 
@@ -7651,6 +6946,1180 @@ static inline cudaError_t dml__tensor_attention(cudaStream_t stream, int type, b
 
 #endif
 
+/* ---- gpu/tensor_conv2d.cuh ---- */
+
+/* tensor_conv2d.cuh: convolutions of rounded factors on tensor cores: conv2d_forward, conv2d_backward_input
+   and conv2d_backward_weights of gpu/conv2d.cl, with the same arguments, as products of matrices
+   (gpu/tensor.cuh) of which one is gathered from images while it is copied. Where there are many pixels that
+   is done in pieces of DML__TENSOR_PATCHES bytes, so that a copy is multiplied while it is in the card's
+   cache. */
+#ifndef DML_GPU_TENSOR_CONV2D_CUH
+#define DML_GPU_TENSOR_CONV2D_CUH
+
+/* ---- gpu/tensor.cuh ---- */
+
+/* tensor.cuh: matrix products on tensor cores: factors rounded to bf16, f16 or TF32, sums, and C, in f32.
+
+   The factors, which are f32 and lie anyhow, are first copied, rounded, into a workspace
+   (gpu/tensor_pack.cuh); then cuBLASLt multiplies the copies, or the kernels of gpu/tensor_wgmma.cuh or
+   gpu/tensor_mma.cuh do. Everything is queued in one stream, whose order the workspace relies on. */
+#ifndef DML_GPU_TENSOR_H
+#define DML_GPU_TENSOR_H
+
+/* ---- gpu/tensor_lt.cuh ---- */
+
+/* tensor_lt.cuh: products of rounded factors by cuBLASLt, where the machine has it. It is opened when it is
+   wanted, never linked, and nothing of its headers is needed: what is declared here is part of its interface
+   since CUDA 11. */
+#ifndef DML_GPU_TENSOR_LT_H
+#define DML_GPU_TENSOR_LT_H
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { /* of cublas_api.h, library_types.h and cublasLt.h */
+       DML__LT_COMPUTE_32F = 68,
+       DML__LT_COMPUTE_32F_FAST_TF32 = 77,
+       DML__LT_R_32F = 0,
+       DML__LT_R_16F = 2,
+       DML__LT_R_16BF = 14,
+       DML__LT_OP_T = 1,
+       DML__LT_DESC_TRANSA = 3,
+       DML__LT_PREFERENCE_WORKSPACE = 1,   /* uint64_t */
+       DML__LT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t, bytes */
+       DML__LT_PREFERENCE_ALIGNMENT_B = 6,
+       DML__LT_PREFERENCE_ALIGNMENT_C = 7,
+       DML__LT_PREFERENCE_ALIGNMENT_D = 8
+};
+enum { DML__LT_WORKSPACE = 32 << 20 /* bytes */, DML__LT_PLANS = 64 };
+
+typedef struct dml__lt_algorithm {
+    uint64_t data[8];
+} dml__lt_algorithm;
+
+typedef struct dml__lt_found {
+    dml__lt_algorithm algorithm;
+    size_t workspace;
+    int state; /* 0: it can be used */
+    float waves;
+    int reserved[4];
+} dml__lt_found;
+
+/* The functions: name, arguments; each gives 0 where all is well. */
+#define DML__LT_FUNCTIONS(ROW)                                                                               \
+    ROW(cublasLtCreate, (void **handle))                                                                     \
+    ROW(cublasLtDestroy, (void *handle))                                                                     \
+    ROW(cublasLtMatmulDescCreate, (void **desc, int compute, int scale))                                     \
+    ROW(cublasLtMatmulDescDestroy, (void *desc))                                                             \
+    ROW(cublasLtMatmulDescSetAttribute, (void *desc, int attribute, const void *value, size_t size))         \
+    ROW(cublasLtMatrixLayoutCreate, (void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld))  \
+    ROW(cublasLtMatrixLayoutDestroy, (void *layout))                                                         \
+    ROW(cublasLtMatmulPreferenceCreate, (void **preference))                                                 \
+    ROW(cublasLtMatmulPreferenceDestroy, (void *preference))                                                 \
+    ROW(cublasLtMatmulPreferenceSetAttribute,                                                                \
+        (void *preference, int attribute, const void *value, size_t size))                                   \
+    ROW(cublasLtMatmulAlgoGetHeuristic, (void *handle, void *desc, void *a, void *b, void *c, void *d,       \
+                                         void *preference, int wanted, dml__lt_found *found, int *count))    \
+    ROW(cublasLtMatmul,                                                                                      \
+        (void *handle, void *desc, const void *alpha, const void *a, void *a_layout, const void *b,          \
+         void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,           \
+         const dml__lt_algorithm *algorithm, void *workspace, size_t workspace_size, cudaStream_t stream))
+
+/* What a product's size and C's place lead to. */
+typedef struct dml__lt_plan {
+    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
+    void *desc, *a, *b, *c;
+    bool refused; /* there is no algorithm */
+    dml__lt_algorithm algorithm;
+} dml__lt_plan;
+
+typedef struct dml__lt {
+    void *library, *handle; /* handle NULL: there is none */
+#define DML__LT_MEMBER(function, arguments) int(*function) arguments;
+    DML__LT_FUNCTIONS(DML__LT_MEMBER)
+#undef DML__LT_MEMBER
+    int next; /* the plan that gives way */
+    dml__lt_plan plan[DML__LT_PLANS];
+} dml__lt;
+
+static inline void dml__lt_forget(dml__lt *lt, dml__lt_plan *plan)
+{
+    if (plan->desc) (void)lt->cublasLtMatmulDescDestroy(plan->desc);
+    if (plan->a) (void)lt->cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b) (void)lt->cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->c) (void)lt->cublasLtMatrixLayoutDestroy(plan->c);
+    memset(plan, 0, sizeof *plan);
+}
+
+/* The library stays open: other devices may use it, and it can't be unloaded under the driver's threads. */
+static inline void dml__lt_close(dml__lt *lt)
+{
+    for (int i = 0; i < DML__LT_PLANS && lt->handle; i++) dml__lt_forget(lt, &lt->plan[i]);
+    if (lt->handle) (void)lt->cublasLtDestroy(lt->handle);
+    lt->handle = NULL;
+}
+
+/* For the current device. Without the library, or with one that is too new for the driver, there is no
+   handle; DML_CUBLAS=0 in the environment leaves it out. */
+static inline void dml__lt_open(dml__lt *lt)
+{
+    static const char *const names[] = {
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+        "libcublasLt.so.11",
+        "libcublasLt.so",
+        "/usr/local/cuda/lib64/libcublasLt.so",
+    };
+    const char *asked = getenv("DML_CUBLAS");
+    memset(lt, 0, sizeof *lt);
+    if (asked && strcmp(asked, "0") == 0) return;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !lt->handle; i++) {
+        void *address;
+        lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!lt->library) continue;
+        bool all = true;
+#define DML__LT_FIND(function, arguments)                                                                    \
+    address = dlsym(lt->library, #function);                                                                 \
+    all = all && address != NULL;                                                                            \
+    memcpy(&lt->function, &address, sizeof address);
+        DML__LT_FUNCTIONS(DML__LT_FIND)
+#undef DML__LT_FIND
+        if (!all || lt->cublasLtCreate(&lt->handle) != 0) lt->handle = NULL;
+    }
+    (void)cudaGetLastError();
+}
+
+/* Row-major C = A B^T is, by columns, C^T = B A^T: its first factor is B's copy, whose columns are its rows
+   here, transposed, its second A's. */
+static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
+{
+    const bool tf32 = plan->type == DML__TENSOR_TF32;
+    const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
+    const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
+    const int32_t transposed = DML__LT_OP_T;
+    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
+    const uint64_t workspace = DML__LT_WORKSPACE;
+    const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
+    const int k = plan->words / dml__tensor_words_of(plan->type);
+    void *preference = NULL;
+    dml__lt_found found;
+    int count = 0;
+    memset(&found, 0, sizeof found);
+    bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
+              lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
+                                                 sizeof transposed) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
+              lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
+              lt->cublasLtMatmulPreferenceCreate(&preference) == 0;
+#define DML__LT_PREFER(attribute, value)                                                                     \
+    ok = ok && lt->cublasLtMatmulPreferenceSetAttribute(preference, attribute, &(value), sizeof(value)) == 0
+    DML__LT_PREFER(DML__LT_PREFERENCE_WORKSPACE, workspace);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_A, packed);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_B, packed);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_C, aligned);
+    DML__LT_PREFER(DML__LT_PREFERENCE_ALIGNMENT_D, aligned);
+#undef DML__LT_PREFER
+    ok = ok &&
+         lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, plan->desc, plan->a, plan->b, plan->c, plan->c,
+                                            preference, 1, &found, &count) == 0 &&
+         count == 1 && found.state == 0;
+    if (preference) (void)lt->cublasLtMatmulPreferenceDestroy(preference);
+    plan->algorithm = found.algorithm;
+    plan->refused = !ok;
+    return ok;
+}
+
+static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_product *p)
+{
+    int aligned = 256; /* the largest power of two up to 256 that C's address is a multiple of */
+    while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
+    for (int i = 0; i < DML__LT_PLANS; i++) {
+        dml__lt_plan *plan = &lt->plan[i];
+        if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
+            plan->ldc == p->ldc && plan->aligned == aligned)
+            return plan;
+    }
+    dml__lt_plan *plan = &lt->plan[lt->next];
+    lt->next = (lt->next + 1) % DML__LT_PLANS;
+    dml__lt_forget(lt, plan);
+    plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
+    plan->ldc = p->ldc, plan->aligned = aligned;
+    (void)dml__lt_make(lt, plan);
+    return plan;
+}
+
+/* `workspace`: DML__LT_WORKSPACE bytes of the device, for this stream. cudaErrorNotSupported: it has no way
+   for this product, and nothing was queued. */
+static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *workspace,
+                                      const dml__tensor_product *p)
+{
+    if (!lt->handle) return cudaErrorNotSupported;
+    dml__lt_plan *plan = dml__lt_plan_of(lt, p);
+    if (plan->refused) return cudaErrorNotSupported;
+    const int status =
+        lt->cublasLtMatmul(lt->handle, plan->desc, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
+                           plan->c, p->c, plan->c, &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
+    if (status == 0) return cudaSuccess;
+    const cudaError_t error = cudaGetLastError(); /* of a device that is lost, perhaps */
+    plan->refused = error == cudaSuccess;
+    return error == cudaSuccess ? cudaErrorNotSupported : error;
+}
+
+#endif
+
+/* ---- gpu/tensor_wgmma.cuh ---- */
+
+/* tensor_wgmma.cuh: products of rounded factors by Hopper's warpgroup instructions (PTX ISA, "Asynchronous
+   Warpgroup Level Matrix Instructions"), for sm_90a alone.
+
+   A group is a producer and two consumers, of four warps each. One thread of the producer has the copy engine
+   bring tiles of A (128 rows, 64 words) and of B (`columns` rows, 64 words) into a ring of stages; a consumer
+   multiplies 64 of the rows of A by all of B's and keeps the (64, columns) sums in its registers, of which
+   the producer gives it its own. Each stage has two barriers: `full`, which the engine completes when all
+   bytes are there, and `empty`, where each consumer warp says that it has read them. Groups stay and take one
+   tile of C after the other, so that the next tile's first stages are on their way while C is written.
+
+   Where `cluster` is 2, two groups on neighbouring processors take tiles below each other: each loads its own
+   A and half of their B, which the engine writes into the shared memory of both. A stage is empty then when
+   the consumers of both groups have read it. */
+#ifndef DML_GPU_TENSOR_WGMMA_CUH
+#define DML_GPU_TENSOR_WGMMA_CUH
+
+#if CUDART_VERSION >= 12000 && defined(__CUDACC__)
+#define DML__WGMMA_INCLUDED
+#include <cuda.h> /* types alone: nothing of the driver is linked */
+
+enum {
+    DML__WGMMA_ITEMS = 384,                      /* the producer and two consumers */
+    DML__WGMMA_ROWS = 128,                       /* of a tile */
+    DML__WGMMA_WORDS = 64,                       /* 128 bytes, the widest swizzle */
+    DML__WGMMA_MEMORY = 196608,                  /* bytes of all stages together */
+    DML__WGMMA_SHARED = DML__WGMMA_MEMORY + 1024 /* what a swizzle is aligned to */
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* Waits until the barrier's phase of this parity has ended. A fresh barrier's phase "before" has. Where
+   DML__TENSOR_SPIN is defined, waiting for more clocks than that is an error of the kernel. */
+static __device__ __forceinline__ uint32_t dml__wgmma_try(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred done;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n}\n"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+static __device__ __forceinline__ void dml__wgmma_wait(uint32_t barrier, uint32_t parity)
+{
+#ifdef DML__TENSOR_SPIN
+    if (dml__wgmma_try(barrier, parity)) return;
+    const long long begin = clock64();
+    while (!dml__wgmma_try(barrier, parity))
+        if (clock64() - begin > (long long)(DML__TENSOR_SPIN)) __trap();
+#else
+    while (!dml__wgmma_try(barrier, parity)) {
+    }
+#endif
+}
+
+static __device__ __forceinline__ void dml__wgmma_barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/* The producer's arrival, and how many bytes are to come in this phase. */
+static __device__ __forceinline__ void dml__wgmma_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Arrives at the barrier at this place in a group of the cluster. What is read was read by the tensor cores,
+   for which has been waited, so nothing has to be fenced for the cluster: that would take long. */
+static __device__ __forceinline__ void dml__wgmma_arrive(uint32_t barrier, int group)
+{
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
+                 "r"(group)
+                 : "memory");
+}
+
+/* A box of the map, from word `word` of row `row` on, into shared memory of this group, or of both. */
+static __device__ __forceinline__ void dml__wgmma_load(uint32_t to, const CUtensorMap *map, int word, int row,
+                                                       uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(word), "r"(row), "r"(barrier)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void dml__wgmma_load_both(uint32_t to, const CUtensorMap *map, int word,
+                                                            int row, uint32_t barrier)
+{
+    const uint16_t groups = 3;
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(word), "r"(row), "r"(barrier), "h"(groups)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void dml__wgmma_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* A tile in shared memory, rows of 128 swizzled bytes: its address in units of 16 bytes, 1024 bytes from each
+   8 rows to the next, the 128-byte swizzle; 16 words further are 2 units on. */
+static __device__ __forceinline__ uint64_t dml__wgmma_tile(uint32_t address)
+{
+    return (uint64_t)((address & 0x3FFFFu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+#define DML__WGMMA_8(d, i)                                                                                   \
+    "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),  \
+        "+f"((d)[i + 6]), "+f"((d)[i + 7])
+#define DML__WGMMA_32(d, i)                                                                                  \
+    DML__WGMMA_8(d, i), DML__WGMMA_8(d, i + 8), DML__WGMMA_8(d, i + 16), DML__WGMMA_8(d, i + 24)
+
+#define DML__WGMMA_128_COLUMNS(k, types, order)                                                              \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                          \
+                 "wgmma.mma_async.sync.aligned.m64n128" k ".f32." types " {"                                 \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "          \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "          \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"            \
+                 "}, %64, %65, adds, 1, 1" order ";\n}\n"                                                    \
+                 : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32)                                                 \
+                 : "l"(a), "l"(b), "r"(adds))
+#define DML__WGMMA_256_COLUMNS(k, types, order)                                                              \
+    asm volatile(                                                                                            \
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                                  \
+        "wgmma.mma_async.sync.aligned.m64n256" k ".f32." types " {"                                          \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                             \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                   \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                   \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                   \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "       \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"     \
+        "}, %128, %129, adds, 1, 1" order ";\n}\n"                                                           \
+        : DML__WGMMA_32(d, 0), DML__WGMMA_32(d, 32), DML__WGMMA_32(d, 64), DML__WGMMA_32(d, 96)              \
+        : "l"(a), "l"(b), "r"(adds))
+
+/* d (64, columns) = a b^T, added to d where `adds` isn't 0, of 16 words of k. Only factors of 16 bits may lie
+   the other way round (`order`). */
+template <int type>
+static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds)
+{
+    if (type == DML__TENSOR_BF16)
+        DML__WGMMA_128_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_128_COLUMNS("k16", "f16.f16", ", 0, 0");
+    else
+        DML__WGMMA_128_COLUMNS("k8", "tf32.tf32", "");
+}
+
+template <int type>
+static __device__ __forceinline__ void dml__wgmma_multiply(float (&d)[128], uint64_t a, uint64_t b, int adds)
+{
+    if (type == DML__TENSOR_BF16)
+        DML__WGMMA_256_COLUMNS("k16", "bf16.bf16", ", 0, 0");
+    else if (type == DML__TENSOR_F16)
+        DML__WGMMA_256_COLUMNS("k16", "f16.f16", ", 0, 0");
+    else
+        DML__WGMMA_256_COLUMNS("k8", "tf32.tf32", "");
+}
+
+template <int count> static __device__ __forceinline__ void dml__wgmma_keep(float (&d)[count])
+{
+#pragma unroll
+    for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#endif
+
+/* (Compilers refuse the word for cards before compute capability 7.0, for which the kernel is empty.) */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 700
+#define DML__GRID_CONSTANT __grid_constant__
+#else
+#define DML__GRID_CONSTANT
+#endif
+
+/* Tiles of C in the order that the groups of a cluster take them: `cluster` below each other each time. */
+template <int type, int columns, int cluster>
+static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
+    dml__tensor_wgmma_kernel(const DML__GRID_CONSTANT CUtensorMap a_map,
+                             const DML__GRID_CONSTANT CUtensorMap b_map, const dml__tensor_product p)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    enum {
+        A_BYTES = DML__WGMMA_ROWS * DML__WGMMA_WORDS * 2,
+        B_BYTES = columns * DML__WGMMA_WORDS * 2,
+        BYTES = A_BYTES + B_BYTES,
+        STAGES = DML__WGMMA_MEMORY / BYTES,
+        BAND = 16 / cluster
+    };
+    extern __shared__ char dml__wgmma_memory[];
+    static __shared__ uint64_t full_barriers[STAGES], empty_barriers[STAGES];
+    const uint32_t stages = (dml__tensor_shared(dml__wgmma_memory) + 1023u) & ~1023u;
+    const uint32_t full = dml__tensor_shared(full_barriers), empty = dml__tensor_shared(empty_barriers);
+    const int team = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = (int)threadIdx.x % 32;
+    const int rank = cluster > 1 ? (int)blockIdx.x % cluster : 0;
+    const int rows = (p.m + DML__WGMMA_ROWS * cluster - 1) / (DML__WGMMA_ROWS * cluster);
+    const int across = (p.n + columns - 1) / columns, steps = p.words / DML__WGMMA_WORDS;
+    const int tiles = rows * across, clusters = (int)gridDim.x / cluster;
+    int stage = 0;
+    uint32_t phase = 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            dml__wgmma_barrier_init(full + 8 * i, 1);
+            dml__wgmma_barrier_init(empty + 8 * i, 8 * cluster);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+    }
+    __syncthreads();
+    if (cluster > 1) dml__wgmma_cluster_sync();
+    if (team == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) {
+            for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
+                const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
+                const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS;
+                const int column = place.column * columns + rank * (columns / cluster);
+                for (int step = 0; step < steps; step++) {
+                    const uint32_t to = stages + (uint32_t)(stage * BYTES),
+                                   ready = full + 8u * (uint32_t)stage;
+                    dml__wgmma_wait(empty + 8u * (uint32_t)stage, phase ^ 1u);
+                    dml__wgmma_expect(ready, BYTES);
+                    dml__wgmma_load(to, &a_map, step * DML__WGMMA_WORDS, row, ready);
+                    if (cluster > 1)
+                        dml__wgmma_load_both(to + A_BYTES + (uint32_t)(rank * (B_BYTES / cluster)), &b_map,
+                                             step * DML__WGMMA_WORDS, column, ready);
+                    else
+                        dml__wgmma_load(to + A_BYTES, &b_map, step * DML__WGMMA_WORDS, column, ready);
+                    if (++stage == STAGES) stage = 0, phase ^= 1u;
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const int top = (team - 1) * 64; /* this consumer's first row of the tile */
+        float sum[columns / 2];
+#pragma unroll
+        for (int i = 0; i < columns / 2; i++) sum[i] = 0.0f;
+        for (int tile = (int)blockIdx.x / cluster; tile < tiles; tile += clusters) {
+            const dml__tensor_place place = dml__tensor_place_of(tile, rows, across, BAND);
+            int before = 0; /* the stage that the products under way still read */
+            for (int step = 0; step < steps; step++) {
+                const uint32_t at = stages + (uint32_t)(stage * BYTES);
+                const uint64_t a = dml__wgmma_tile(at + (uint32_t)(top * DML__WGMMA_WORDS * 2));
+                const uint64_t b = dml__wgmma_tile(at + A_BYTES);
+                dml__wgmma_wait(full + 8u * (uint32_t)stage, phase);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                dml__wgmma_multiply<type>(sum, a, b, step);
+                dml__wgmma_multiply<type>(sum, a + 2, b + 2, 1);
+                dml__wgmma_multiply<type>(sum, a + 4, b + 4, 1);
+                dml__wgmma_multiply<type>(sum, a + 6, b + 6, 1);
+                asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::
+                                 : "memory");
+                if (step > 0 && lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
+                before = stage;
+                if (++stage == STAGES) stage = 0, phase ^= 1u;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (lane < cluster) dml__wgmma_arrive(empty + 8u * (uint32_t)before, lane);
+            dml__wgmma_keep(sum);
+            const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS + top +
+                            (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
+            const int column = place.column * columns + 2 * (lane % 4);
+            float *c = p.c + (size_t)row * (size_t)p.ldc + column;
+            if (row < p.m) dml__tensor_put<columns / 8>(sum, 0, c, p.n - column, p);
+            if (row + 8 < p.m)
+                dml__tensor_put<columns / 8>(sum, 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+        }
+    }
+    if (cluster > 1) dml__wgmma_cluster_sync(); /* the other may still write here, or arrive */
+#else
+    (void)a_map, (void)b_map, (void)p;
+#endif
+}
+
+/* ---- on the host ---- */
+
+/* The tiles there are: columns, and groups in a cluster. */
+enum { DML__WGMMA_SHAPES = 4 };
+typedef struct dml__wgmma_shape {
+    int columns, cluster;
+} dml__wgmma_shape;
+
+static inline dml__wgmma_shape dml__wgmma_shape_of(int shape)
+{
+    static const dml__wgmma_shape shapes[DML__WGMMA_SHAPES] = {
+        { 256, 2 }, { 256, 1 }, { 128, 2 }, { 128, 1 }
+    };
+    return shapes[shape];
+}
+
+typedef void (*dml__wgmma_kernel)(const CUtensorMap a_map, const CUtensorMap b_map,
+                                  const dml__tensor_product p);
+
+static inline dml__wgmma_kernel dml__wgmma_kernel_of(int type, int shape)
+{
+#define DML__WGMMA_KERNELS(type)                                                                             \
+    {                                                                                                        \
+        dml__tensor_wgmma_kernel<type, 256, 2>, dml__tensor_wgmma_kernel<type, 256, 1>,                      \
+            dml__tensor_wgmma_kernel<type, 128, 2>, dml__tensor_wgmma_kernel<type, 128, 1>                   \
+    }
+    static const dml__wgmma_kernel kernels[3][DML__WGMMA_SHAPES] = { DML__WGMMA_KERNELS(DML__TENSOR_BF16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_F16),
+                                                                     DML__WGMMA_KERNELS(DML__TENSOR_TF32) };
+#undef DML__WGMMA_KERNELS
+    return kernels[type - DML__TENSOR_BF16][shape];
+}
+
+typedef CUresult(CUDAAPI *dml__wgmma_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                             const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                             const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+typedef struct dml__wgmma {
+    dml__wgmma_encode encode; /* NULL: there is no such way here */
+    int units;                /* processors of the card */
+} dml__wgmma;
+
+/* For the current device. */
+static inline void dml__wgmma_open(dml__wgmma *wgmma, int major, int minor, int units)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    wgmma->encode = NULL, wgmma->units = units;
+    if (major != 9 || minor != 0) return;
+    for (int type = DML__TENSOR_BF16; type <= DML__TENSOR_TF32; type++)
+        for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
+            const dml__wgmma_kernel kernel = dml__wgmma_kernel_of(type, shape);
+            if (!dml__tensor_has_body(kernel)) return;
+            if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     DML__WGMMA_SHARED) != cudaSuccess) {
+                (void)cudaGetLastError();
+                return;
+            }
+        }
+#if CUDART_VERSION >= 12050
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    if (error == cudaSuccess && found == cudaDriverEntryPointSuccess)
+        wgmma->encode = (dml__wgmma_encode)entry;
+}
+
+/* Of a packed factor (rows padded, words), in boxes of `box` rows of 64 words: what they mean, only the
+   instruction says. */
+static inline cudaError_t dml__wgmma_map(const dml__wgmma *wgmma, CUtensorMap *map, const uint16_t *factor,
+                                         int rows, int words, int box)
+{
+    const cuuint64_t sizes[2] = { (cuuint64_t)words, (cuuint64_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) };
+    const cuuint64_t strides[1] = { (cuuint64_t)words * sizeof *factor };
+    const cuuint32_t boxes[2] = { DML__WGMMA_WORDS, (cuuint32_t)box }, ones[2] = { 1, 1 };
+    const CUresult result =
+        wgmma->encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, (void *)factor, sizes, strides, boxes, ones,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* The shape that is thought to take the least time: rounds of tiles, each as long as it has columns, of which
+   narrow ones take more for each, and tiles of a cluster that have no rows are paid for too. */
+static inline int dml__wgmma_choose(const dml__wgmma *wgmma, int m, int n)
+{
+    int best = 0;
+    double least = 0;
+    for (int shape = 0; shape < DML__WGMMA_SHAPES; shape++) {
+        const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
+        const double rows = (double)(((int64_t)m + 128 * s.cluster - 1) / (128 * s.cluster));
+        const double tiles = rows * (double)(((int64_t)n + s.columns - 1) / s.columns);
+        const double at_once = (double)(wgmma->units / s.cluster);
+        const double rounds = (double)(int64_t)((tiles + at_once - 1) / at_once);
+        const double took = rounds * (s.columns == 256 ? 1.0 : 0.6) * (s.cluster == 2 ? 1.0 : 1.05);
+        if (shape == 0 || took < least) best = shape, least = took;
+    }
+    return best;
+}
+
+static inline cudaError_t dml__wgmma_run(const dml__wgmma *wgmma, cudaStream_t stream, int shape,
+                                         const dml__tensor_product *product)
+{
+    const dml__wgmma_shape s = dml__wgmma_shape_of(shape);
+    CUtensorMap a_map, b_map;
+    dml__tensor_product p = *product;
+    if (!wgmma->encode) return cudaErrorNotSupported;
+    const int64_t tiles = (((int64_t)p.m + DML__WGMMA_ROWS * s.cluster - 1) / (DML__WGMMA_ROWS * s.cluster)) *
+                          (((int64_t)p.n + s.columns - 1) / s.columns);
+    if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
+    cudaError_t error = dml__wgmma_map(wgmma, &a_map, p.a, p.m, p.words, DML__WGMMA_ROWS);
+    if (error == cudaSuccess) error = dml__wgmma_map(wgmma, &b_map, p.b, p.n, p.words, s.columns / s.cluster);
+    if (error != cudaSuccess) return error;
+    const int64_t at_once = wgmma->units / s.cluster > 0 ? wgmma->units / s.cluster : 1;
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)((tiles < at_once ? tiles : at_once) * s.cluster));
+    config.blockDim = dim3(DML__WGMMA_ITEMS);
+    config.dynamicSmemBytes = DML__WGMMA_SHARED;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)s.cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.attrs = &attribute, config.numAttrs = s.cluster > 1 ? 1 : 0;
+    void *arguments[] = { &a_map, &b_map, &p };
+    return cudaLaunchKernelExC(&config, (const void *)dml__wgmma_kernel_of(p.type, shape), arguments);
+}
+
+#endif
+#endif
+
+typedef enum dml__tensor_way {
+    DML__TENSOR_ANY, /* the first of these that there is */
+    DML__TENSOR_LT,
+    DML__TENSOR_WGMMA, /* of the shape that dml__wgmma_choose chooses */
+    DML__TENSOR_MMA,
+    DML__TENSOR_WGMMA_SHAPE /* and on: shape 0, 1, ... of dml__wgmma_shape_of */
+} dml__tensor_way;
+
+typedef struct dml__tensor {
+    int way;      /* a dml__tensor_way that is forced, for tests and benchmarks; else DML__TENSOR_ANY */
+    bool has_mma; /* the least there is: without it there is no packing either */
+    bool no_tf32; /* the environment forbids it, as it does NVIDIA's libraries */
+#ifdef DML__WGMMA_INCLUDED
+    dml__wgmma wgmma;
+#endif
+    dml__lt lt;
+    void *workspace; /* of `bytes`: the copies of A and B */
+    size_t bytes;
+    void *lt_workspace; /* DML__LT_WORKSPACE bytes, from the first use on */
+} dml__tensor;
+
+/* Finds out what the current device can do; it doesn't fail, but there may be nothing. All zero is a closed
+   one. */
+static inline void dml__tensor_open(dml__tensor *tensor)
+{
+    int device = 0, major = 0, minor = 0, units = 0;
+    memset(tensor, 0, sizeof *tensor);
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    if (!known) {
+        (void)cudaGetLastError();
+        return;
+    }
+    tensor->has_mma = dml__mma_has(major);
+    if (!tensor->has_mma) return;
+#ifdef DML__WGMMA_INCLUDED
+    dml__wgmma_open(&tensor->wgmma, major, minor, units);
+#else
+    (void)minor;
+#endif
+    const char *tf32 = getenv("NVIDIA_TF32_OVERRIDE");
+    tensor->no_tf32 = tf32 && strcmp(tf32, "0") == 0;
+    dml__lt_open(&tensor->lt);
+}
+
+/* After the stream has finished, the device being current. */
+static inline void dml__tensor_close(dml__tensor *tensor)
+{
+    dml__lt_close(&tensor->lt);
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    if (tensor->lt_workspace) (void)cudaFree(tensor->lt_workspace);
+    (void)cudaGetLastError();
+    memset(tensor, 0, sizeof *tensor);
+}
+
+/* Makes the workspace large enough for copies, and cuBLASLt's, where it is wanted: what was queued is waited
+   for when it grows. */
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, size_t bytes)
+{
+    const size_t piece = (size_t)1 << 21;
+    if (!tensor->has_mma) return cudaErrorNotSupported;
+    if (tensor->lt.handle && !tensor->lt_workspace) {
+        const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
+        if (error != cudaSuccess) {
+            tensor->lt_workspace = NULL;
+            return error;
+        }
+    }
+    if (bytes <= tensor->bytes) return cudaSuccess;
+    cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) return error;
+    if (tensor->workspace) (void)cudaFree(tensor->workspace);
+    tensor->workspace = NULL, tensor->bytes = 0;
+    const size_t whole = (bytes + piece - 1) / piece * piece;
+    error = cudaMalloc(&tensor->workspace, whole);
+    if (error == cudaSuccess)
+        tensor->bytes = whole;
+    else
+        tensor->workspace = NULL;
+    return error;
+}
+
+/* C = alpha A B^T + beta C of copies that are made. */
+static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
+                                               const dml__tensor_product *p)
+{
+    const int way = tensor->way;
+    cudaError_t error = cudaErrorNotSupported;
+    if (way == DML__TENSOR_ANY || way == DML__TENSOR_LT)
+        error = dml__lt_run(&tensor->lt, stream, tensor->lt_workspace, p);
+#ifdef DML__WGMMA_INCLUDED
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_WGMMA)
+        error = dml__wgmma_run(&tensor->wgmma, stream, dml__wgmma_choose(&tensor->wgmma, p->m, p->n), p);
+    if (way >= DML__TENSOR_WGMMA_SHAPE && way < DML__TENSOR_WGMMA_SHAPE + DML__WGMMA_SHAPES)
+        error = dml__wgmma_run(&tensor->wgmma, stream, way - DML__TENSOR_WGMMA_SHAPE, p);
+#endif
+    if ((error == cudaErrorNotSupported && way == DML__TENSOR_ANY) || way == DML__TENSOR_MMA)
+        error = dml__mma_run(stream, p);
+    return error;
+}
+
+/* Whether products of k such factors can be made here. */
+static inline bool dml__tensor_can(const dml__tensor *tensor, int type, int k)
+{
+    return tensor->has_mma && k <= DML__TENSOR_MOST_K && !(type == DML__TENSOR_TF32 && tensor->no_tf32);
+}
+
+/* C (m, n) = alpha A B^T + beta C, with ldc floats from each row to the next, of copies with k numbers. */
+static inline dml__tensor_product dml__tensor_product_of(const dml__tensor_copy &a, const dml__tensor_copy &b,
+                                                         float *c, int ldc, float alpha, float beta)
+{
+    dml__tensor_product p;
+    p.type = a.type, p.m = a.rows, p.n = b.rows, p.words = dml__tensor_words(a.type, a.k);
+    p.a = a.to, p.b = b.to, p.c = c, p.ldc = ldc;
+    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
+    p.alpha = alpha, p.beta = beta;
+    return p;
+}
+
+/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
+   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
+   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
+   that matters. */
+static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
+                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
+                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    if (!dml__tensor_can(tensor, type, k)) return cudaErrorNotSupported;
+    if (m <= 0 || n <= 0) return cudaSuccess;
+    const size_t a_bytes = dml__tensor_copy_bytes(type, m, k);
+    cudaError_t error = dml__tensor_reserve(tensor, stream, a_bytes + dml__tensor_copy_bytes(type, n, k));
+    if (error != cudaSuccess) return error;
+    const dml__tensor_copy left = { type, m, k, (uint16_t *)tensor->workspace };
+    const dml__tensor_copy right = { type, n, k, (uint16_t *)((char *)tensor->workspace + a_bytes) };
+    error = trans_a ? dml__tensor_pack_transpose(stream, left, dml__tensor_matrix_of(a, k, m, lda))
+                    : dml__tensor_pack(stream, left, dml__tensor_matrix_of(a, m, k, lda));
+    if (error == cudaSuccess)
+        error = trans_b ? dml__tensor_pack(stream, right, dml__tensor_matrix_of(b, n, k, ldb))
+                        : dml__tensor_pack_transpose(stream, right, dml__tensor_matrix_of(b, k, n, ldb));
+    if (error != cudaSuccess) return error;
+    const dml__tensor_product p = dml__tensor_product_of(left, right, c, ldc, alpha, beta);
+    return dml__tensor_multiply(tensor, stream, &p);
+}
+
+#endif
+
+#ifndef DML__TENSOR_PATCHES /* tests have smaller ones */
+#define DML__TENSOR_PATCHES (32 << 20)
+#endif
+
+/* A source (gpu/tensor_pack.cuh): row i is what the window of pixel `first` + i meets, column (tap, channel).
+   Forward the pixels are those of y and meet x (N, H, W, C); back, those of x and meet dy (N, OH, OW, F). */
+template <bool back> struct dml__tensor_patches {
+    const float *images;
+    dml__kernel_arguments arguments;
+    int first, end; /* pixels: the first, and behind the last */
+    bool four;      /* four neighbours are of one tap, and may be read at once */
+    /* What a thread finds out: */
+    dml__gpu_shape s;
+    dml__gpu_images pixels;
+    dml__gpu_taps taps;
+    dml__gpu_divisor stride_h, stride_w;
+
+    __device__ __forceinline__ void prepare()
+    {
+        s = dml__gpu_shape_of(arguments);
+        pixels = dml__gpu_images_of(back ? s.height : s.out_h, back ? s.width : s.out_w);
+        taps = dml__gpu_taps_of(s, back ? s.filters : s.channels);
+        stride_h = dml__gpu_divisor_of(s.stride_h), stride_w = dml__gpu_divisor_of(s.stride_w);
+    }
+    __device__ __forceinline__ dml__gpu_place place(int row) const
+    {
+        return back ? dml__gpu_pixel(first + row, end, pixels, 1, 1, s.pad_h, s.pad_w)
+                    : dml__gpu_pixel(first + row, end, pixels, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+    }
+    /* Where a place and a tap meet; NULL: nowhere. */
+    __device__ __forceinline__ const float *at(const dml__gpu_place p, const dml__gpu_tap tap) const
+    {
+        unsigned h = (unsigned)(back ? p.h - tap.h : p.h + tap.h);
+        unsigned w = (unsigned)(back ? p.w - tap.w : p.w + tap.w);
+        if (back) {
+            const unsigned out_h = dml__gpu_divide(h, stride_h), out_w = dml__gpu_divide(w, stride_w);
+            if (out_h * stride_h.number != h || out_w * stride_w.number != w) return NULL;
+            h = out_h, w = out_w;
+        }
+        const int height = back ? s.out_h : s.height, width = back ? s.out_w : s.width;
+        if (p.image < 0 || h >= (unsigned)height || w >= (unsigned)width) return NULL;
+        const long long pixel = ((long long)p.image * height + (int)h) * width + (int)w;
+        return images + pixel * (back ? s.filters : s.channels) + tap.last;
+    }
+    __device__ __forceinline__ float one(const dml__gpu_place p, int column) const
+    {
+        const float *from = at(p, dml__gpu_tap_at(column, taps));
+        return from ? *from : 0.0f;
+    }
+    __device__ __forceinline__ bool whole(int, int) const
+    {
+        return false;
+    }
+    __device__ __forceinline__ float4 some(int row, int column) const
+    {
+        const dml__gpu_place p = place(row);
+        if (!four)
+            return make_float4(one(p, column), one(p, column + 1), one(p, column + 2), one(p, column + 3));
+        const float *from = at(p, dml__gpu_tap_at(column, taps));
+        return from ? *(const float4 *)from : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    __device__ __forceinline__ float4 read(int row, int column) const
+    {
+        return some(row, column);
+    }
+};
+
+/* Another: the weights (F, taps, C) as they meet patches of dy: row (tap, filter), a column each channel. */
+struct dml__tensor_weights {
+    const float *weights;
+    int filters, taps, channels;
+    bool four;
+
+    __device__ __forceinline__ void prepare()
+    {
+    }
+    __device__ __forceinline__ bool whole(int, int) const
+    {
+        return false;
+    }
+    __device__ __forceinline__ float4 some(int row, int column) const
+    {
+        const int tap = row / filters, filter = row - tap * filters;
+        return dml__tensor_read(weights + ((size_t)filter * (size_t)taps + (size_t)tap) * (size_t)channels +
+                                    column,
+                                tap < taps ? channels - column : 0, four);
+    }
+    __device__ __forceinline__ float4 read(int row, int column) const
+    {
+        return some(row, column);
+    }
+};
+
+/* ---- on the host ---- */
+
+typedef struct dml__tensor_conv {
+    int type;
+    const dml__kernel_arguments *arguments;
+    const float *images, *other; /* what patches are of; weights, or dy where it is the weights' gradient */
+    float *to;                   /* y, dx or dw */
+    float beta;
+    int shares; /* of dw: so many gradients are written, of which the sum counts */
+} dml__tensor_conv;
+
+/* Sizes of a convolution as a product. */
+typedef struct dml__tensor_conv_sizes {
+    int pixels, taps, channels, filters; /* pixels: of y, or of x where `back` */
+} dml__tensor_conv_sizes;
+
+static inline dml__tensor_conv_sizes dml__tensor_conv_sizes_of(const int32_t *of, bool back)
+{
+    dml__tensor_conv_sizes s;
+    s.pixels = of[0] * (back ? of[1] * of[2] : of[11] * of[12]);
+    s.taps = of[5] * of[6], s.channels = of[3], s.filters = of[4];
+    return s;
+}
+
+/* How many of the pixels at once have a copy of so many rows or ks each in DML__TENSOR_PATCHES bytes. */
+static inline int dml__tensor_piece(int type, int pixels, int each)
+{
+    const int64_t most = DML__TENSOR_PATCHES / ((int64_t)each * dml__tensor_words_of(type) * 2);
+    const int64_t piece = most / DML__TENSOR_ROWS * DML__TENSOR_ROWS;
+    return piece < DML__TENSOR_ROWS ? (pixels < DML__TENSOR_ROWS ? pixels : DML__TENSOR_ROWS)
+           : piece < pixels         ? (int)piece
+                                    : pixels;
+}
+
+template <bool back>
+static inline dml__tensor_patches<back> dml__tensor_patches_of(const dml__tensor_conv *c, int first, int end)
+{
+    dml__tensor_patches<back> patches;
+    memset((void *)&patches, 0, sizeof patches);
+    patches.images = c->images, patches.arguments = *c->arguments;
+    patches.first = first, patches.end = end;
+    patches.four = dml__tensor_fours(c->images, c->arguments->integer[back ? 4 : 3]);
+    return patches;
+}
+
+/* There was a way for what came before, so there is one for this; what is queued can't be taken back. */
+static inline cudaError_t dml__tensor_no_way_back(cudaError_t error, int pieces)
+{
+    return error == cudaErrorNotSupported && pieces > 0 ? cudaErrorInvalidValue : error;
+}
+
+/* y, or dx: a piece of its pixels after the other, each times the weights, which are copied once. */
+template <bool back>
+static inline cudaError_t dml__tensor_conv_pixels(dml__tensor *tensor, cudaStream_t stream,
+                                                  const dml__tensor_conv *c)
+{
+    const dml__tensor_conv_sizes s = dml__tensor_conv_sizes_of(c->arguments->integer, back);
+    const int columns = back ? s.channels : s.filters, depth = s.taps * (back ? s.filters : s.channels);
+    const int piece = dml__tensor_piece(c->type, s.pixels, dml__tensor_padded(depth, DML__TENSOR_WORDS));
+    const size_t right_bytes = dml__tensor_copy_bytes(c->type, columns, depth);
+    if (!dml__tensor_can(tensor, c->type, depth)) return cudaErrorNotSupported;
+    cudaError_t error =
+        dml__tensor_reserve(tensor, stream, right_bytes + dml__tensor_copy_bytes(c->type, piece, depth));
+    if (error != cudaSuccess) return error;
+    const dml__tensor_copy right = { c->type, columns, depth, (uint16_t *)tensor->workspace };
+    if (back) {
+        const dml__tensor_weights weights = { c->other, s.filters, s.taps, s.channels,
+                                              dml__tensor_fours(c->other, s.channels) };
+        error = dml__tensor_pack_transpose(stream, right, weights);
+    } else {
+        error = dml__tensor_pack(stream, right, dml__tensor_matrix_of(c->other, columns, depth, depth));
+    }
+    for (int first = 0; first < s.pixels && error == cudaSuccess; first += piece) {
+        const int count = s.pixels - first < piece ? s.pixels - first : piece;
+        const dml__tensor_copy left = { c->type, count, depth,
+                                        (uint16_t *)((char *)tensor->workspace + right_bytes) };
+        error = dml__tensor_pack(stream, left, dml__tensor_patches_of<back>(c, first, first + count));
+        const dml__tensor_product p = dml__tensor_product_of(
+            left, right, c->to + (size_t)first * (size_t)columns, columns, 1.0f, c->beta);
+        if (error == cudaSuccess)
+            error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), first);
+    }
+    return error;
+}
+
+/* dw: dy's transpose times the patches of x, whose pixels are what is summed. Pieces go round the shares. */
+static inline cudaError_t dml__tensor_conv_weights(dml__tensor *tensor, cudaStream_t stream,
+                                                   const dml__tensor_conv *c)
+{
+    const dml__tensor_conv_sizes s = dml__tensor_conv_sizes_of(c->arguments->integer, false);
+    const int columns = s.taps * s.channels, rows = dml__tensor_padded(s.filters, DML__TENSOR_ROWS) +
+                                                    dml__tensor_padded(columns, DML__TENSOR_ROWS);
+    const int piece = dml__tensor_piece(c->type, s.pixels, rows);
+    const size_t left_bytes = dml__tensor_copy_bytes(c->type, s.filters, piece);
+    const size_t count = (size_t)s.filters * (size_t)columns;
+    if (!dml__tensor_can(tensor, c->type, piece)) return cudaErrorNotSupported;
+    cudaError_t error =
+        dml__tensor_reserve(tensor, stream, left_bytes + dml__tensor_copy_bytes(c->type, columns, piece));
+    int done = 0;
+    for (int first = 0; first < s.pixels && error == cudaSuccess; first += piece, done++) {
+        const int k = s.pixels - first < piece ? s.pixels - first : piece;
+        const dml__tensor_copy left = { c->type, s.filters, k, (uint16_t *)tensor->workspace };
+        const dml__tensor_copy right = { c->type, columns, k,
+                                         (uint16_t *)((char *)tensor->workspace + left_bytes) };
+        error = dml__tensor_pack_transpose(
+            stream, left,
+            dml__tensor_matrix_of(c->other + (size_t)first * (size_t)s.filters, k, s.filters, s.filters));
+        if (error == cudaSuccess)
+            error =
+                dml__tensor_pack_transpose(stream, right, dml__tensor_patches_of<false>(c, first, first + k));
+        const dml__tensor_product p =
+            dml__tensor_product_of(left, right, c->to + (size_t)(done % c->shares) * count, columns, 1.0f,
+                                   done < c->shares ? c->beta : 1.0f);
+        if (error == cudaSuccess)
+            error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), done);
+    }
+    if (error == cudaSuccess && done < c->shares) /* their beta is 0 */
+        error = cudaMemsetAsync(c->to + (size_t)done * count, 0,
+                                (size_t)(c->shares - done) * count * sizeof(float), stream);
+    return error;
+}
+
+#endif
+
+#include <string.h>
+
+/* Of fewer multiply-adds a product isn't worth the copies of its factors. Nor is a convolution that a step's
+   graph would otherwise hold; tests go lower. */
+enum { DML__TENSOR_GEMM_LEAST = 1 << 22 };
+#ifndef DML__TENSOR_CONV_LEAST
+#define DML__TENSOR_CONV_LEAST (1 << 27)
+#endif
+
+typedef enum dml__tensor_job {
+    DML__TENSOR_NOTHING, /* for tensor cores */
+    DML__TENSOR_GEMM,
+    DML__TENSOR_ATTENTION,
+    DML__TENSOR_ATTENTION_BACK,
+    DML__TENSOR_CONV,
+    DML__TENSOR_CONV_INPUT,
+    DML__TENSOR_CONV_WEIGHTS,
+    DML__TENSOR_JOBS
+} dml__tensor_job;
+
+/* The launch's name, and that of what is done instead. */
+static inline const char *dml__tensor_job_name(int job, bool own)
+{
+    static const char *const names[DML__TENSOR_JOBS][2] = {
+        { "", "" },
+        { "gemm", "gemm_tensor" },
+        { "attention_forward", "attention_forward_tensor" },
+        { "attention_backward", "attention_backward_tensor" },
+        { "conv2d_forward", "conv2d_forward_tensor" },
+        { "conv2d_backward_input", "conv2d_backward_input_tensor" },
+        { "conv2d_backward_weights", "conv2d_backward_weights_tensor" },
+    };
+    return names[job][own];
+}
+
+/* What the factors of products may be rounded to now; 0: to nothing. */
+static inline int dml__tensor_type_of(const dml_device *device)
+{
+    if (device->factors == (int)DML_BF16) return DML__TENSOR_BF16;
+    if (device->factors == (int)DML_F16) return DML__TENSOR_F16;
+    return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
+}
+
+/* y (rows, columns) += bias, if there is one, and its relu: what products leave to do. */
+typedef struct dml__tensor_rest {
+    bool needed;
+    dml_ref bias, y;
+    double rows, columns;
+    bool relu;
+} dml__tensor_rest;
+
+static inline dml__tensor_rest dml__tensor_rest_of(const dml_launch *launch, dml__tensor_job job)
+{
+    const int32_t *of = launch->integer;
+    const bool conv = job == DML__TENSOR_CONV;
+    dml__tensor_rest rest;
+    memset(&rest, 0, sizeof rest);
+    if (!conv && job != DML__TENSOR_GEMM) return rest;
+    rest.bias = launch->buffer[conv ? 2 : 3], rest.y = launch->buffer[conv ? 3 : 2];
+    rest.rows = conv ? (double)of[0] * of[11] * of[12] : of[0], rest.columns = conv ? of[4] : of[1];
+    rest.relu = launch->real[conv ? 1 : 2] != 0.0f;
+    rest.needed = rest.bias.buffer || rest.relu;
+    return rest;
+}
+
+/* Which job a launch is: one that is worth it, and of a kind that is there. */
+static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
+{
+    const int32_t *of = launch->integer;
+    int job = DML__TENSOR_GEMM;
+    while (job < DML__TENSOR_JOBS && strcmp(launch->kernel, dml__tensor_job_name(job, false)) != 0) job++;
+    if (job == DML__TENSOR_JOBS) return DML__TENSOR_NOTHING;
+    const dml__tensor_rest rest = dml__tensor_rest_of(launch, (dml__tensor_job)job);
+    const double whole = rest.rows * rest.columns, products = whole * of[2];
+    const double macs =
+        (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];     /* of a convolution */
+    if (rest.needed && whole > DML__LAUNCH_MOST) return DML__TENSOR_NOTHING; /* more than bias_add takes */
+    if (job == DML__TENSOR_GEMM && (of[8] || of[13] > 1 || products < DML__TENSOR_GEMM_LEAST))
+        return DML__TENSOR_NOTHING;
+    if (job >= DML__TENSOR_CONV && (of[15] > 1 || macs < DML__TENSOR_CONV_LEAST)) return DML__TENSOR_NOTHING;
+    return (dml__tensor_job)job;
+}
+
+/* Queues it, but for the rest; cudaErrorNotSupported: there is no way here, and nothing was queued that
+   matters. */
+static inline cudaError_t dml__tensor_run(dml__tensor *tensor, cudaStream_t stream, int type,
+                                          dml__tensor_job job, const dml_launch *launch,
+                                          const dml__kernel_arguments *arguments)
+{
+    const int32_t *of = launch->integer;
+    const float *real = launch->real;
+    char *base[DML_LAUNCH_BUFFERS];
+    float *at[DML_LAUNCH_BUFFERS];
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
+        base[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
+        at[i] = base[i] ? (float *)(base[i] + launch->buffer[i].offset) : NULL;
+    }
+    if (job == DML__TENSOR_GEMM) /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+        return dml__tensor_gemm(tensor, stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0, real[0],
+                                at[0], of[5], at[1], of[6], real[1], at[2], of[7]);
+    if (job < DML__TENSOR_CONV)
+        return dml__tensor_attention(stream, type, job == DML__TENSOR_ATTENTION_BACK, base, arguments);
+    dml__tensor_conv conv = {
+        type, arguments, at[0], at[1], at[2], real[0], real[1] > 1.0f ? (int)real[1] : 1
+    };
+    if (job == DML__TENSOR_CONV_WEIGHTS) return dml__tensor_conv_weights(tensor, stream, &conv);
+    if (job == DML__TENSOR_CONV_INPUT) return dml__tensor_conv_pixels<true>(tensor, stream, &conv);
+    conv.to = at[3];
+    return dml__tensor_conv_pixels<false>(tensor, stream, &conv);
+}
+
+static inline dml_status dml__tensor_bias(dml_device *device, const dml__tensor_rest *rest)
+{
+    dml_launch bias;
+    memset(&bias, 0, sizeof bias);
+    bias.kernel = "bias_add";
+    bias.size[0] = (size_t)(rest->rows * rest->columns), bias.size[1] = 1;
+    bias.buffer[0] = rest->bias, bias.buffer[1] = rest->y;
+    bias.integer[0] = (int32_t)rest->rows, bias.integer[1] = (int32_t)rest->columns;
+    bias.integer[2] = rest->relu;
+    return device->backend->launch(device, &bias);
+}
+
+/* to (outer, columns) = the sums of from (outer, n, columns) + beta to. */
+static inline dml_status dml__tensor_sums(dml_device *device, dml_ref from, int outer, int n, int columns,
+                                          float beta, dml_ref to)
+{
+    dml_launch sums;
+    memset(&sums, 0, sizeof sums);
+    if (n == 0) return DML_OK;
+    sums.kernel = "sum_rows";
+    sums.size[0] = (size_t)columns, sums.size[1] = (size_t)outer;
+    sums.buffer[0] = from, sums.buffer[1] = to;
+    sums.integer[0] = n, sums.integer[1] = columns, sums.integer[2] = outer;
+    sums.real[0] = beta;
+    return device->backend->launch(device, &sums);
+}
+
+/* db, the sums of dy, in as many shares as dw: each of so many pixels, and the first of what is left. */
+static inline dml_status dml__tensor_bias_gradient(dml_device *device, const dml_launch *launch)
+{
+    const int32_t *of = launch->integer;
+    const int pixels = of[0] * of[11] * of[12], filters = of[4];
+    const int shares = launch->real[1] > 1.0f ? (int)launch->real[1] : 1, each = pixels / shares;
+    dml_ref dy = launch->buffer[1];
+    dml_status status =
+        dml__tensor_sums(device, dy, shares, each, filters, launch->real[2], launch->buffer[3]);
+    dy.offset += (size_t)shares * (size_t)each * (size_t)filters * sizeof(float);
+    if (status == DML_OK)
+        status = dml__tensor_sums(device, dy, 1, pixels - shares * each, filters, 1.0f, launch->buffer[3]);
+    return status;
+}
+
+/* What a job that was queued leaves for shared kernels. */
+static inline dml_status dml__tensor_end(dml_device *device, dml__tensor_job job, const dml_launch *launch)
+{
+    const dml__tensor_rest rest = dml__tensor_rest_of(launch, job);
+    if (rest.needed) return dml__tensor_bias(device, &rest);
+    if (job == DML__TENSOR_CONV_WEIGHTS && launch->buffer[3].buffer)
+        return dml__tensor_bias_gradient(device, launch);
+    return DML_OK;
+}
+
+#endif
+
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
     cudaStream_t stream;
@@ -8181,75 +8650,27 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
-/* Of fewer multiply-adds a product isn't worth the copies of its factors. */
-enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
-
-static cudaError_t dml__cuda_tensor_gemm(dml__cuda *state, int type, const dml_launch *launch)
-{
-    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-    return dml__tensor_gemm(&state->tensor, state->stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0,
-                            launch->real[0], (const float *)dml__cuda_address(launch->buffer[0]), of[5],
-                            (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
-                            (float *)dml__cuda_address(launch->buffer[2]), of[7]);
-}
-
-/* What tensor cores' products leave to do: a bias and the relu. */
-static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
-{
-    dml_launch bias;
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)gemm->integer[0] * (size_t)gemm->integer[1], bias.size[1] = 1;
-    bias.buffer[0] = gemm->buffer[3];
-    bias.buffer[1] = gemm->buffer[2];
-    bias.integer[0] = gemm->integer[0], bias.integer[1] = gemm->integer[1];
-    bias.integer[2] = gemm->real[2] != 0.0f;
-    return device->backend->launch(device, &bias);
-}
-
-/* What the factors of products may be rounded to now; 0: to nothing. */
-static int dml__cuda_tensor_type(const dml_device *device)
-{
-    if (device->factors == (int)DML_BF16) return DML__TENSOR_BF16;
-    if (device->factors == (int)DML_F16) return DML__TENSOR_F16;
-    return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
-}
-
-/* A product or attention with rounded factors on tensor cores; false: the shared kernel is to do it, with
-   those of f32. */
+/* On tensor cores, with rounded factors; false: the shared kernel is to do it, with those of f32. */
 static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
                                     const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
-    const int32_t *of = launch->integer;
-    const int type = dml__cuda_tensor_type(device);
-    const bool gemm = strcmp(launch->kernel, "gemm") == 0;
-    const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
-    if (!type) return false;
-    if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
-    if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
-    const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
-    if (ends && (double)of[0] * of[1] > DML__LAUNCH_MOST) return false; /* more than bias_add takes */
+    const int type = dml__tensor_type_of(device);
+    const dml__tensor_job job = type ? dml__tensor_job_of(launch) : DML__TENSOR_NOTHING;
+    if (!job) return false;
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
     state->tensor_open = true;
-    char *buffers[DML_LAUNCH_BUFFERS];
-    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
-        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, gemm       ? "gemm_tensor"
-                                                         : backward ? "attention_backward_tensor"
-                                                                    : "attention_forward_tensor");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__tensor_job_name(job, true));
     const cudaError_t error = dml__cuda_mark_ends(
-        device, mark,
-        gemm ? dml__cuda_tensor_gemm(state, type, launch)
-             : dml__tensor_attention(state->stream, type, backward, buffers, &ready->arguments));
+        device, mark, dml__tensor_run(&state->tensor, state->stream, type, job, launch, &ready->arguments));
     if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return false;
     }
     *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
-    if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
+    if (*status == DML_OK) *status = dml__tensor_end(device, job, launch);
     return true;
 }
 

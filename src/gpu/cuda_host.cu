@@ -18,8 +18,7 @@
 #include <string.h>
 
 #include "gpu/kernels.cl"
-#include "gpu/tensor.cuh"
-#include "gpu/tensor_attention.cuh"
+#include "gpu/tensor_launch.cuh"
 
 /* Something timed that is on its way, between two events, and the number that the profile has for it. */
 typedef struct dml__cuda_mark {
@@ -551,75 +550,27 @@ static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
     return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
 }
 
-/* Of fewer multiply-adds a product isn't worth the copies of its factors. */
-enum { DML__CUDA_TENSOR_LEAST = 1 << 22 };
-
-static cudaError_t dml__cuda_tensor_gemm(dml__cuda *state, int type, const dml_launch *launch)
-{
-    const int32_t *of = launch->integer; /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-    return dml__tensor_gemm(&state->tensor, state->stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0,
-                            launch->real[0], (const float *)dml__cuda_address(launch->buffer[0]), of[5],
-                            (const float *)dml__cuda_address(launch->buffer[1]), of[6], launch->real[1],
-                            (float *)dml__cuda_address(launch->buffer[2]), of[7]);
-}
-
-/* What tensor cores' products leave to do: a bias and the relu. */
-static dml_status dml__cuda_add_bias(dml_device *device, const dml_launch *gemm)
-{
-    dml_launch bias;
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)gemm->integer[0] * (size_t)gemm->integer[1], bias.size[1] = 1;
-    bias.buffer[0] = gemm->buffer[3];
-    bias.buffer[1] = gemm->buffer[2];
-    bias.integer[0] = gemm->integer[0], bias.integer[1] = gemm->integer[1];
-    bias.integer[2] = gemm->real[2] != 0.0f;
-    return device->backend->launch(device, &bias);
-}
-
-/* What the factors of products may be rounded to now; 0: to nothing. */
-static int dml__cuda_tensor_type(const dml_device *device)
-{
-    if (device->factors == (int)DML_BF16) return DML__TENSOR_BF16;
-    if (device->factors == (int)DML_F16) return DML__TENSOR_F16;
-    return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
-}
-
-/* A product or attention with rounded factors on tensor cores; false: the shared kernel is to do it, with
-   those of f32. */
+/* On tensor cores, with rounded factors; false: the shared kernel is to do it, with those of f32. */
 static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch,
                                     const dml__kernel_launch *ready, dml_status *status)
 {
     dml__cuda *state = dml__cuda_of(device);
-    const int32_t *of = launch->integer;
-    const int type = dml__cuda_tensor_type(device);
-    const bool gemm = strcmp(launch->kernel, "gemm") == 0;
-    const bool backward = strcmp(launch->kernel, "attention_backward") == 0;
-    if (!type) return false;
-    if (!gemm && !backward && strcmp(launch->kernel, "attention_forward") != 0) return false;
-    if (gemm && (of[8] || of[13] > 1 || (double)of[0] * of[1] * of[2] < DML__CUDA_TENSOR_LEAST)) return false;
-    const bool ends = gemm && (launch->buffer[3].buffer || launch->real[2] != 0.0f);
-    if (ends && (double)of[0] * of[1] > DML__LAUNCH_MOST) return false; /* more than bias_add takes */
+    const int type = dml__tensor_type_of(device);
+    const dml__tensor_job job = type ? dml__tensor_job_of(launch) : DML__TENSOR_NOTHING;
+    if (!job) return false;
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);
     state->tensor_open = true;
-    char *buffers[DML_LAUNCH_BUFFERS];
-    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
-        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
-    dml__cuda_mark *mark = dml__cuda_mark_begins(device, gemm       ? "gemm_tensor"
-                                                         : backward ? "attention_backward_tensor"
-                                                                    : "attention_forward_tensor");
+    dml__cuda_mark *mark = dml__cuda_mark_begins(device, dml__tensor_job_name(job, true));
     const cudaError_t error = dml__cuda_mark_ends(
-        device, mark,
-        gemm ? dml__cuda_tensor_gemm(state, type, launch)
-             : dml__tensor_attention(state->stream, type, backward, buffers, &ready->arguments));
+        device, mark, dml__tensor_run(&state->tensor, state->stream, type, job, launch, &ready->arguments));
     if (error == cudaErrorNotSupported || error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return false;
     }
     *status = dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
-    if (*status == DML_OK && ends) *status = dml__cuda_add_bias(device, launch);
+    if (*status == DML_OK) *status = dml__tensor_end(device, job, launch);
     return true;
 }
 

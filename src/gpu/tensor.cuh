@@ -69,20 +69,11 @@ static inline void dml__tensor_close(dml__tensor *tensor)
     memset(tensor, 0, sizeof *tensor);
 }
 
-/* Bytes of a factor's copy. */
-static inline size_t dml__tensor_copy_bytes(int type, int rows, int k)
-{
-    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_words(type, k) *
-           sizeof(uint16_t);
-}
-
-/* Makes the workspace large enough for a product, and cuBLASLt's, where it is wanted: what was queued is
-   waited for when it grows, so this is called ahead of a graph's capture. */
-static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, int type, int m,
-                                              int n, int k)
+/* Makes the workspace large enough for copies, and cuBLASLt's, where it is wanted: what was queued is waited
+   for when it grows. */
+static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, size_t bytes)
 {
     const size_t piece = (size_t)1 << 21;
-    const size_t bytes = dml__tensor_copy_bytes(type, m, k) + dml__tensor_copy_bytes(type, n, k);
     if (!tensor->has_mma) return cudaErrorNotSupported;
     if (tensor->lt.handle && !tensor->lt_workspace) {
         const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
@@ -124,6 +115,24 @@ static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t
     return error;
 }
 
+/* Whether products of k such factors can be made here. */
+static inline bool dml__tensor_can(const dml__tensor *tensor, int type, int k)
+{
+    return tensor->has_mma && k <= DML__TENSOR_MOST_K && !(type == DML__TENSOR_TF32 && tensor->no_tf32);
+}
+
+/* C (m, n) = alpha A B^T + beta C, with ldc floats from each row to the next, of copies with k numbers. */
+static inline dml__tensor_product dml__tensor_product_of(const dml__tensor_copy &a, const dml__tensor_copy &b,
+                                                         float *c, int ldc, float alpha, float beta)
+{
+    dml__tensor_product p;
+    p.type = a.type, p.m = a.rows, p.n = b.rows, p.words = dml__tensor_words(a.type, a.k);
+    p.a = a.to, p.b = b.to, p.c = c, p.ldc = ldc;
+    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
+    p.alpha = alpha, p.beta = beta;
+    return p;
+}
+
 /* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
    k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
    DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
@@ -132,21 +141,20 @@ static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t str
                                            int k, bool trans_a, bool trans_b, float alpha, const float *a,
                                            int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
-    dml__tensor_product p;
-    if (!tensor->has_mma || k > DML__TENSOR_MOST_K || (type == DML__TENSOR_TF32 && tensor->no_tf32))
-        return cudaErrorNotSupported;
+    if (!dml__tensor_can(tensor, type, k)) return cudaErrorNotSupported;
     if (m <= 0 || n <= 0) return cudaSuccess;
-    cudaError_t error = dml__tensor_reserve(tensor, stream, type, m, n, k);
+    const size_t a_bytes = dml__tensor_copy_bytes(type, m, k);
+    cudaError_t error = dml__tensor_reserve(tensor, stream, a_bytes + dml__tensor_copy_bytes(type, n, k));
     if (error != cudaSuccess) return error;
-    uint16_t *a_copy = (uint16_t *)tensor->workspace;
-    uint16_t *b_copy = a_copy + dml__tensor_copy_bytes(type, m, k) / sizeof *a_copy;
-    error = dml__tensor_pack(stream, type, a, m, k, lda, trans_a, a_copy);
-    if (error == cudaSuccess) error = dml__tensor_pack(stream, type, b, n, k, ldb, !trans_b, b_copy);
+    const dml__tensor_copy left = { type, m, k, (uint16_t *)tensor->workspace };
+    const dml__tensor_copy right = { type, n, k, (uint16_t *)((char *)tensor->workspace + a_bytes) };
+    error = trans_a ? dml__tensor_pack_transpose(stream, left, dml__tensor_matrix_of(a, k, m, lda))
+                    : dml__tensor_pack(stream, left, dml__tensor_matrix_of(a, m, k, lda));
+    if (error == cudaSuccess)
+        error = trans_b ? dml__tensor_pack(stream, right, dml__tensor_matrix_of(b, n, k, ldb))
+                        : dml__tensor_pack_transpose(stream, right, dml__tensor_matrix_of(b, k, n, ldb));
     if (error != cudaSuccess) return error;
-    p.type = type, p.m = m, p.n = n, p.words = dml__tensor_words(type, k);
-    p.a = a_copy, p.b = b_copy, p.c = c, p.ldc = ldc;
-    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
-    p.alpha = alpha, p.beta = beta;
+    const dml__tensor_product p = dml__tensor_product_of(left, right, c, ldc, alpha, beta);
     return dml__tensor_multiply(tensor, stream, &p);
 }
 

@@ -1,4 +1,13 @@
-/* tensor_pack.cuh: rounded copies of f32 matrices, laid out for tensor cores (gpu/tensor_common.cuh). */
+/* tensor_pack.cuh: rounded copies of factors, laid out for tensor cores (gpu/tensor_common.cuh).
+
+   What is copied is a source: numbers in rows, of which four neighbours are read at once. A matrix is one;
+   the patches of a convolution, which are nowhere in memory, are another (gpu/tensor_conv2d.cuh). A source
+   has
+
+       prepare()            what a thread finds out before it reads
+       whole(rows, columns) whether it has so many, read at once, so that no read needs a bound
+       read(row, column)    four numbers, where it is whole
+       some(row, column)    the same anywhere, zeros outside. */
 #ifndef DML_GPU_TENSOR_PACK_CUH
 #define DML_GPU_TENSOR_PACK_CUH
 
@@ -18,6 +27,43 @@ static __device__ __forceinline__ __attribute__((unused)) float4 dml__tensor_rea
     if (left > 2) x.z = p[2];
     if (left > 3) x.w = p[3];
     return x;
+}
+
+/* (rows, columns), `step` floats from each row to the next. */
+struct dml__tensor_matrix {
+    const float *x;
+    int rows, columns, step;
+    bool four; /* each row begins at a multiple of 16 bytes */
+
+    __device__ __forceinline__ void prepare()
+    {
+    }
+    __device__ __forceinline__ bool whole(int some_rows, int some_columns) const
+    {
+        return four && some_rows <= rows && some_columns <= columns;
+    }
+    __device__ __forceinline__ float4 read(int row, int column) const
+    {
+        return *(const float4 *)(x + (size_t)row * (size_t)step + column);
+    }
+    __device__ __forceinline__ float4 some(int row, int column) const
+    {
+        return dml__tensor_read(x + (size_t)row * (size_t)step + column, row < rows ? columns - column : 0,
+                                four);
+    }
+};
+
+static inline bool dml__tensor_fours(const float *x, int step)
+{
+    return (uintptr_t)x % 16 == 0 && step % 4 == 0;
+}
+
+static inline dml__tensor_matrix dml__tensor_matrix_of(const float *x, int rows, int columns, int step)
+{
+    dml__tensor_matrix matrix;
+    matrix.x = x, matrix.rows = rows, matrix.columns = columns, matrix.step = step;
+    matrix.four = dml__tensor_fours(x, step);
+    return matrix;
 }
 
 #ifdef DML__TENSOR_WARP
@@ -40,12 +86,11 @@ template <int type> static __device__ __forceinline__ uint32_t dml__tensor_pair(
 
 #endif
 
-/* y (rows padded, words) = x (rows, k) with steps ldx between rows. A group copies 128 rows of 64 words: 8
-   threads write the 128 bytes of a row. */
-template <int type>
+/* y (rows padded, words) = source (rows, k). A group copies 128 rows of 64 words: 8 threads write the 128
+   bytes of a row. */
+template <int type, typename Source>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
-    dml__tensor_pack_rows(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                          uint16_t *__restrict__ y, int words)
+    dml__tensor_pack_rows(const Source source, uint16_t *__restrict__ y, int words)
 {
 #ifdef DML__TENSOR_WARP
     enum {
@@ -60,22 +105,19 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
     const int row = row0 + (int)threadIdx.x / 8;
     float4 low[STEPS], high[STEPS];
-    const float *from = x + (size_t)row * (size_t)ldx + column;
-    if (four && row0 + DML__TENSOR_ROWS <= rows &&
-        (tile + 1) * KS <= k) { /* all of it: no branch between the loads */
+    Source own = source;
+    own.prepare();
+    if (own.whole(row0 + DML__TENSOR_ROWS, (tile + 1) * KS)) { /* no branch between the loads */
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            low[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx);
-            high[i] = low[i];
-            if (HIGH) high[i] = *(const float4 *)(from + (size_t)(i * STEP) * (size_t)ldx + 4);
+            low[i] = own.read(row + i * STEP, column);
+            high[i] = HIGH ? own.read(row + i * STEP, column + 4) : low[i];
         }
     } else {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
-            const int left = row + i * STEP < rows ? k - column : 0;
-            low[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx, left, four);
-            high[i] = low[i];
-            if (HIGH) high[i] = dml__tensor_read(from + (size_t)(i * STEP) * (size_t)ldx + 4, left - 4, four);
+            low[i] = own.some(row + i * STEP, column);
+            high[i] = HIGH ? own.some(row + i * STEP, column + 4) : low[i];
         }
     }
 #pragma unroll
@@ -83,19 +125,18 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
         *(uint4 *)(y + (size_t)(row + i * STEP) * (size_t)words + tile * DML__TENSOR_WORDS + 8 * part) =
             dml__tensor_chunk<type>(low[i], high[i]);
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
+    (void)source, (void)y, (void)words;
 #endif
 }
 
-/* y (rows padded, words) = x^T of x (k, rows) with steps ldx between ks. A group transposes 64 words of 128
-   rows through shared memory, as 128 rows of 32 pairs of words, each two neighbours in k, or one. A warp
-   reads the ks of four pairs of 32 rows, a thread four rows of one pair; the eight chunks of four pairs of a
-   row lie in an order of its own, so that neither the stores of a warp, a pair for each of 8 rows apart and 4
-   pairs, nor its loads, a chunk each, meet in a bank. */
-template <int type>
+/* y (rows padded, words) = the transpose of source (k, rows). A group transposes 64 words of 128 rows through
+   shared memory, as 128 rows of 32 pairs of words, each two neighbours in k, or one. A warp reads the ks of
+   four pairs of 32 rows, a thread four rows of one pair; the eight chunks of four pairs of a row lie in an
+   order of its own, so that neither the stores of a warp, a pair for each of 8 rows apart and 4 pairs, nor
+   its loads, a chunk each, meet in a bank. */
+template <int type, typename Source>
 static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
-    dml__tensor_pack_columns(const float *__restrict__ x, int rows, int k, int ldx, int four,
-                             uint16_t *__restrict__ y, int words)
+    dml__tensor_pack_columns(const Source source, uint16_t *__restrict__ y, int words)
 {
 #ifdef DML__TENSOR_WARP
     enum { EACH = 2 / dml__tensor_words_of(type), KS = 32 * EACH, ODD = EACH == 2 };
@@ -104,23 +145,21 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
     const int across = words / DML__TENSOR_WORDS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int tile = (int)(blockIdx.x % (unsigned)across);
     const int row0 = (int)(blockIdx.x / (unsigned)across) * DML__TENSOR_ROWS;
-    const int at = tile * KS + EACH * (4 * warp + lane / 8);
+    const int k = tile * KS + EACH * (4 * warp + lane / 8), first = row0 + lane % 8 * 4;
     float4 even[4], odd[4];
-    const float *from = x + (size_t)at * (size_t)ldx + row0 + lane % 8 * 4;
-    if (four && row0 + DML__TENSOR_ROWS <= rows && (tile + 1) * KS <= k) {
+    Source own = source;
+    own.prepare();
+    if (own.whole((tile + 1) * KS, row0 + DML__TENSOR_ROWS)) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            even[i] = *(const float4 *)(from + 32 * i);
-            odd[i] = even[i];
-            if (ODD) odd[i] = *(const float4 *)(from + 32 * i + ldx);
+            even[i] = own.read(k, first + 32 * i);
+            odd[i] = ODD ? own.read(k + 1, first + 32 * i) : even[i];
         }
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int left = rows - (row0 + 32 * i + lane % 8 * 4);
-            even[i] = dml__tensor_read(from + 32 * i, at < k ? left : 0, four);
-            odd[i] = even[i];
-            if (ODD) odd[i] = dml__tensor_read(from + 32 * i + ldx, at + 1 < k ? left : 0, four);
+            even[i] = own.some(k, first + 32 * i);
+            odd[i] = ODD ? own.some(k + 1, first + 32 * i) : even[i];
         }
     }
 #pragma unroll
@@ -140,35 +179,58 @@ static __global__ void __launch_bounds__(DML__TENSOR_PACK_ITEMS)
             chunks[row * 8 + (chunk ^ row / 4 % 8)];
     }
 #else
-    (void)x, (void)rows, (void)k, (void)ldx, (void)four, (void)y, (void)words;
+    (void)source, (void)y, (void)words;
 #endif
 }
 
-typedef void (*dml__tensor_packer)(const float *x, int rows, int k, int ldx, int four, uint16_t *y,
-                                   int words);
+/* Where a copy of a source is to lie, and of how many rows and ks. */
+typedef struct dml__tensor_copy {
+    int type, rows, k;
+    uint16_t *to; /* dml__tensor_copy_bytes */
+} dml__tensor_copy;
 
-static inline dml__tensor_packer dml__tensor_packer_of(int type, bool transposed)
+static inline size_t dml__tensor_copy_bytes(int type, int rows, int k)
 {
-    static const dml__tensor_packer packers[3][2] = {
-        { dml__tensor_pack_rows<DML__TENSOR_BF16>, dml__tensor_pack_columns<DML__TENSOR_BF16> },
-        { dml__tensor_pack_rows<DML__TENSOR_F16>, dml__tensor_pack_columns<DML__TENSOR_F16> },
-        { dml__tensor_pack_rows<DML__TENSOR_TF32>, dml__tensor_pack_columns<DML__TENSOR_TF32> },
-    };
-    return packers[type - DML__TENSOR_BF16][transposed];
+    return (size_t)dml__tensor_padded(rows, DML__TENSOR_ROWS) * (size_t)dml__tensor_words(type, k) *
+           sizeof(uint16_t);
 }
 
-/* y (rows padded, words) = op(x): x (rows, k), or (k, rows) where it is transposed, ldx between its rows. */
-static inline cudaError_t dml__tensor_pack(cudaStream_t stream, int type, const float *x, int rows, int k,
-                                           int ldx, bool transposed, uint16_t *y)
+template <typename Source>
+static inline cudaError_t dml__tensor_launch_pack(void (*const (&kernels)[3])(const Source, uint16_t *, int),
+                                                  cudaStream_t stream, const dml__tensor_copy &copy,
+                                                  Source source)
 {
-    int words = dml__tensor_words(type, k);
-    int four = (uintptr_t)x % 16 == 0 && ldx % 4 == 0;
-    const size_t groups = (size_t)(dml__tensor_padded(rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
+    int words = dml__tensor_words(copy.type, copy.k);
+    uint16_t *to = copy.to;
+    const size_t groups = (size_t)(dml__tensor_padded(copy.rows, DML__TENSOR_ROWS) / DML__TENSOR_ROWS) *
                           (size_t)(words / DML__TENSOR_WORDS);
     if (groups > INT32_MAX) return cudaErrorInvalidValue;
-    void *arguments[] = { &x, &rows, &k, &ldx, &four, &y, &words };
-    return cudaLaunchKernel(dml__tensor_packer_of(type, transposed), dim3((unsigned)groups),
+    void *arguments[] = { &source, &to, &words };
+    return cudaLaunchKernel(kernels[copy.type - DML__TENSOR_BF16], dim3((unsigned)groups),
                             dim3(DML__TENSOR_PACK_ITEMS), arguments, 0, stream);
+}
+
+/* Makes it, of source (rows, k). */
+template <typename Source>
+static inline cudaError_t dml__tensor_pack(cudaStream_t stream, const dml__tensor_copy &copy, Source source)
+{
+    void (*const kernels[3])(const Source, uint16_t *,
+                             int) = { dml__tensor_pack_rows<DML__TENSOR_BF16, Source>,
+                                      dml__tensor_pack_rows<DML__TENSOR_F16, Source>,
+                                      dml__tensor_pack_rows<DML__TENSOR_TF32, Source> };
+    return dml__tensor_launch_pack(kernels, stream, copy, source);
+}
+
+/* Makes it, of the transpose of source (k, rows). */
+template <typename Source>
+static inline cudaError_t dml__tensor_pack_transpose(cudaStream_t stream, const dml__tensor_copy &copy,
+                                                     Source source)
+{
+    void (*const kernels[3])(const Source, uint16_t *,
+                             int) = { dml__tensor_pack_columns<DML__TENSOR_BF16, Source>,
+                                      dml__tensor_pack_columns<DML__TENSOR_F16, Source>,
+                                      dml__tensor_pack_columns<DML__TENSOR_TF32, Source> };
+    return dml__tensor_launch_pack(kernels, stream, copy, source);
 }
 
 #endif

@@ -9,6 +9,7 @@ if ! has "$CXX"; then
     exit
 fi
 flags="-O1 -g1 -DDML__SEPARATE -DDML_CUDA -DDML_NO_AVX -Isrc $WARN"
+flags="$flags -DDML__TENSOR_CONV_LEAST=1 -DDML__TENSOR_PATCHES=65536" # so that small ones are in pieces, too
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 echo 'int main(void){return 0;}' | $CC $sanitize -x c - -o "$WORK/probe" 2>/dev/null || sanitize=
 

@@ -1,4 +1,4 @@
-/* Trains a layer large enough for tensor cores on the first fake card, which has some
+/* Trains layers large enough for tensor cores on the first fake card, which has some
    (tests/gpu/cuda_host_test.sh): in f32, where products may round to TF32, and in bf16. */
 #define DML_IMPLEMENTATION
 #include "dml.h"
@@ -6,23 +6,25 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { BATCH = 260, IN = 128, OUT = 130, STEPS = 2 };
+enum { BATCH = 260, IN = 16, FILTERS = 8, OUT = 130, STEPS = 2 };
 
 /* The losses of the steps; false: it said why. */
-static bool train(bool allow_tf32, dml_dtype dtype, float loss[STEPS])
+static bool train(bool allow_tf32, dml_dtype dtype, float losses[STEPS])
 {
     static float x[BATCH][IN];
     static int32_t label[BATCH];
     dml_context *context =
         dml_open(&(dml_options){ .device = "cuda:0", .threads = 1, .seed = 7, .allow_tf32 = allow_tf32 });
     dml_graph *graph = dml_graph_create(context);
-    dml_node *input = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "label", DML_I32);
+    dml_node *input = dml_input(graph, "x", DML_F32, 4, 4, 1), *t = dml_input(graph, "label", DML_I32);
     dml_trainer_options how = { .batch = BATCH, .optimizer = dml_sgd(0.5f, 0), .dtype = dtype };
-    dml_trainer *trainer = dml_trainer_create(dml_softmax_cross_entropy(dml_dense(input, OUT), t), &how);
+    dml_node *h = dml_relu(dml_conv2d(input, &(dml_conv2d_options){ .filters = FILTERS, .same = true }));
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_flatten(h), OUT), t);
+    dml_trainer *trainer = dml_trainer_create(loss, &how);
     for (int i = 0; i < BATCH * IN; i++) x[i / IN][i % IN] = (float)((i * 7919) % 101) / 50 - 1;
     for (int i = 0; i < BATCH; i++) label[i] = i * 31 % OUT;
     for (int step = 0; step < STEPS; step++)
-        dml_trainer_step(trainer, BATCH, DML_INPUTS(x, label), &loss[step]);
+        dml_trainer_step(trainer, BATCH, DML_INPUTS(x, label), &losses[step]);
     const bool ok = dml_status_of(context) == DML_OK;
     if (!ok) fprintf(stderr, "%s\n", dml_error(context));
     dml_close(context);

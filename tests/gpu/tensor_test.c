@@ -233,11 +233,97 @@ static void attention(void)
         attend(shapes[s]);
 }
 
+/* Convolutions of fewer multiply-adds aren't for tensor cores (gpu/tensor_launch.cuh, where the fake card's
+   test says how many). */
+#ifndef DML__TENSOR_CONV_LEAST
+#define DML__TENSOR_CONV_LEAST (1 << 27)
+#endif
+
+/* The sum of the shares that a launch leaves at a buffer; of `old` where it adds to that. */
+static float *folded(const dml_launch *launch, int out, size_t n, int shares, const rounding *r,
+                     const float *old)
+{
+    float *x = with_factors(launch, out, n * (size_t)shares, r, old);
+    for (size_t i = n; i < n * (size_t)shares; i++) x[i % n] += x[i];
+    return x;
+}
+
+static void compare_conv(const dml_launch *launch, int out, size_t n, int shares, const float *old,
+                         double macs)
+{
+    float *whole = folded(launch, out, n, shares, &to_f32, old);
+    for (const rounding *r = roundings; r < roundings + ROUNDINGS; r++) {
+        float *rounded = folded(launch, out, n, shares, r, old);
+        const double d = apart(rounded, whole, n);
+        CHECK_MESSAGE(d < r->most, "%s of %s factors, %d shares, is %g off", launch->kernel, r->name, shares,
+                      d);
+        CHECK_MESSAGE(d > 0 || !has_tensor_cores() || macs < DML__TENSOR_CONV_LEAST,
+                      "%s of %s factors is that of f32", launch->kernel, r->name);
+        free(rounded);
+    }
+    free(whole);
+}
+
+/* n, h, w, c, f, kh, kw, sh, sw, ph, pw, oh, ow, dh, dw */
+static void convolve(const int s[15])
+{
+    const size_t pixels = (size_t)(s[0] * s[1] * s[2]), out = (size_t)(s[0] * s[11] * s[12]);
+    const size_t c = (size_t)s[3], f = (size_t)s[4], columns = (size_t)(s[5] * s[6]) * c;
+    const double macs = (double)out * (double)f * (double)columns;
+    dml_buffer *x = floats(pixels * c, true), *w = floats(f * columns, true), *y = floats(out * f, true);
+    dml_buffer *bias = floats(f, true), *none_yet = floats(3 * f * columns, false);
+    float *old_x = take(x, pixels * c), *old_y = take(y, out * f), *old_w = take(w, f * columns);
+    dml_launch launch = { .kernel = "conv2d_forward", .size = { f, out } };
+    for (int i = 0; i < 15; i++) launch.integer[i] = s[i];
+    for (int fused = 0; fused < 2; fused++) { /* with the bias, the relu, and what y held */
+        launch.buffer[0] = in(x), launch.buffer[1] = in(w);
+        launch.buffer[2] = fused ? in(bias) : (dml_ref){ NULL, 0 };
+        launch.real[0] = fused ? 0.5f : 0, launch.real[1] = (float)fused;
+        compare_conv(&launch, 3, out * f, 1, fused ? old_y : NULL, macs);
+    }
+    launch = (dml_launch){ .kernel = "conv2d_backward_input", .size = { c, pixels } };
+    for (int i = 0; i < 15; i++) launch.integer[i] = s[i];
+    launch.buffer[0] = in(y), launch.buffer[1] = in(w), launch.real[0] = 0.5f;
+    compare_conv(&launch, 2, pixels * c, 1, old_x, macs);
+    launch.kernel = "conv2d_backward_weights";
+    launch.buffer[0] = in(x), launch.buffer[1] = in(y), launch.buffer[3] = in(bias);
+    for (int shares = 1; shares < 4; shares += 2) {
+        const bool adds = shares == 1;
+        launch.size[0] = adds ? columns + 1 : (size_t)shares * ((columns + 1 + 127) / 128 * 128),
+        launch.size[1] = f;
+        launch.real[0] = launch.real[2] = adds ? 0.5f : 0, launch.real[1] = (float)shares;
+        launch.buffer[3] = (dml_ref){ NULL, 0 };
+        compare_conv(&launch, 2, f * columns, shares, adds ? old_w : NULL, macs);
+        launch.buffer[2] = in(none_yet);
+        if (adds) CHECK_INT(device.backend->zero(&device, in(none_yet), f * columns * sizeof(float)), DML_OK);
+        compare_conv(&launch, 3, f, shares, adds ? old_w : NULL, 0);
+    }
+    free(old_x), free(old_y), free(old_w);
+    drop(x), drop(w), drop(y), drop(bias), drop(none_yet);
+}
+
+static void convolutions(void)
+{
+    static const int shapes[][15] = { { 2, 9, 8, 12, 20, 3, 3, 1, 1, 1, 1, 9, 8, 1, 1 },
+                                      { 3, 9, 8, 5, 7, 3, 2, 2, 3, 0, 1, 4, 3, 0, 0 },
+                                      { 2, 9, 8, 4, 8, 3, 2, 2, 1, 2, 1, 5, 7, 2, 3 },
+                                      { 1, 4, 5, 132, 136, 1, 1, 1, 1, 0, 0, 4, 5, 1, 1 },
+                                      { 16, 30, 33, 64, 96, 3, 3, 1, 1, 1, 1, 30, 33, 1, 1 },
+                                      { 24, 57, 55, 68, 72, 3, 3, 2, 2, 1, 1, 29, 28, 1, 1 } };
+    const bool card = strcmp(device.backend->name, "cuda") == 0 && !quick;
+    if (none) {
+        SKIP("%s", "it takes too long where each access is looked at");
+        return;
+    }
+    for (int s = 0; s < (card ? 6 : 4); s++) convolve(shapes[s]);
+}
+
 int main(void)
 {
     none = UNDER_TSAN || getenv("OCLGRIND_DATA_RACES") != NULL;
     quick = getenv("DML_TEST_QUICK") != NULL;
     RUN_ON_EVERY_DEVICE(products);
     RUN_ON_EVERY_DEVICE(attention);
+    RUN_ON_EVERY_DEVICE(convolutions);
     return test_report("gpu/tensor");
 }
