@@ -1456,10 +1456,10 @@ typedef struct dml_options {
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
     int pin;                      /* as in dml_pool_options, where that is 0 */
-    /* Products in f32 of some size may be made on a CUDA card's tensor cores, from compute capability 8.0 on:
-       their factors are rounded to TF32, which has f32's range and 10 bits of mantissa (an error of up to
-       2^-11 of each), and the sums stay f32. Elsewhere, of attention and of convolutions it changes nothing;
-       where NVIDIA_TF32_OVERRIDE is 0 in the environment neither. */
+    /* Dense layers, matrix products and convolutions in f32, from some size on, may be made on a CUDA card's
+       tensor cores, from compute capability 8.0 on: their factors are rounded to TF32, which has f32's range
+       and 10 bits of mantissa (an error of up to 2^-11 of each), and the sums stay f32. On other devices, of
+       attention and where NVIDIA_TF32_OVERRIDE is 0 in the environment it changes nothing. */
     bool allow_tf32;
 } dml_options;
 
@@ -1799,15 +1799,15 @@ typedef struct dml_program_options {
        of a group for each of several channels) are rounded to these 16 bits, in forward and backward: bf16 is
        multiplied by AMX or AVX512-BF16 where there is one, on other processors the same products are made in
        f32. On CUDA cards from compute capability 8.0 on, tensor cores multiply the factors of dense layers,
-       of matrix products of some size and of attention, rounded likewise; convolutions there, and OpenCL's
-       devices, multiply in f32. What a training program keeps from forward for backward is stored in these 16
-       bits, which halves the memory of activations: forward reads a value as it was computed, backward as it
-       was kept; a normalization reads it in forward, too, as it is kept. An input, what an op saves of its
-       own, what attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value
-       between whose use in forward and in backward nothing else runs stay f32. In f16, which has neither
-       f32's largest numbers nor its smallest, factors and kept values from 65520 on are infinite; what
-       dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations read counts as
-       65504 at most, in training passes. */
+       of matrix products and convolutions of some size and of attention, rounded likewise; smaller ones
+       there, and OpenCL's devices, multiply in f32. What a training program keeps from forward for backward
+       is stored in these 16 bits, which halves the memory of activations: forward reads a value as it was
+       computed, backward as it was kept; a normalization reads it in forward, too, as it is kept. An input,
+       what an op saves of its own, what attention, a cross-entropy, dml_clamp, dml_where, a max, min or
+       dml_norm reads, and a value between whose use in forward and in backward nothing else runs stay f32. In
+       f16, which has neither f32's largest numbers nor its smallest, factors and kept values from 65520 on
+       are infinite; what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations
+       read counts as 65504 at most, in training passes. */
     dml_dtype dtype;
 } dml_program_options;
 

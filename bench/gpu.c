@@ -1,6 +1,7 @@
 /* gpu: what a GPU reaches, part by part: products of matrices, kernels that memory limits, and steps of
  * training, beside cuBLAS, CLBlast and what the card allows.
  */
+#include "gpu_convs.h"
 #include "gpu_memory.h"
 #include "gpu_products.h"
 #include "gpu_training.h"
@@ -10,6 +11,7 @@ static const struct {
     void (*run)(gpu *g);
     bool on_cpus; /* without being asked for */
 } gpu_parts[] = { { "products", products, true },
+                  { "convs", convs, false },
                   { "memory", memory, false },
                   { "lenet", lenet, false },
                   { "gpt", gpt_steps, false } };
@@ -39,8 +41,8 @@ static const char usage[] =
     "usage: gpu [--device D] [--part P,...] [options]\n"
     "  --device D   cuda:0, opencl:1, ...; otherwise the first GPU, or opencl:0. Of a CPU the sizes are "
     "small\n"
-    "  --part P     of products, memory, lenet, gpt, with commas between them; otherwise all, of a CPU "
-    "products\n"
+    "  --part P     of products, convs, memory, lenet, gpt, with commas between them; otherwise all, of "
+    "a CPU products\n"
     "products: rows of GFLOP/s. The limit is the card's peak of f32, where it is known. The peer of a CUDA\n"
     "device is cuBLAS (libcublas.so.13 or .12), on the same memory; many of either are queued before they "
     "are\n"
@@ -50,6 +52,8 @@ static const char usage[] =
     "  --m --n --k  only the product of an M x K and a K x N matrix; a size not given is the one before it\n"
     "  --ta --tb    1: the first or the second matrix of it is stored transposed; 0\n"
     "  --kernel K   gemm_64x64, gemm_64x16, ..., gemm_solo: that kernel, not the one that is chosen\n"
+    "convs: rows of GFLOP/s of some layers of ResNet-50. The limit is the card's peak of f32\n"
+    "  --batch N    images; otherwise 64, of a CPU 1\n"
     "memory: rows of GB/s, of bytes that have to be read or written, each once. The limit is a copy of an\n"
     "array on the device; of attention, whose rows are GFLOP/s, the card's peak\n"
     "  --mib N      the arrays' size; otherwise 64 and 256, of a CPU 4\n"
@@ -62,9 +66,8 @@ static const char usage[] =
     "  --layers N --width N --context N --vocabulary N --batch N\n"
     "               12, 768, 1024, 50304 and 16 (--quick: 4); a batch there is no memory for is halved\n"
     "  --dtype T    f32, tf32 (a card's products round to it), bf16 or f16 (mixed precision); otherwise all\n"
-    "               but f16. Products and attention round their factors to it, too, otherwise to none; 16 "
-    "bits\n"
-    "               have no peer\n"
+    "               but f16. Products and attention round their factors to it, too, otherwise to none, and\n"
+    "               have a peer in f32 and TF32 alone\n"
     "of lenet and gpt:\n"
     "  --steps N    timed steps; otherwise 500 of lenet, and of gpt as many as 15 s allow (--quick: 4 s)\n"
     "  --profile F  adds tables of the kernels that take longest to the file F\n" BENCH_COMMON_USAGE;

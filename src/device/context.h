@@ -25,10 +25,10 @@ typedef struct dml_options {
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
     int pin;                      /* as in dml_pool_options, where that is 0 */
-    /* Products in f32 of some size may be made on a CUDA card's tensor cores, from compute capability 8.0 on:
-       their factors are rounded to TF32, which has f32's range and 10 bits of mantissa (an error of up to
-       2^-11 of each), and the sums stay f32. Elsewhere, of attention and of convolutions it changes nothing;
-       where NVIDIA_TF32_OVERRIDE is 0 in the environment neither. */
+    /* Dense layers, matrix products and convolutions in f32, from some size on, may be made on a CUDA card's
+       tensor cores, from compute capability 8.0 on: their factors are rounded to TF32, which has f32's range
+       and 10 bits of mantissa (an error of up to 2^-11 of each), and the sums stay f32. On other devices, of
+       attention and where NVIDIA_TF32_OVERRIDE is 0 in the environment it changes nothing. */
     bool allow_tf32;
 } dml_options;
 

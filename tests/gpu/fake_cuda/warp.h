@@ -72,7 +72,7 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 
 /* ---- a group and its threads ---- */
 
-enum { FAKE_ITEMS = 256, FAKE_WARP = 32, FAKE_STACK = 256 * 1024, FAKE_SHARED = 227 * 1024 };
+enum { FAKE_ITEMS = 256, FAKE_WARP = 32, FAKE_STACK = 64 * 1024, FAKE_SHARED = 227 * 1024 };
 
 struct fake_copy {
     uint32_t to;
