@@ -5682,11 +5682,12 @@ KERNEL(half_widen)
 
 /* tensor_common.cuh: what the ways of multiplying rounded factors on tensor cores share.
 
-   All of them compute C (m, n) = alpha A B^T + beta C of f32, row-major, with f32 sums, from copies of A (m,
-   k) and B (n, k) in bf16, f16 or TF32 that gpu/tensor_pack.cuh made: k runs along memory, rows are padded to
-   a multiple of DML__TENSOR_ROWS and their words of 16 bits to one of DML__TENSOR_WORDS, with zeros. So the
-   ways load whole tiles, and only what writes C looks at its bounds. A number of TF32 is two words, those of
-   a float: beside its instruction, which takes as many words, nothing differs. */
+   All of them compute C (m, n) = alpha A B^T + beta C + bias of f32, row-major, with f32 sums, or the relu of
+   that, from copies of A (m, k) and B (n, k) in bf16, f16 or TF32 that gpu/tensor_pack.cuh made: k runs along
+   memory, rows are padded to a multiple of DML__TENSOR_ROWS and their words of 16 bits to one of
+   DML__TENSOR_WORDS, with zeros. So the ways load whole tiles, and only what writes C looks at its bounds. A
+   number of TF32 is two words, those of a float: beside its instruction, which takes as many words, nothing
+   differs. */
 #ifndef DML_GPU_TENSOR_COMMON_CUH
 #define DML_GPU_TENSOR_COMMON_CUH
 
@@ -5825,14 +5826,21 @@ static __device__ __forceinline__ void dml__mma_multiply(float *d, const uint32_
 
 enum { DML__TENSOR_ROWS = 128, DML__TENSOR_WORDS = 64 };
 
+/* Where a product goes, and what is done to it on the way. */
+typedef struct dml__tensor_out {
+    float *c;          /* (m, n), ldc floats from each row to the next */
+    const float *bias; /* (n), or NULL */
+    int ldc, relu;     /* relu: what isn't above 0 becomes 0; a NaN stays one */
+    float alpha, beta; /* beta 0: C isn't read */
+} dml__tensor_out;
+
 typedef struct dml__tensor_product {
     int type;          /* DML__TENSOR_BF16, DML__TENSOR_F16 or DML__TENSOR_TF32 */
     int m, n, words;   /* m and n of C; words of a row of the copies, padded */
     const uint16_t *a; /* (m padded, words) */
     const uint16_t *b; /* (n padded, words) */
-    float *c;          /* (m, n) */
-    int ldc, pairs;    /* pairs: two neighbours of C may be read and written at once, at even columns */
-    float alpha, beta; /* beta 0: C isn't read */
+    dml__tensor_out out;
+    int pairs; /* two neighbours of C and of the bias may be read and written at once, at even columns */
 } dml__tensor_product;
 
 static inline int dml__tensor_padded(int size, int to)
@@ -5881,43 +5889,48 @@ dml__tensor_place_of(int number, int rows, int columns, int band)
     return place;
 }
 
+static __device__ __forceinline__ float dml__tensor_relu(float x, int on)
+{
+    return on && x <= 0.0f ? 0.0f : x;
+}
+
 /* Writes a thread's part of a row of sums, as the tensor cores leave them: of each 8 columns it has two, the
-   first at c; `half` picks the upper or lower of the two rows that it holds in each four. `left` columns of C
-   are there from c on. */
+   first at `column`; `half` picks the upper or lower of the two rows that it holds in each four. */
 template <int blocks>
-static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * blocks], int half, float *c,
-                                                       int left, const dml__tensor_product &p)
+static __device__ __forceinline__ void dml__tensor_put(const float (&sum)[4 * blocks], int half, int row,
+                                                       int column, const dml__tensor_product &p)
 {
     enum { AHEAD = blocks < 8 ? blocks : 8 }; /* reads of C on their way before the first is used */
-    const float alpha = p.alpha, beta = p.beta;
+    const float alpha = p.out.alpha, beta = p.out.beta;
+    const int left = p.n - column, relu = p.out.relu; /* left: columns of C that are there from this one on */
+    if (row >= p.m) return;
+    float *c = p.out.c + (size_t)row * (size_t)p.out.ldc + column;
+    const float *bias = p.out.bias ? p.out.bias + column : NULL;
     if (p.pairs && left >= 8 * blocks - 6) {
-        if (beta == 0.0f) {
-#pragma unroll
-            for (int j = 0; j < blocks; j++)
-                *(float2 *)(c + 8 * j) =
-                    make_float2(alpha * sum[4 * j + 2 * half], alpha * sum[4 * j + 2 * half + 1]);
-            return;
-        }
 #pragma unroll
         for (int j0 = 0; j0 < blocks; j0 += AHEAD) {
             float2 old[AHEAD];
 #pragma unroll
-            for (int j = 0; j < AHEAD; j++) old[j] = *(const float2 *)(c + 8 * (j0 + j));
+            for (int j = 0; j < AHEAD; j++)
+                old[j] = beta == 0.0f ? make_float2(0.0f, 0.0f) : *(const float2 *)(c + 8 * (j0 + j));
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 const int at = 4 * (j0 + j) + 2 * half;
+                const float2 add = bias ? *(const float2 *)(bias + 8 * (j0 + j)) : make_float2(0.0f, 0.0f);
                 *(float2 *)(c + 8 * (j0 + j)) =
-                    make_float2(alpha * sum[at] + beta * old[j].x, alpha * sum[at + 1] + beta * old[j].y);
+                    make_float2(dml__tensor_relu(alpha * sum[at] + beta * old[j].x + add.x, relu),
+                                dml__tensor_relu(alpha * sum[at + 1] + beta * old[j].y + add.y, relu));
             }
         }
         return;
     }
 #pragma unroll
     for (int j = 0; j < 2 * blocks; j++) {
-        const int column = 8 * (j / 2) + j % 2;
-        if (column < left) {
-            const float value = alpha * sum[4 * (j / 2) + 2 * half + j % 2];
-            c[column] = beta == 0.0f ? value : value + beta * c[column];
+        const int at = 8 * (j / 2) + j % 2;
+        if (at < left) {
+            float value = alpha * sum[4 * (j / 2) + 2 * half + j % 2];
+            if (beta != 0.0f) value += beta * c[at];
+            c[at] = dml__tensor_relu(bias ? value + bias[at] : value, relu);
         }
     }
 }
@@ -6019,9 +6032,8 @@ static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = row0 + top + 16 * i + lane / 4;
-        float *c = p.c + (size_t)row * (size_t)p.ldc + column;
-        if (row < p.m) dml__tensor_put<8>(sum[i], 0, c, p.n - column, p);
-        if (row + 8 < p.m) dml__tensor_put<8>(sum[i], 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+        dml__tensor_put<8>(sum[i], 0, row, column, p);
+        dml__tensor_put<8>(sum[i], 1, row + 8, column, p);
     }
 #else
     (void)p;
@@ -6986,6 +6998,9 @@ enum { /* of cublas_api.h, library_types.h and cublasLt.h */
        DML__LT_R_16BF = 14,
        DML__LT_OP_T = 1,
        DML__LT_DESC_TRANSA = 3,
+       DML__LT_DESC_EPILOGUE = 7, /* uint32_t */
+       DML__LT_DESC_BIAS = 8,     /* a pointer */
+       DML__LT_EPILOGUE_BIAS = 4,
        DML__LT_PREFERENCE_WORKSPACE = 1,   /* uint64_t */
        DML__LT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t, bytes */
        DML__LT_PREFERENCE_ALIGNMENT_B = 6,
@@ -7028,7 +7043,8 @@ typedef struct dml__lt_found {
 
 /* What a product's size and C's place lead to. */
 typedef struct dml__lt_plan {
-    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
+    int type, m, n, words, ldc; /* the key; type 0: none is here */
+    int aligned, bias;          /* also the key: of how many bytes C's and the bias' places are multiples */
     void *desc, *a, *b, *c;
     bool refused; /* there is no algorithm */
     dml__lt_algorithm algorithm;
@@ -7090,15 +7106,21 @@ static inline void dml__lt_open(dml__lt *lt)
     (void)cudaGetLastError();
 }
 
+static inline bool dml__lt_set_bias(dml__lt *lt, dml__lt_plan *plan, const float *bias)
+{
+    return !bias ||
+           lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_BIAS, &bias, sizeof bias) == 0;
+}
+
 /* Row-major C = A B^T is, by columns, C^T = B A^T: its first factor is B's copy, whose columns are its rows
-   here, transposed, its second A's. */
-static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
+   here, transposed, its second A's. Its rows are our columns, and the bias has one number for each. */
+static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan, const float *bias)
 {
     const bool tf32 = plan->type == DML__TENSOR_TF32;
     const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
     const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
     const int32_t transposed = DML__LT_OP_T;
-    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
+    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256, epilogue = DML__LT_EPILOGUE_BIAS;
     const uint64_t workspace = DML__LT_WORKSPACE;
     const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
     const int k = plan->words / dml__tensor_words_of(plan->type);
@@ -7109,6 +7131,9 @@ static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
     bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
               lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
                                                  sizeof transposed) == 0 &&
+              (!bias || lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_EPILOGUE, &epilogue,
+                                                           sizeof epilogue) == 0) &&
+              dml__lt_set_bias(lt, plan, bias) &&
               lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
@@ -7131,36 +7156,43 @@ static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
     return ok;
 }
 
+/* The largest power of two up to `most` that the address is a multiple of; 0 of none. */
+static inline int dml__lt_aligned(const void *address, int most)
+{
+    while ((uintptr_t)address % (unsigned)most) most /= 2;
+    return address ? most : 0;
+}
+
 static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_product *p)
 {
-    int aligned = 256; /* the largest power of two up to 256 that C's address is a multiple of */
-    while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
+    const int aligned = dml__lt_aligned(p->out.c, 256), bias = dml__lt_aligned(p->out.bias, 16);
     for (int i = 0; i < DML__LT_PLANS; i++) {
         dml__lt_plan *plan = &lt->plan[i];
         if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
-            plan->ldc == p->ldc && plan->aligned == aligned)
+            plan->ldc == p->out.ldc && plan->aligned == aligned && plan->bias == bias)
             return plan;
     }
     dml__lt_plan *plan = &lt->plan[lt->next];
     lt->next = (lt->next + 1) % DML__LT_PLANS;
     dml__lt_forget(lt, plan);
     plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
-    plan->ldc = p->ldc, plan->aligned = aligned;
-    (void)dml__lt_make(lt, plan);
+    plan->ldc = p->out.ldc, plan->aligned = aligned, plan->bias = bias;
+    (void)dml__lt_make(lt, plan, p->out.bias);
     return plan;
 }
 
 /* `workspace`: DML__LT_WORKSPACE bytes of the device, for this stream. cudaErrorNotSupported: it has no way
-   for this product, and nothing was queued. */
+   for this product, and nothing was queued. It has none for a relu: its own is said to be max(x, 0), which
+   may lose a NaN. */
 static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *workspace,
                                       const dml__tensor_product *p)
 {
-    if (!lt->handle) return cudaErrorNotSupported;
+    if (!lt->handle || p->out.relu) return cudaErrorNotSupported;
     dml__lt_plan *plan = dml__lt_plan_of(lt, p);
-    if (plan->refused) return cudaErrorNotSupported;
-    const int status =
-        lt->cublasLtMatmul(lt->handle, plan->desc, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
-                           plan->c, p->c, plan->c, &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
+    if (plan->refused || !dml__lt_set_bias(lt, plan, p->out.bias)) return cudaErrorNotSupported;
+    const int status = lt->cublasLtMatmul(lt->handle, plan->desc, &p->out.alpha, p->b, plan->a, p->a, plan->b,
+                                          &p->out.beta, p->out.c, plan->c, p->out.c, plan->c,
+                                          &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
     if (status == 0) return cudaSuccess;
     const cudaError_t error = cudaGetLastError(); /* of a device that is lost, perhaps */
     plan->refused = error == cudaSuccess;
@@ -7441,10 +7473,8 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
             const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS + top +
                             (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
             const int column = place.column * columns + 2 * (lane % 4);
-            float *c = p.c + (size_t)row * (size_t)p.ldc + column;
-            if (row < p.m) dml__tensor_put<columns / 8>(sum, 0, c, p.n - column, p);
-            if (row + 8 < p.m)
-                dml__tensor_put<columns / 8>(sum, 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+            dml__tensor_put<columns / 8>(sum, 0, row, column, p);
+            dml__tensor_put<columns / 8>(sum, 1, row + 8, column, p);
         }
     }
     if (cluster > 1) dml__wgmma_cluster_sync(); /* the other may still write here, or arrive */
@@ -7674,7 +7704,7 @@ static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t 
     return error;
 }
 
-/* C = alpha A B^T + beta C of copies that are made. */
+/* By the way that is wanted, or the first that there is, of copies that are made. */
 static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
                                                const dml__tensor_product *p)
 {
@@ -7699,25 +7729,24 @@ static inline bool dml__tensor_can(const dml__tensor *tensor, int type, int k)
     return tensor->has_mma && k <= DML__TENSOR_MOST_K && !(type == DML__TENSOR_TF32 && tensor->no_tf32);
 }
 
-/* C (m, n) = alpha A B^T + beta C, with ldc floats from each row to the next, of copies with k numbers. */
+/* Of copies of A (m, k) and B (n, k). */
 static inline dml__tensor_product dml__tensor_product_of(const dml__tensor_copy &a, const dml__tensor_copy &b,
-                                                         float *c, int ldc, float alpha, float beta)
+                                                         const dml__tensor_out &out)
 {
     dml__tensor_product p;
     p.type = a.type, p.m = a.rows, p.n = b.rows, p.words = dml__tensor_words(a.type, a.k);
-    p.a = a.to, p.b = b.to, p.c = c, p.ldc = ldc;
-    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
-    p.alpha = alpha, p.beta = beta;
+    p.a = a.to, p.b = b.to, p.out = out;
+    p.pairs = (uintptr_t)out.c % 8 == 0 && out.ldc % 2 == 0 && (uintptr_t)out.bias % 8 == 0;
     return p;
 }
 
-/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
-   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
-   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
-   that matters. */
+/* out.c (m, n) = alpha op(A) op(B) + beta out.c and what else is done to it, row-major, with ld floats from
+   each row to the next: op(A) is (m, k), op(B) (k, n), and what is transposed lies the other way round. type:
+   DML__TENSOR_BF16, DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and
+   nothing was queued that matters. */
 static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
-                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
-                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+                                           int k, bool trans_a, bool trans_b, const float *a, int lda,
+                                           const float *b, int ldb, const dml__tensor_out &out)
 {
     if (!dml__tensor_can(tensor, type, k)) return cudaErrorNotSupported;
     if (m <= 0 || n <= 0) return cudaSuccess;
@@ -7732,7 +7761,7 @@ static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t str
         error = trans_b ? dml__tensor_pack(stream, right, dml__tensor_matrix_of(b, n, k, ldb))
                         : dml__tensor_pack_transpose(stream, right, dml__tensor_matrix_of(b, k, n, ldb));
     if (error != cudaSuccess) return error;
-    const dml__tensor_product p = dml__tensor_product_of(left, right, c, ldc, alpha, beta);
+    const dml__tensor_product p = dml__tensor_product_of(left, right, out);
     return dml__tensor_multiply(tensor, stream, &p);
 }
 
@@ -7837,9 +7866,8 @@ typedef struct dml__tensor_conv {
     int type;
     const dml__kernel_arguments *arguments;
     const float *images, *other; /* what patches are of; weights, or dy where it is the weights' gradient */
-    float *to;                   /* y, dx or dw */
-    float beta;
-    int shares; /* of dw: so many gradients are written, of which the sum counts */
+    dml__tensor_out out;         /* to y, dx or dw; ldc is that of the product */
+    int shares;                  /* of dw: so many gradients are written, of which the sum counts */
 } dml__tensor_conv;
 
 /* Sizes of a convolution as a product. */
@@ -7908,8 +7936,9 @@ static inline cudaError_t dml__tensor_conv_pixels(dml__tensor *tensor, cudaStrea
         const dml__tensor_copy left = { c->type, count, depth,
                                         (uint16_t *)((char *)tensor->workspace + right_bytes) };
         error = dml__tensor_pack(stream, left, dml__tensor_patches_of<back>(c, first, first + count));
-        const dml__tensor_product p = dml__tensor_product_of(
-            left, right, c->to + (size_t)first * (size_t)columns, columns, 1.0f, c->beta);
+        dml__tensor_out out = c->out;
+        out.c += (size_t)first * (size_t)columns;
+        const dml__tensor_product p = dml__tensor_product_of(left, right, out);
         if (error == cudaSuccess)
             error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), first);
     }
@@ -7941,14 +7970,15 @@ static inline cudaError_t dml__tensor_conv_weights(dml__tensor *tensor, cudaStre
         if (error == cudaSuccess)
             error =
                 dml__tensor_pack_transpose(stream, right, dml__tensor_patches_of<false>(c, first, first + k));
-        const dml__tensor_product p =
-            dml__tensor_product_of(left, right, c->to + (size_t)(done % c->shares) * count, columns, 1.0f,
-                                   done < c->shares ? c->beta : 1.0f);
+        dml__tensor_out out = c->out;
+        out.c += (size_t)(done % c->shares) * count;
+        out.beta = done < c->shares ? c->out.beta : 1.0f;
+        const dml__tensor_product p = dml__tensor_product_of(left, right, out);
         if (error == cudaSuccess)
             error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), done);
     }
     if (error == cudaSuccess && done < c->shares) /* their beta is 0 */
-        error = cudaMemsetAsync(c->to + (size_t)done * count, 0,
+        error = cudaMemsetAsync(c->out.c + (size_t)done * count, 0,
                                 (size_t)(c->shares - done) * count * sizeof(float), stream);
     return error;
 }
@@ -7998,28 +8028,6 @@ static inline int dml__tensor_type_of(const dml_device *device)
     return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
 }
 
-/* y (rows, columns) += bias, if there is one, and its relu: what products leave to do. */
-typedef struct dml__tensor_rest {
-    bool needed;
-    dml_ref bias, y;
-    double rows, columns;
-    bool relu;
-} dml__tensor_rest;
-
-static inline dml__tensor_rest dml__tensor_rest_of(const dml_launch *launch, dml__tensor_job job)
-{
-    const int32_t *of = launch->integer;
-    const bool conv = job == DML__TENSOR_CONV;
-    dml__tensor_rest rest;
-    memset(&rest, 0, sizeof rest);
-    if (!conv && job != DML__TENSOR_GEMM) return rest;
-    rest.bias = launch->buffer[conv ? 2 : 3], rest.y = launch->buffer[conv ? 3 : 2];
-    rest.rows = conv ? (double)of[0] * of[11] * of[12] : of[0], rest.columns = conv ? of[4] : of[1];
-    rest.relu = launch->real[conv ? 1 : 2] != 0.0f;
-    rest.needed = rest.bias.buffer || rest.relu;
-    return rest;
-}
-
 /* Which job a launch is: one that is worth it, and of a kind that is there. */
 static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
 {
@@ -8027,19 +8035,18 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
     int job = DML__TENSOR_GEMM;
     while (job < DML__TENSOR_JOBS && strcmp(launch->kernel, dml__tensor_job_name(job, false)) != 0) job++;
     if (job == DML__TENSOR_JOBS) return DML__TENSOR_NOTHING;
-    const dml__tensor_rest rest = dml__tensor_rest_of(launch, (dml__tensor_job)job);
-    const double whole = rest.rows * rest.columns, products = whole * of[2];
-    const double macs =
-        (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];     /* of a convolution */
-    if (rest.needed && whole > DML__LAUNCH_MOST) return DML__TENSOR_NOTHING; /* more than bias_add takes */
-    if (job == DML__TENSOR_GEMM && (of[8] || of[13] > 1 || products < DML__TENSOR_GEMM_LEAST))
-        return DML__TENSOR_NOTHING;
-    if (job >= DML__TENSOR_CONV && (of[15] > 1 || macs < DML__TENSOR_CONV_LEAST)) return DML__TENSOR_NOTHING;
-    return (dml__tensor_job)job;
+    const double product = (double)of[0] * of[1] * of[2];
+    const double conv = (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];
+    const bool several = job == DML__TENSOR_GEMM && (of[8] || of[13] > 1); /* matrices */
+    const bool in_groups = job >= DML__TENSOR_CONV && of[15] > 1;
+    const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
+                       : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
+                                                 : false;
+    return several || in_groups || small ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 
-/* Queues it, but for the rest; cudaErrorNotSupported: there is no way here, and nothing was queued that
-   matters. */
+/* Queues it, but for what dml__tensor_end does; cudaErrorNotSupported: there is no way here, and nothing was
+   queued that matters. */
 static inline cudaError_t dml__tensor_run(dml__tensor *tensor, cudaStream_t stream, int type,
                                           dml__tensor_job job, const dml_launch *launch,
                                           const dml__kernel_arguments *arguments)
@@ -8052,30 +8059,24 @@ static inline cudaError_t dml__tensor_run(dml__tensor *tensor, cudaStream_t stre
         base[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
         at[i] = base[i] ? (float *)(base[i] + launch->buffer[i].offset) : NULL;
     }
-    if (job == DML__TENSOR_GEMM) /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-        return dml__tensor_gemm(tensor, stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0, real[0],
-                                at[0], of[5], at[1], of[6], real[1], at[2], of[7]);
+    if (job == DML__TENSOR_GEMM) { /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+        const dml__tensor_out out = { at[2], at[3], of[7], real[2] != 0.0f, real[0], real[1] };
+        return dml__tensor_gemm(tensor, stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0, at[0],
+                                of[5], at[1], of[6], out);
+    }
     if (job < DML__TENSOR_CONV)
         return dml__tensor_attention(stream, type, job == DML__TENSOR_ATTENTION_BACK, base, arguments);
-    dml__tensor_conv conv = {
-        type, arguments, at[0], at[1], at[2], real[0], real[1] > 1.0f ? (int)real[1] : 1
+    const dml__tensor_out y = { at[3], at[2], of[4], real[1] != 0.0f, 1.0f, real[0] };
+    const dml__tensor_out dx = { at[2], NULL, of[3], 0, 1.0f, real[0] };
+    const dml__tensor_out dw = { at[2], NULL, of[5] * of[6] * of[3], 0, 1.0f, real[0] };
+    const int shares = job == DML__TENSOR_CONV_WEIGHTS && real[1] > 1.0f ? (int)real[1] : 1;
+    const dml__tensor_conv conv = {
+        type,  arguments, at[0], at[1], job == DML__TENSOR_CONV ? y : job == DML__TENSOR_CONV_INPUT ? dx : dw,
+        shares
     };
-    if (job == DML__TENSOR_CONV_WEIGHTS) return dml__tensor_conv_weights(tensor, stream, &conv);
-    if (job == DML__TENSOR_CONV_INPUT) return dml__tensor_conv_pixels<true>(tensor, stream, &conv);
-    conv.to = at[3];
-    return dml__tensor_conv_pixels<false>(tensor, stream, &conv);
-}
-
-static inline dml_status dml__tensor_bias(dml_device *device, const dml__tensor_rest *rest)
-{
-    dml_launch bias;
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)(rest->rows * rest->columns), bias.size[1] = 1;
-    bias.buffer[0] = rest->bias, bias.buffer[1] = rest->y;
-    bias.integer[0] = (int32_t)rest->rows, bias.integer[1] = (int32_t)rest->columns;
-    bias.integer[2] = rest->relu;
-    return device->backend->launch(device, &bias);
+    return job == DML__TENSOR_CONV         ? dml__tensor_conv_pixels<false>(tensor, stream, &conv)
+           : job == DML__TENSOR_CONV_INPUT ? dml__tensor_conv_pixels<true>(tensor, stream, &conv)
+                                           : dml__tensor_conv_weights(tensor, stream, &conv);
 }
 
 /* to (outer, columns) = the sums of from (outer, n, columns) + beta to. */
@@ -8108,14 +8109,12 @@ static inline dml_status dml__tensor_bias_gradient(dml_device *device, const dml
     return status;
 }
 
-/* What a job that was queued leaves for shared kernels. */
+/* What a job that was queued leaves for shared kernels: the bias' gradient. */
 static inline dml_status dml__tensor_end(dml_device *device, dml__tensor_job job, const dml_launch *launch)
 {
-    const dml__tensor_rest rest = dml__tensor_rest_of(launch, job);
-    if (rest.needed) return dml__tensor_bias(device, &rest);
-    if (job == DML__TENSOR_CONV_WEIGHTS && launch->buffer[3].buffer)
-        return dml__tensor_bias_gradient(device, launch);
-    return DML_OK;
+    return job == DML__TENSOR_CONV_WEIGHTS && launch->buffer[3].buffer
+               ? dml__tensor_bias_gradient(device, launch)
+               : DML_OK;
 }
 
 #endif

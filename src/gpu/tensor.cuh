@@ -96,7 +96,7 @@ static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t 
     return error;
 }
 
-/* C = alpha A B^T + beta C of copies that are made. */
+/* By the way that is wanted, or the first that there is, of copies that are made. */
 static inline cudaError_t dml__tensor_multiply(dml__tensor *tensor, cudaStream_t stream,
                                                const dml__tensor_product *p)
 {
@@ -121,25 +121,24 @@ static inline bool dml__tensor_can(const dml__tensor *tensor, int type, int k)
     return tensor->has_mma && k <= DML__TENSOR_MOST_K && !(type == DML__TENSOR_TF32 && tensor->no_tf32);
 }
 
-/* C (m, n) = alpha A B^T + beta C, with ldc floats from each row to the next, of copies with k numbers. */
+/* Of copies of A (m, k) and B (n, k). */
 static inline dml__tensor_product dml__tensor_product_of(const dml__tensor_copy &a, const dml__tensor_copy &b,
-                                                         float *c, int ldc, float alpha, float beta)
+                                                         const dml__tensor_out &out)
 {
     dml__tensor_product p;
     p.type = a.type, p.m = a.rows, p.n = b.rows, p.words = dml__tensor_words(a.type, a.k);
-    p.a = a.to, p.b = b.to, p.c = c, p.ldc = ldc;
-    p.pairs = (uintptr_t)c % 8 == 0 && ldc % 2 == 0;
-    p.alpha = alpha, p.beta = beta;
+    p.a = a.to, p.b = b.to, p.out = out;
+    p.pairs = (uintptr_t)out.c % 8 == 0 && out.ldc % 2 == 0 && (uintptr_t)out.bias % 8 == 0;
     return p;
 }
 
-/* C (m, n) = alpha op(A) op(B) + beta C, row-major, with ld floats from each row to the next: op(A) is (m,
-   k), op(B) (k, n), and what is transposed lies the other way round. type: DML__TENSOR_BF16,
-   DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and nothing was queued
-   that matters. */
+/* out.c (m, n) = alpha op(A) op(B) + beta out.c and what else is done to it, row-major, with ld floats from
+   each row to the next: op(A) is (m, k), op(B) (k, n), and what is transposed lies the other way round. type:
+   DML__TENSOR_BF16, DML__TENSOR_F16 or DML__TENSOR_TF32. cudaErrorNotSupported: there is no way here, and
+   nothing was queued that matters. */
 static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t stream, int type, int m, int n,
-                                           int k, bool trans_a, bool trans_b, float alpha, const float *a,
-                                           int lda, const float *b, int ldb, float beta, float *c, int ldc)
+                                           int k, bool trans_a, bool trans_b, const float *a, int lda,
+                                           const float *b, int ldb, const dml__tensor_out &out)
 {
     if (!dml__tensor_can(tensor, type, k)) return cudaErrorNotSupported;
     if (m <= 0 || n <= 0) return cudaSuccess;
@@ -154,7 +153,7 @@ static inline cudaError_t dml__tensor_gemm(dml__tensor *tensor, cudaStream_t str
         error = trans_b ? dml__tensor_pack(stream, right, dml__tensor_matrix_of(b, n, k, ldb))
                         : dml__tensor_pack_transpose(stream, right, dml__tensor_matrix_of(b, k, n, ldb));
     if (error != cudaSuccess) return error;
-    const dml__tensor_product p = dml__tensor_product_of(left, right, c, ldc, alpha, beta);
+    const dml__tensor_product p = dml__tensor_product_of(left, right, out);
     return dml__tensor_multiply(tensor, stream, &p);
 }
 

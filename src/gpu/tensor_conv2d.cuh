@@ -109,9 +109,8 @@ typedef struct dml__tensor_conv {
     int type;
     const dml__kernel_arguments *arguments;
     const float *images, *other; /* what patches are of; weights, or dy where it is the weights' gradient */
-    float *to;                   /* y, dx or dw */
-    float beta;
-    int shares; /* of dw: so many gradients are written, of which the sum counts */
+    dml__tensor_out out;         /* to y, dx or dw; ldc is that of the product */
+    int shares;                  /* of dw: so many gradients are written, of which the sum counts */
 } dml__tensor_conv;
 
 /* Sizes of a convolution as a product. */
@@ -180,8 +179,9 @@ static inline cudaError_t dml__tensor_conv_pixels(dml__tensor *tensor, cudaStrea
         const dml__tensor_copy left = { c->type, count, depth,
                                         (uint16_t *)((char *)tensor->workspace + right_bytes) };
         error = dml__tensor_pack(stream, left, dml__tensor_patches_of<back>(c, first, first + count));
-        const dml__tensor_product p = dml__tensor_product_of(
-            left, right, c->to + (size_t)first * (size_t)columns, columns, 1.0f, c->beta);
+        dml__tensor_out out = c->out;
+        out.c += (size_t)first * (size_t)columns;
+        const dml__tensor_product p = dml__tensor_product_of(left, right, out);
         if (error == cudaSuccess)
             error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), first);
     }
@@ -213,14 +213,15 @@ static inline cudaError_t dml__tensor_conv_weights(dml__tensor *tensor, cudaStre
         if (error == cudaSuccess)
             error =
                 dml__tensor_pack_transpose(stream, right, dml__tensor_patches_of<false>(c, first, first + k));
-        const dml__tensor_product p =
-            dml__tensor_product_of(left, right, c->to + (size_t)(done % c->shares) * count, columns, 1.0f,
-                                   done < c->shares ? c->beta : 1.0f);
+        dml__tensor_out out = c->out;
+        out.c += (size_t)(done % c->shares) * count;
+        out.beta = done < c->shares ? c->out.beta : 1.0f;
+        const dml__tensor_product p = dml__tensor_product_of(left, right, out);
         if (error == cudaSuccess)
             error = dml__tensor_no_way_back(dml__tensor_multiply(tensor, stream, &p), done);
     }
     if (error == cudaSuccess && done < c->shares) /* their beta is 0 */
-        error = cudaMemsetAsync(c->to + (size_t)done * count, 0,
+        error = cudaMemsetAsync(c->out.c + (size_t)done * count, 0,
                                 (size_t)(c->shares - done) * count * sizeof(float), stream);
     return error;
 }

@@ -51,28 +51,6 @@ static inline int dml__tensor_type_of(const dml_device *device)
     return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
 }
 
-/* y (rows, columns) += bias, if there is one, and its relu: what products leave to do. */
-typedef struct dml__tensor_rest {
-    bool needed;
-    dml_ref bias, y;
-    double rows, columns;
-    bool relu;
-} dml__tensor_rest;
-
-static inline dml__tensor_rest dml__tensor_rest_of(const dml_launch *launch, dml__tensor_job job)
-{
-    const int32_t *of = launch->integer;
-    const bool conv = job == DML__TENSOR_CONV;
-    dml__tensor_rest rest;
-    memset(&rest, 0, sizeof rest);
-    if (!conv && job != DML__TENSOR_GEMM) return rest;
-    rest.bias = launch->buffer[conv ? 2 : 3], rest.y = launch->buffer[conv ? 3 : 2];
-    rest.rows = conv ? (double)of[0] * of[11] * of[12] : of[0], rest.columns = conv ? of[4] : of[1];
-    rest.relu = launch->real[conv ? 1 : 2] != 0.0f;
-    rest.needed = rest.bias.buffer || rest.relu;
-    return rest;
-}
-
 /* Which job a launch is: one that is worth it, and of a kind that is there. */
 static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
 {
@@ -80,19 +58,18 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
     int job = DML__TENSOR_GEMM;
     while (job < DML__TENSOR_JOBS && strcmp(launch->kernel, dml__tensor_job_name(job, false)) != 0) job++;
     if (job == DML__TENSOR_JOBS) return DML__TENSOR_NOTHING;
-    const dml__tensor_rest rest = dml__tensor_rest_of(launch, (dml__tensor_job)job);
-    const double whole = rest.rows * rest.columns, products = whole * of[2];
-    const double macs =
-        (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];     /* of a convolution */
-    if (rest.needed && whole > DML__LAUNCH_MOST) return DML__TENSOR_NOTHING; /* more than bias_add takes */
-    if (job == DML__TENSOR_GEMM && (of[8] || of[13] > 1 || products < DML__TENSOR_GEMM_LEAST))
-        return DML__TENSOR_NOTHING;
-    if (job >= DML__TENSOR_CONV && (of[15] > 1 || macs < DML__TENSOR_CONV_LEAST)) return DML__TENSOR_NOTHING;
-    return (dml__tensor_job)job;
+    const double product = (double)of[0] * of[1] * of[2];
+    const double conv = (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];
+    const bool several = job == DML__TENSOR_GEMM && (of[8] || of[13] > 1); /* matrices */
+    const bool in_groups = job >= DML__TENSOR_CONV && of[15] > 1;
+    const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
+                       : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
+                                                 : false;
+    return several || in_groups || small ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 
-/* Queues it, but for the rest; cudaErrorNotSupported: there is no way here, and nothing was queued that
-   matters. */
+/* Queues it, but for what dml__tensor_end does; cudaErrorNotSupported: there is no way here, and nothing was
+   queued that matters. */
 static inline cudaError_t dml__tensor_run(dml__tensor *tensor, cudaStream_t stream, int type,
                                           dml__tensor_job job, const dml_launch *launch,
                                           const dml__kernel_arguments *arguments)
@@ -105,30 +82,24 @@ static inline cudaError_t dml__tensor_run(dml__tensor *tensor, cudaStream_t stre
         base[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
         at[i] = base[i] ? (float *)(base[i] + launch->buffer[i].offset) : NULL;
     }
-    if (job == DML__TENSOR_GEMM) /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
-        return dml__tensor_gemm(tensor, stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0, real[0],
-                                at[0], of[5], at[1], of[6], real[1], at[2], of[7]);
+    if (job == DML__TENSOR_GEMM) { /* m, n, k, trans_a, trans_b, lda, ldb, ldc */
+        const dml__tensor_out out = { at[2], at[3], of[7], real[2] != 0.0f, real[0], real[1] };
+        return dml__tensor_gemm(tensor, stream, type, of[0], of[1], of[2], of[3] != 0, of[4] != 0, at[0],
+                                of[5], at[1], of[6], out);
+    }
     if (job < DML__TENSOR_CONV)
         return dml__tensor_attention(stream, type, job == DML__TENSOR_ATTENTION_BACK, base, arguments);
-    dml__tensor_conv conv = {
-        type, arguments, at[0], at[1], at[2], real[0], real[1] > 1.0f ? (int)real[1] : 1
+    const dml__tensor_out y = { at[3], at[2], of[4], real[1] != 0.0f, 1.0f, real[0] };
+    const dml__tensor_out dx = { at[2], NULL, of[3], 0, 1.0f, real[0] };
+    const dml__tensor_out dw = { at[2], NULL, of[5] * of[6] * of[3], 0, 1.0f, real[0] };
+    const int shares = job == DML__TENSOR_CONV_WEIGHTS && real[1] > 1.0f ? (int)real[1] : 1;
+    const dml__tensor_conv conv = {
+        type,  arguments, at[0], at[1], job == DML__TENSOR_CONV ? y : job == DML__TENSOR_CONV_INPUT ? dx : dw,
+        shares
     };
-    if (job == DML__TENSOR_CONV_WEIGHTS) return dml__tensor_conv_weights(tensor, stream, &conv);
-    if (job == DML__TENSOR_CONV_INPUT) return dml__tensor_conv_pixels<true>(tensor, stream, &conv);
-    conv.to = at[3];
-    return dml__tensor_conv_pixels<false>(tensor, stream, &conv);
-}
-
-static inline dml_status dml__tensor_bias(dml_device *device, const dml__tensor_rest *rest)
-{
-    dml_launch bias;
-    memset(&bias, 0, sizeof bias);
-    bias.kernel = "bias_add";
-    bias.size[0] = (size_t)(rest->rows * rest->columns), bias.size[1] = 1;
-    bias.buffer[0] = rest->bias, bias.buffer[1] = rest->y;
-    bias.integer[0] = (int32_t)rest->rows, bias.integer[1] = (int32_t)rest->columns;
-    bias.integer[2] = rest->relu;
-    return device->backend->launch(device, &bias);
+    return job == DML__TENSOR_CONV         ? dml__tensor_conv_pixels<false>(tensor, stream, &conv)
+           : job == DML__TENSOR_CONV_INPUT ? dml__tensor_conv_pixels<true>(tensor, stream, &conv)
+                                           : dml__tensor_conv_weights(tensor, stream, &conv);
 }
 
 /* to (outer, columns) = the sums of from (outer, n, columns) + beta to. */
@@ -161,14 +132,12 @@ static inline dml_status dml__tensor_bias_gradient(dml_device *device, const dml
     return status;
 }
 
-/* What a job that was queued leaves for shared kernels. */
+/* What a job that was queued leaves for shared kernels: the bias' gradient. */
 static inline dml_status dml__tensor_end(dml_device *device, dml__tensor_job job, const dml_launch *launch)
 {
-    const dml__tensor_rest rest = dml__tensor_rest_of(launch, job);
-    if (rest.needed) return dml__tensor_bias(device, &rest);
-    if (job == DML__TENSOR_CONV_WEIGHTS && launch->buffer[3].buffer)
-        return dml__tensor_bias_gradient(device, launch);
-    return DML_OK;
+    return job == DML__TENSOR_CONV_WEIGHTS && launch->buffer[3].buffer
+               ? dml__tensor_bias_gradient(device, launch)
+               : DML_OK;
 }
 
 #endif

@@ -18,6 +18,9 @@ enum { /* of cublas_api.h, library_types.h and cublasLt.h */
        DML__LT_R_16BF = 14,
        DML__LT_OP_T = 1,
        DML__LT_DESC_TRANSA = 3,
+       DML__LT_DESC_EPILOGUE = 7, /* uint32_t */
+       DML__LT_DESC_BIAS = 8,     /* a pointer */
+       DML__LT_EPILOGUE_BIAS = 4,
        DML__LT_PREFERENCE_WORKSPACE = 1,   /* uint64_t */
        DML__LT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t, bytes */
        DML__LT_PREFERENCE_ALIGNMENT_B = 6,
@@ -60,7 +63,8 @@ typedef struct dml__lt_found {
 
 /* What a product's size and C's place lead to. */
 typedef struct dml__lt_plan {
-    int type, m, n, words, ldc, aligned; /* the key; type 0: none is here */
+    int type, m, n, words, ldc; /* the key; type 0: none is here */
+    int aligned, bias;          /* also the key: of how many bytes C's and the bias' places are multiples */
     void *desc, *a, *b, *c;
     bool refused; /* there is no algorithm */
     dml__lt_algorithm algorithm;
@@ -122,15 +126,21 @@ static inline void dml__lt_open(dml__lt *lt)
     (void)cudaGetLastError();
 }
 
+static inline bool dml__lt_set_bias(dml__lt *lt, dml__lt_plan *plan, const float *bias)
+{
+    return !bias ||
+           lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_BIAS, &bias, sizeof bias) == 0;
+}
+
 /* Row-major C = A B^T is, by columns, C^T = B A^T: its first factor is B's copy, whose columns are its rows
-   here, transposed, its second A's. */
-static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
+   here, transposed, its second A's. Its rows are our columns, and the bias has one number for each. */
+static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan, const float *bias)
 {
     const bool tf32 = plan->type == DML__TENSOR_TF32;
     const int type = tf32 ? DML__LT_R_32F : plan->type == DML__TENSOR_F16 ? DML__LT_R_16F : DML__LT_R_16BF;
     const int compute = tf32 ? DML__LT_COMPUTE_32F_FAST_TF32 : DML__LT_COMPUTE_32F;
     const int32_t transposed = DML__LT_OP_T;
-    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256;
+    const uint32_t aligned = (uint32_t)plan->aligned, packed = 256, epilogue = DML__LT_EPILOGUE_BIAS;
     const uint64_t workspace = DML__LT_WORKSPACE;
     const uint64_t m = (uint64_t)plan->m, n = (uint64_t)plan->n;
     const int k = plan->words / dml__tensor_words_of(plan->type);
@@ -141,6 +151,9 @@ static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
     bool ok = lt->cublasLtMatmulDescCreate(&plan->desc, compute, DML__LT_R_32F) == 0 &&
               lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_TRANSA, &transposed,
                                                  sizeof transposed) == 0 &&
+              (!bias || lt->cublasLtMatmulDescSetAttribute(plan->desc, DML__LT_DESC_EPILOGUE, &epilogue,
+                                                           sizeof epilogue) == 0) &&
+              dml__lt_set_bias(lt, plan, bias) &&
               lt->cublasLtMatrixLayoutCreate(&plan->a, type, (uint64_t)k, n, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->b, type, (uint64_t)k, m, k) == 0 &&
               lt->cublasLtMatrixLayoutCreate(&plan->c, DML__LT_R_32F, n, m, plan->ldc) == 0 &&
@@ -163,36 +176,43 @@ static inline bool dml__lt_make(dml__lt *lt, dml__lt_plan *plan)
     return ok;
 }
 
+/* The largest power of two up to `most` that the address is a multiple of; 0 of none. */
+static inline int dml__lt_aligned(const void *address, int most)
+{
+    while ((uintptr_t)address % (unsigned)most) most /= 2;
+    return address ? most : 0;
+}
+
 static inline dml__lt_plan *dml__lt_plan_of(dml__lt *lt, const dml__tensor_product *p)
 {
-    int aligned = 256; /* the largest power of two up to 256 that C's address is a multiple of */
-    while ((uintptr_t)p->c % (unsigned)aligned) aligned /= 2;
+    const int aligned = dml__lt_aligned(p->out.c, 256), bias = dml__lt_aligned(p->out.bias, 16);
     for (int i = 0; i < DML__LT_PLANS; i++) {
         dml__lt_plan *plan = &lt->plan[i];
         if (plan->type == p->type && plan->m == p->m && plan->n == p->n && plan->words == p->words &&
-            plan->ldc == p->ldc && plan->aligned == aligned)
+            plan->ldc == p->out.ldc && plan->aligned == aligned && plan->bias == bias)
             return plan;
     }
     dml__lt_plan *plan = &lt->plan[lt->next];
     lt->next = (lt->next + 1) % DML__LT_PLANS;
     dml__lt_forget(lt, plan);
     plan->type = p->type, plan->m = p->m, plan->n = p->n, plan->words = p->words;
-    plan->ldc = p->ldc, plan->aligned = aligned;
-    (void)dml__lt_make(lt, plan);
+    plan->ldc = p->out.ldc, plan->aligned = aligned, plan->bias = bias;
+    (void)dml__lt_make(lt, plan, p->out.bias);
     return plan;
 }
 
 /* `workspace`: DML__LT_WORKSPACE bytes of the device, for this stream. cudaErrorNotSupported: it has no way
-   for this product, and nothing was queued. */
+   for this product, and nothing was queued. It has none for a relu: its own is said to be max(x, 0), which
+   may lose a NaN. */
 static inline cudaError_t dml__lt_run(dml__lt *lt, cudaStream_t stream, void *workspace,
                                       const dml__tensor_product *p)
 {
-    if (!lt->handle) return cudaErrorNotSupported;
+    if (!lt->handle || p->out.relu) return cudaErrorNotSupported;
     dml__lt_plan *plan = dml__lt_plan_of(lt, p);
-    if (plan->refused) return cudaErrorNotSupported;
-    const int status =
-        lt->cublasLtMatmul(lt->handle, plan->desc, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
-                           plan->c, p->c, plan->c, &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
+    if (plan->refused || !dml__lt_set_bias(lt, plan, p->out.bias)) return cudaErrorNotSupported;
+    const int status = lt->cublasLtMatmul(lt->handle, plan->desc, &p->out.alpha, p->b, plan->a, p->a, plan->b,
+                                          &p->out.beta, p->out.c, plan->c, p->out.c, plan->c,
+                                          &plan->algorithm, workspace, DML__LT_WORKSPACE, stream);
     if (status == 0) return cudaSuccess;
     const cudaError_t error = cudaGetLastError(); /* of a device that is lost, perhaps */
     plan->refused = error == cudaSuccess;

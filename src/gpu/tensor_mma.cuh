@@ -106,9 +106,8 @@ static __global__ void __launch_bounds__(DML__MMA_ITEMS, 2)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = row0 + top + 16 * i + lane / 4;
-        float *c = p.c + (size_t)row * (size_t)p.ldc + column;
-        if (row < p.m) dml__tensor_put<8>(sum[i], 0, c, p.n - column, p);
-        if (row + 8 < p.m) dml__tensor_put<8>(sum[i], 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+        dml__tensor_put<8>(sum[i], 0, row, column, p);
+        dml__tensor_put<8>(sum[i], 1, row + 8, column, p);
     }
 #else
     (void)p;

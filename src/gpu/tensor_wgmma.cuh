@@ -270,10 +270,8 @@ static __global__ void __launch_bounds__(DML__WGMMA_ITEMS, 1)
             const int row = (place.row * cluster + rank) * DML__WGMMA_ROWS + top +
                             (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
             const int column = place.column * columns + 2 * (lane % 4);
-            float *c = p.c + (size_t)row * (size_t)p.ldc + column;
-            if (row < p.m) dml__tensor_put<columns / 8>(sum, 0, c, p.n - column, p);
-            if (row + 8 < p.m)
-                dml__tensor_put<columns / 8>(sum, 1, c + (size_t)8 * (size_t)p.ldc, p.n - column, p);
+            dml__tensor_put<columns / 8>(sum, 0, row, column, p);
+            dml__tensor_put<columns / 8>(sum, 1, row + 8, column, p);
         }
     }
     if (cluster > 1) dml__wgmma_cluster_sync(); /* the other may still write here, or arrive */

@@ -169,14 +169,15 @@ static void products(void)
             const int m = sizes[s][0], n = sizes[s][1], k = sizes[s][2], ta = t & 1, tb = t >> 1;
             const size_t all = (size_t)m * (size_t)n;
             dml_buffer *a = floats((size_t)m * (size_t)k, true), *b = floats((size_t)k * (size_t)n, true);
-            dml_buffer *bias = floats((size_t)n, true), *c = floats(all, true);
+            dml_buffer *bias = floats((size_t)n + 1, true), *c = floats(all, true);
             float *old = take(c, all);
             dml_launch launch = { .kernel = "gemm",
                                   .size = { (size_t)n, (size_t)m },
                                   .buffer = { in(a), in(b) },
                                   .integer = { m, n, k, ta, tb, ta ? m : k, tb ? k : n, n },
                                   .real = { 1.5f, 0.5f * (float)(t & 1) } };
-            if (t > 1) launch.buffer[3] = in(bias), launch.real[2] = 1;
+            if (t > 0) launch.buffer[3] = in(bias), launch.real[2] = (float)(t == 3); /* and the relu */
+            if (t == 1) launch.buffer[3].offset += sizeof(float); /* where two can't be read at once */
             const bool is_rounded = (double)m * n * k > 1 << 22;
             compare(&launch, 2, all, t & 1 ? old : NULL, is_rounded);
             if (t == 0 && is_rounded && has_tensor_cores()) exactly_rounded(&launch, a, b);
@@ -270,7 +271,7 @@ static void convolve(const int s[15])
     const size_t pixels = (size_t)(s[0] * s[1] * s[2]), out = (size_t)(s[0] * s[11] * s[12]);
     const size_t c = (size_t)s[3], f = (size_t)s[4], columns = (size_t)(s[5] * s[6]) * c;
     const double macs = (double)out * (double)f * (double)columns;
-    dml_buffer *x = floats(pixels * c, true), *w = floats(f * columns, true), *y = floats(out * f, true);
+    dml_buffer *x = floats(pixels * c + 1, true), *w = floats(f * columns, true), *y = floats(out * f, true);
     dml_buffer *bias = floats(f, true), *none_yet = floats(3 * f * columns, false);
     float *old_x = take(x, pixels * c), *old_y = take(y, out * f), *old_w = take(w, f * columns);
     dml_launch launch = { .kernel = "conv2d_forward", .size = { f, out } };
@@ -293,6 +294,7 @@ static void convolve(const int s[15])
         launch.size[1] = f;
         launch.real[0] = launch.real[2] = adds ? 0.5f : 0, launch.real[1] = (float)shares;
         launch.buffer[3] = (dml_ref){ NULL, 0 };
+        if (!adds) launch.buffer[0].offset += sizeof(float); /* where four can't be read at once */
         compare_conv(&launch, 2, f * columns, shares, adds ? old_w : NULL, macs);
         launch.buffer[2] = in(none_yet);
         if (adds) CHECK_INT(device.backend->zero(&device, in(none_yet), f * columns * sizeof(float)), DML_OK);

@@ -31,16 +31,21 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-struct float2 {
+/* As wide as they are aligned, so that the sanitizers look at where they are read. */
+struct __align__(8) float2
+{
     float x, y;
 };
-struct float4 {
+struct __align__(16) float4
+{
     float x, y, z, w;
 };
-struct uint2 {
+struct __align__(8) uint2
+{
     uint32_t x, y;
 };
-struct uint4 {
+struct __align__(16) uint4
+{
     uint32_t x, y, z, w;
 };
 struct dim3 {
