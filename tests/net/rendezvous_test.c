@@ -275,13 +275,16 @@ static void no_time_to_try(void)
     dml_comm_close(comm);
 }
 
-static void by_interface(void)
+static void by_interface_or_name(void)
 {
-    test_rank ranks[2];
-    ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
-    for (int rank = 0; rank < 2; rank++) ranks[rank].options.bind_addr = "lo";
-    ranks_run(ranks, 2);
-    check_ranks(ranks, 2);
+    static const char *const names[] = { "lo", "127.0.0.1" };
+    for (int i = 0; i < 2; i++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 20, late_rank_body, NULL);
+        for (int rank = 0; rank < 3; rank++) ranks[rank].options.bind_addr = names[i];
+        ranks_run(ranks, 3);
+        check_ranks(ranks, 3);
+    }
 }
 
 /* ---- strangers ---- */
@@ -527,16 +530,67 @@ static void a_name_that_never_comes(void)
     }
 }
 
+/* Rank 0's own name is one that its host has, or never will. */
+static int resolve_nothing(const char *host, struct addrinfo **list)
+{
+    (void)host;
+    (void)list;
+    lookups++;
+    return EAI_NONAME;
+}
+
+static void nobody_waits_for_its_own_name(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    test_rank ranks[2];
+    sockets.resolve = resolve_nothing;
+    lookups = 0;
+    ranks_prepare(ranks, 2, 5, NULL, NULL);
+    ranks[0].sockets = &sockets;
+    ranks_run(ranks, 1);
+    CHECK_INT(ranks[0].status, DML_ERROR_NETWORK);
+    CHECK_CONTAINS(ranks[0].error, "rank 0 can't find the address of master_addr \"127.0.0.1\": ");
+    CHECK_INT(lookups, 1);
+}
+
+static int resolve_two(const char *one, const char *other, struct addrinfo **list)
+{
+    struct addrinfo *first;
+    const int error = dml__system_sockets()->resolve(other, list);
+    if (error || dml__system_sockets()->resolve(one, &first)) return error ? error : EAI_NONAME;
+    first->ai_next = *list;
+    *list = first;
+    return 0;
+}
+
+/* A name of loopback and of the network, in either order. */
+static int resolve_in_and_out(const char *host, struct addrinfo **list)
+{
+    return strcmp(host, "in and out") ? resolve_two("192.0.2.1", "127.0.0.1", list)
+                                      : resolve_two("127.0.0.1", "192.0.2.1", list);
+}
+
+static void no_key_no_address_of_the_network(void)
+{
+    static const char *const names[] = { "in and out", "out and in" };
+    dml__socket_calls sockets = *dml__system_sockets();
+    sockets.resolve = resolve_in_and_out;
+    for (int i = 0; i < 4; i++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 0.2, NULL, NULL);
+        ranks[i / 2].sockets = &sockets;
+        ranks[i / 2].options.master_addr = names[i % 2];
+        ranks_run(ranks + i / 2, 1);
+        CHECK_INT(ranks[i / 2].status, DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(ranks[i / 2].error, "won't leave loopback without a key");
+    }
+}
+
 /* A host with addresses of both kinds, on a system that has no IPv6. */
 static int resolve_both(const char *host, struct addrinfo **list)
 {
-    struct addrinfo *ipv6;
-    const int error = dml__system_sockets()->resolve("0.0.0.0", list);
     (void)host;
-    if (error || dml__system_sockets()->resolve("::", &ipv6)) return error ? error : EAI_NONAME;
-    ipv6->ai_next = *list;
-    *list = ipv6;
-    return 0;
+    return resolve_two("::", "0.0.0.0", list);
 }
 
 static int no_ipv6(int family)
@@ -600,7 +654,7 @@ int main(void)
     RUN(wrong_keys);
     RUN(no_key_no_network);
     RUN(no_time_to_try);
-    RUN(by_interface);
+    RUN(by_interface_or_name);
     RUN(strangers_change_nothing);
     RUN(many_ranks);
     RUN(swallowed_packets);
@@ -610,6 +664,8 @@ int main(void)
     RUN(no_challenge);
     RUN(a_name_that_comes_later);
     RUN(a_name_that_never_comes);
+    RUN(nobody_waits_for_its_own_name);
+    RUN(no_key_no_address_of_the_network);
     RUN(a_system_without_ipv6);
     return test_report("net/rendezvous");
 }

@@ -23,6 +23,7 @@ static void two_close(void)
 {
     a->calls->close(a);
     b->calls->close(b);
+    check_nothing_is_held();
 }
 
 static ptrdiff_t send_bytes(dml__transport *t, int to, dml__channel channel, const void *data, size_t bytes)

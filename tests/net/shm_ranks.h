@@ -20,6 +20,8 @@ static struct {
 } fails;
 static size_t bytes_read;         /* by process_vm_readv, in all but seals */
 static __thread uint64_t my_host; /* added to the identity */
+static int held_descriptors;      /* atomic, as the next: had from the host and not given back */
+static ptrdiff_t held_bytes;      /* of memory that is mapped */
 
 TEST__UNUSED static bool host_identity(uint64_t *identity)
 {
@@ -28,14 +30,27 @@ TEST__UNUSED static bool host_identity(uint64_t *identity)
     return known && !fails.identity;
 }
 
+static int hold_descriptor(int fd)
+{
+    if (fd >= 0) __atomic_fetch_add(&held_descriptors, 1, __ATOMIC_RELAXED);
+    return fd;
+}
+
 TEST__UNUSED static int host_create(size_t bytes)
 {
-    return fails.create ? -1 : dml__system_host()->create(bytes);
+    return fails.create ? -1 : hold_descriptor(dml__system_host()->create(bytes));
 }
 
 TEST__UNUSED static int host_open(long process, int fd, size_t bytes)
 {
-    return fails.open ? -1 : dml__system_host()->open(process, fd, bytes);
+    CHECK(process >= 0 && fd >= 0);
+    return fails.open ? -1 : hold_descriptor(dml__system_host()->open(process, fd, bytes));
+}
+
+TEST__UNUSED static void host_close(int fd)
+{
+    __atomic_fetch_sub(&held_descriptors, 1, __ATOMIC_RELAXED);
+    dml__system_host()->close(fd);
 }
 
 TEST__UNUSED static void *host_map(int fd, size_t bytes)
@@ -43,7 +58,22 @@ TEST__UNUSED static void *host_map(int fd, size_t bytes)
     if (fails.map) return NULL;
     uint8_t *memory = (uint8_t *)dml__system_host()->map(fd, bytes);
     if (memory && fails.other_token) memory[3] ^= 1;
+    if (memory) __atomic_fetch_add(&held_bytes, (ptrdiff_t)bytes, __ATOMIC_RELAXED);
     return memory;
+}
+
+TEST__UNUSED static void host_unmap(void *memory, size_t bytes)
+{
+    CHECK_INT((uintptr_t)memory % 4096, 0); /* or the system unmaps nothing */
+    __atomic_fetch_sub(&held_bytes, (ptrdiff_t)bytes, __ATOMIC_RELAXED);
+    dml__system_host()->unmap(memory, bytes);
+}
+
+/* When all transports are closed. */
+TEST__UNUSED static void check_nothing_is_held(void)
+{
+    CHECK_INT(__atomic_load_n(&held_descriptors, __ATOMIC_RELAXED), 0);
+    CHECK_INT(__atomic_load_n(&held_bytes, __ATOMIC_RELAXED), 0);
 }
 
 TEST__UNUSED static bool host_random(void *out, size_t bytes)
@@ -73,6 +103,8 @@ TEST__UNUSED static void prepare_calls(void)
     calls.create = host_create;
     calls.open = host_open;
     calls.map = host_map;
+    calls.unmap = host_unmap;
+    calls.close = host_close;
     calls.random = host_random;
     calls.read = host_read;
 }

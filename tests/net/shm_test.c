@@ -160,6 +160,7 @@ static void who_is_killed_leaves_nothing(void)
         pthread_join(thread, NULL);
         CHECK_MESSAGE(!ranks[0].wrong, "round %d: %s", round, ranks[0].wrong);
         if (!ranks[0].transport) ranks[0].below->calls->close(ranks[0].below);
+        check_nothing_is_held();
         CHECK_INT(names_in_dev_shm(), 0);
     }
 }
@@ -237,6 +238,7 @@ static void whatever_fails_leaves_the_sockets(void)
         run_threads(ranks, 3, &t, rank_main);
         check_ranks(ranks, 3, "failures");
         for (int i = 0; i < 3; i++) CHECK_STRING(ranks[i].media[(i + 1) % 3], "sockets");
+        check_nothing_is_held();
     }
     memset(&fails, 0, sizeof fails);
 }
@@ -297,6 +299,7 @@ static void all_have_the_same_memory(void)
         ranks[r].transport->calls->shared->drop(ranks[r].transport, memory[r], SHARED_BYTES);
         ranks[r].transport->calls->close(ranks[r].transport);
     }
+    check_nothing_is_held();
 }
 
 static void memory_of_all_may_fail(void)
@@ -324,11 +327,16 @@ static void memory_of_all_may_fail(void)
         CHECK(!finder->calls->shared->find(finder, SHARED_BYTES, place));
         memset(&fails, 0, sizeof fails);
     }
-    uint8_t nowhere[DML__SHARED_PLACE];
-    memset(nowhere, 255, sizeof nowhere);
-    CHECK(!finder->calls->shared->find(finder, SHARED_BYTES, nowhere));
+    /* A process, or a descriptor of it, that there can't be. */
+    for (int what = 0; what < 2; what++) {
+        uint8_t nowhere[DML__SHARED_PLACE];
+        memcpy(nowhere, place, sizeof nowhere);
+        memset(nowhere + (what ? 8 : 0), 255, what ? 4 : 8);
+        CHECK(!finder->calls->shared->find(finder, SHARED_BYTES, nowhere));
+    }
     maker->calls->shared->drop(maker, memory, SHARED_BYTES);
     for (int r = 0; r < SHARED; r++) ranks[r].transport->calls->close(ranks[r].transport);
+    check_nothing_is_held();
 }
 
 static void namespaces_are_hosts(void)
@@ -389,6 +397,7 @@ static void who_does_not_answer_is_named(void)
         CHECK_INT(ranks[0].culprit, how == 3 ? -1 : how == 4 ? 0 : 1);
         ranks[0].below->calls->close(ranks[0].below);
         if (how != 1) other->calls->close(other);
+        check_nothing_is_held();
     }
 }
 
