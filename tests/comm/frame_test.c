@@ -1,7 +1,11 @@
 /* What the collectives put on a data stream: round trips, and bytes that make no sense. */
 #include "ranks.h"
 
+#include <limits.h>
+
 #include "comm/frame.h"
+#include "comm/waiting.h"
+#include "net/net.h"
 
 static dml__frame some_frame(void)
 {
@@ -338,6 +342,75 @@ static void a_peer_that_sends_nonsense(void)
     CHECK(6 * failed > 5 * seeds);
 }
 
+/* On its control stream, what rank 1 asks or says: all zero but for one byte. */
+typedef struct odd_control {
+    int kind, rank, bytes, at;
+    uint8_t value;
+    bool makes_sense;
+} odd_control;
+
+static void control_body(test_rank *me)
+{
+    const odd_control *odd = (const odd_control *)me->user;
+    dml__comm_job *job = me->comm->job;
+    dml_comm_barrier(me->comm);
+    if (me->rank == 1) {
+        dml__control control;
+        memset(&control, 0, sizeof control);
+        control.kind = odd->kind;
+        control.rank = odd->rank;
+        control.bytes = odd->bytes;
+        control.body[odd->at] = odd->value;
+        dml__enter_job(job);
+        me->bad += !dml__send_control(job->transport, 0, &control, 0);
+        dml__leave_job(job);
+        if (odd->makes_sense) dml_comm_send(me->comm, NULL, 0, DML_F32, 0, 0);
+    } else {
+        dml_comm_receive(me->comm, NULL, 0, DML_F32, 1, 0, NULL); /* or what it hears ends it */
+        dml_comm_probe(me->comm, 1, 1, 0.02, NULL);               /* it hears what came before */
+    }
+    dml_comm_barrier(me->comm);
+}
+
+static void check_control(const odd_control *odd)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, control_body, (void *)(uintptr_t)odd);
+    ranks_run_on(ranks, 2, "tcp");
+    CHECK_MESSAGE(ranks[0].status == (odd->makes_sense ? DML_OK : DML_ERROR_FORMAT), "kind %d, rank %d: %s",
+                  odd->kind, odd->rank, ranks[0].error);
+    CHECK_INT(ranks[1].bad, 0);
+    if (!odd->makes_sense) CHECK_STRING(ranks[0].error, "rank 1 sent rank 0 a message that makes no sense");
+}
+
+static void a_peer_that_asks_nonsense(void)
+{
+    static const odd_control all[] = {
+        { DML__ASK, -1, 56, 44, DML__IS_PROBING, true },
+        { DML__ASK, 1, 56, 0, 0, true },
+        { DML__ANSWER, 0, 56, 0, 0, true },
+        { DML__ASK_CALL, 0, 32, 0, 0, true },
+        { DML__SAY_CALL, 0, 32, 0, 0, true },
+        /* Ranks that there are not, sizes, calls and absences. */
+        { DML__ASK, -2, 56, 0, 0, false },
+        { DML__ASK, 2, 56, 0, 0, false },
+        { DML__ANSWER, INT_MIN, 56, 0, 0, false },
+        { DML__ANSWER, INT_MAX, 56, 0, 0, false },
+        { DML__ASK, 0, 55, 0, 0, false },
+        { DML__ANSWER, 0, 57, 0, 0, false },
+        { DML__ASK_CALL, 0, 24, 0, 0, false },
+        { DML__ASK_CALL, 0, 33, 0, 0, false },
+        { DML__GOODBYE, 0, 7, 0, 0, false },
+        { DML__ASK, 0, 56, 0, 255, false },
+        { DML__ANSWER, 0, 56, 1, 255, false },
+        { DML__SAY_CALL, 0, 32, 0, 255, false },
+        { DML__ASK, 0, 56, 44, DML__IS_PROBING + 1, false },
+        { DML__ANSWER, 0, 56, 47, 255, false },
+        { 255, 0, 0, 0, 0, false },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) check_control(&all[i]);
+}
+
 int main(void)
 {
     RUN(header_bytes);
@@ -347,5 +420,6 @@ int main(void)
     RUN(swapped_elements);
     RUN(random_bytes);
     RUN(a_peer_that_sends_nonsense);
+    RUN(a_peer_that_asks_nonsense);
     return test_report("comm/frame");
 }
