@@ -235,6 +235,49 @@ static void faults_are_told(void)
     }
 }
 
+/* Of four leaves, which the three ranks have by turns. */
+typedef struct wrong_leaf {
+    int leaf, more; /* has this many owners more than one: -1, 1 or 2 */
+} wrong_leaf;
+
+static void wrong_leaf_body(test_rank *me)
+{
+    const wrong_leaf *wrong = (const wrong_leaf *)me->user;
+    float data[5] = { 0 };
+    void *leaves[4] = { NULL, NULL, NULL, NULL };
+    int64_t owners[5];
+    for (int i = 0; i < 4; i++) {
+        const int turn = (me->rank + 3 - i % 3) % 3; /* 0: it is this rank's */
+        if (turn <= (i == wrong->leaf ? wrong->more : 0)) leaves[i] = &data[i];
+    }
+    dml_comm_all_reduce_leaves(me->comm, leaves, owners, 4, &data[4], 1, DML_F32, DML_SUM);
+    me->culprit = dml_comm_culprit(me->comm);
+}
+
+static void each_leaf_has_to_be_at_one_rank(void)
+{
+    static const char *const twice[4] = { "by rank 0 and by rank 1", "by rank 1 and by rank 2",
+                                          "by rank 0 and by rank 2", "by rank 0 and by rank 1" };
+    static const int last[4] = { 1, 2, 2, 1 };
+    for (int i = 0; i < 12; i++) {
+        const wrong_leaf wrong = { i / 3, i % 3 ? i % 3 : -1 };
+        test_rank ranks[3];
+        char sentence[64];
+        if (wrong.more < 0)
+            snprintf(sentence, sizeof sentence, "no rank gave leaf %d: ", wrong.leaf);
+        else
+            snprintf(sentence, sizeof sentence, "leaf %d was given %s: ", wrong.leaf,
+                     wrong.more == 1 ? twice[wrong.leaf] : "by rank 0 and by rank 2");
+        ranks_prepare(ranks, 3, 20, wrong_leaf_body, (void *)(uintptr_t)&wrong);
+        ranks_run_on(ranks, 3, "local");
+        for (int rank = 0; rank < 3; rank++) {
+            CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+            CHECK_CONTAINS(ranks[rank].error, sentence);
+            CHECK_INT(ranks[rank].culprit, wrong.more < 0 ? -1 : wrong.more == 1 ? last[wrong.leaf] : 2);
+        }
+    }
+}
+
 /* Else equal bits say nothing. */
 static void orders_differ(void)
 {
@@ -255,5 +298,6 @@ int main(void)
     RUN(any_split_has_the_same_bits);
     RUN(several_at_once);
     RUN(faults_are_told);
+    RUN(each_leaf_has_to_be_at_one_rank);
     return test_report("comm/leaves");
 }
