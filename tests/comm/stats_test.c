@@ -121,6 +121,39 @@ static void pairs(void)
     CHECK_INT((long long)receiver->done, 3);
 }
 
+/* A long wait, then a shorter one, and then none. */
+static void waits_body(test_rank *me)
+{
+    static const double late[] = { 0.1, 0.01, 0 };
+    uint8_t x = 0;
+    dml_comm_stats stats;
+    dml_comm_barrier(me->comm);
+    const double begin = dml_seconds();
+    dml_comm_get_stats(me->comm, &stats);
+    const double before = stats.waited_s;
+    double waited = before;
+    for (int i = 0; i < 3; i++) {
+        if (me->rank == 1) ranks_sleep(late[i]);
+        if (me->rank == 1) dml_comm_send(me->comm, &x, 1, DML_U8, 0, 0);
+        if (me->rank == 0) dml_comm_receive(me->comm, &x, 1, DML_U8, 1, 0, NULL);
+        dml_comm_get_stats(me->comm, &stats);
+        me->bad += stats.waited_s < waited;
+        waited = stats.waited_s;
+    }
+    me->bad += waited - before > dml_seconds() - begin;
+}
+
+static void waits_add_up(void)
+{
+    static const char *const transports[] = { "tcp", "shm", "local" };
+    for (int t = 0; t < 3; t++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 30, waits_body, NULL);
+        ranks_run_on(ranks, 2, transports[t]);
+        check_ranks(ranks, 2);
+    }
+}
+
 typedef struct local_rank {
     dml_comm *comm;
     float *data; /* (count) */
@@ -204,6 +237,7 @@ int main(void)
     RUN(a_ring_over_sockets);
     RUN(a_ring_over_what_there_is);
     RUN(pairs);
+    RUN(waits_add_up);
     RUN(ranks_of_one_process);
     RUN(rounds);
     RUN(nobody);
