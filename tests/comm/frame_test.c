@@ -342,6 +342,96 @@ static void a_peer_that_sends_nonsense(void)
     CHECK(6 * failed > 5 * seeds);
 }
 
+/* What rank 1 answers, as these bytes on any machine. */
+static void answer_body(test_rank *me)
+{
+    static const uint8_t body[56] = {
+        DML__CALL_RECEIVE,
+        DML_I64,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0x77,
+        0x66,
+        0x55,
+        0x44,
+        0x33,
+        0x22,
+        0x11,
+        0, /* root, count */
+        0,
+        0,
+        0,
+        0,
+        0x04,
+        0x03,
+        0x02,
+        0x01,
+        8,
+        7,
+        6,
+        5,
+        4,
+        3,
+        2,
+        1, /* variant, communicator, sequence */
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0x02,
+        0x01,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0, /* quiet, 1 + tag, absent */
+        0x03,
+        0x01,
+        0,
+        0,
+        0x06,
+        0x02,
+        0,
+        0 /* from whom what lies there is, 1 + its tag */
+    };
+    dml__comm_job *job = me->comm->job;
+    dml__control control;
+    if (me->rank) return;
+    memset(&control, 0, sizeof control);
+    control.kind = DML__ANSWER;
+    control.rank = 0;
+    control.bytes = sizeof body;
+    memcpy(control.body, body, sizeof body);
+    dml__enter_job(job);
+    me->bad += !dml__take_waiting(job, 1, &control);
+    const dml__peer peer = job->peers[1];
+    dml__leave_job(job);
+    const dml__waiting *waiting = &peer.waits_in;
+    CHECK(peer.answered && peer.waits_for == 0 && peer.absent == DML__IS_AWAY);
+    CHECK(waiting->call.operation == DML__CALL_RECEIVE && waiting->call.dtype == DML_I64 &&
+          waiting->call.root == 1);
+    CHECK(waiting->call.count == 0x0011223344556677 && waiting->communicator == 0x01020304);
+    CHECK(waiting->sequence == 0x0102030405060708 && waiting->tag == 0x101);
+    CHECK(waiting->lies_from == 0x103 && waiting->lies_tag == 0x205);
+}
+
+static void answer_bytes(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, answer_body, NULL);
+    ranks_run_on(ranks, 2, "local");
+    check_ranks(ranks, 2);
+}
+
 /* On its control stream, what rank 1 asks or says: all zero but for one byte. */
 typedef struct odd_control {
     int kind, rank, bytes, at;
@@ -420,6 +510,7 @@ int main(void)
     RUN(swapped_elements);
     RUN(random_bytes);
     RUN(a_peer_that_sends_nonsense);
+    RUN(answer_bytes);
     RUN(a_peer_that_asks_nonsense);
     return test_report("comm/frame");
 }

@@ -188,11 +188,32 @@ static void a_rank_that_closes(void)
     }
 }
 
+/* One that takes from any has no reason to end, even if all have closed: it can be taken back. */
+static void any_body(test_rank *me)
+{
+    float x;
+    if (me->rank) return;
+    dml_comm_outlive(me->comm);
+    dml_request *any = dml_comm_receive_start(me->comm, &x, 1, DML_F32, DML_ANY_SOURCE, 0);
+    dml_comm_probe(me->comm, DML_ANY_SOURCE, 1, 1, NULL); /* for longer than the timeout */
+    me->bad += dml_comm_done(me->comm, any) || !dml_comm_cancel(me->comm, any);
+}
+
+static void all_others_close(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.4, any_body, NULL);
+    ranks_run_on(ranks, 3, "tcp");
+    CHECK_INT(ranks[0].bad, 0);
+    CHECK_MESSAGE(!ranks[0].status, "%s", ranks[0].error);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     RUN(a_rank_that_outlives);
     RUN(it_waits_for_ever);
     RUN(a_rank_that_closes);
+    RUN(all_others_close);
     return test_report("comm/outlive");
 }

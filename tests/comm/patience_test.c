@@ -341,6 +341,45 @@ static void the_nearer_one_judges(void)
     check_blame(ranks, 3, 2, "rank 2 of 3 took no part in all_reduce(f32, 10, sum) in communicator 1 within");
 }
 
+/* Rank 0 waits for 2 in a sum, or for any of that and another that rank 1 comes to when it has heard of 0. */
+static void beside_another_body(test_rank *me)
+{
+    const bool for_any = *(const bool *)me->user;
+    float x[10] = { 0 }, y[10] = { 0 };
+    dml_comm *one = dml_comm_split(me->comm, me->rank == 2 ? -1 : 0, 0);
+    dml_comm *two = dml_comm_split(me->comm, me->rank == 1 ? -1 : 0, 0);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) {
+        dml_request *requests[2];
+        requests[0] = dml_comm_all_reduce_start(one, x, 10, DML_F32, DML_SUM);
+        requests[1] = dml_comm_all_reduce_start(two, y, 10, DML_F32, DML_SUM);
+        if (for_any)
+            dml_comm_wait_any(me->comm, requests, 2);
+        else
+            dml_comm_wait(two, requests[1]);
+        dml_comm_send(me->comm, y, 10, DML_F32, 1, 0);
+    } else if (me->rank == 1) {
+        dml_comm_receive(me->comm, y, 10, DML_F32, 0, 0, NULL);
+        dml_comm_all_reduce(one, x, 10, DML_F32, DML_SUM);
+    } else {
+        ranks_sleep(2.2);
+    }
+    me->culprit = dml_comm_culprit(me->comm);
+    dml_comm_close(two);
+    dml_comm_close(one);
+}
+
+static void what_was_only_started_keeps_nobody(void)
+{
+    for (int i = 0; i < 2; i++) {
+        const bool for_any = i;
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 0.6, beside_another_body, (void *)(uintptr_t)&for_any);
+        ranks_run_on(ranks, 3, "tcp");
+        check_blame(ranks, 3, 2, "rank 2 of 3 took no part in ");
+    }
+}
+
 /* ---- who waits for any of several ---- */
 
 typedef struct any_case {
@@ -676,6 +715,7 @@ int main(void)
     RUN(who_has_started_its_part_is_not);
     RUN(who_looks_at_its_requests_is_not);
     RUN(the_nearer_one_judges);
+    RUN(what_was_only_started_keeps_nobody);
     RUN(what_others_send_keeps_nobody_hidden);
     RUN(progress_threads_hide_nobody_either);
     RUN(who_computes_has_its_own_time);
