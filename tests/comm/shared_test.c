@@ -7,6 +7,7 @@
 #include "comm/choice.h"
 #include "comm/shared_memory.h"
 #include "net/host_memory.h"
+#include "net/shm_internal.h"
 
 #ifdef DML_NO_THREADS
 enum { THREADS = 1 };
@@ -146,6 +147,61 @@ static void where_there_is_none(void)
     run_named(3, "shm", 30, none_body, ranks);
     setrlimit(RLIMIT_FSIZE, &old);
     check_ranks(ranks, 3);
+}
+
+/* Where one can't have it, nobody has, and those that could have let go of it. */
+static __thread bool poor; /* this rank can't */
+static __thread int held;
+
+static void *hold_made(dml__transport *transport, size_t bytes, uint8_t place[DML__SHARED_PLACE])
+{
+    void *memory = poor ? NULL : dml__shm_make_shared(transport, bytes, place);
+    held += memory != NULL;
+    return memory;
+}
+
+static void *hold_found(dml__transport *transport, size_t bytes, const uint8_t place[DML__SHARED_PLACE])
+{
+    void *memory = poor ? NULL : dml__shm_find_shared(transport, bytes, place);
+    held += memory != NULL;
+    return memory;
+}
+
+static void let_go(dml__transport *transport, void *memory, size_t bytes)
+{
+    held--;
+    dml__shm_drop_shared(transport, memory, bytes);
+}
+
+static void poor_body(test_rank *me)
+{
+    static const dml__shared_calls shared = { hold_made, hold_found, let_go };
+    dml__transport *transport = me->comm->job->transport;
+    const dml__transport_calls *const usual = transport->calls;
+    dml__transport_calls calls = *usual;
+    const int who = *(const int *)me->user;
+    calls.shared = &shared;
+    transport->calls = &calls;
+    poor = me->rank == who;
+    held = 0;
+    dml_comm *group = dml_comm_split(me->comm, 0, 0);
+    me->bad += (who < 0) != is_shared(group, 100) || (who < 0) != (group->shared != NULL);
+    me->bad += held != (who < 0);
+    sum_body(me, group, 5000);
+    dml_comm_close(group);
+    me->bad += held != 0;
+    transport->calls = usual;
+}
+
+static void where_one_has_none(void)
+{
+    for (int who = -1; who < 3; who++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 30, poor_body, &who);
+        for (int rank = 0; rank < 3; rank++) ranks[rank].options.algorithm = "shared";
+        ranks_run_on(ranks, 3, "shm");
+        check_ranks(ranks, 3);
+    }
 }
 
 /* ---- one after the other ---- */
@@ -422,6 +478,7 @@ int main(void)
         RUN(many_ranks);
         RUN(it_is_chosen);
         RUN(where_there_is_none);
+        RUN(where_one_has_none);
         RUN(several_at_once);
         RUN(of_all_kinds);
         RUN(groups);
