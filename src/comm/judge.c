@@ -291,25 +291,40 @@ static dml_status dml__blame_circle(dml__comm_job *job, int waits_for)
                          text, job->timeout, first, other);
 }
 
-/* Whether it is one without which the request can't go on, and is in no call; of requests between others
-   those know. */
-static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request *request)
+static bool dml__needs(dml_request *request, int rank)
 {
-    if (rank == job->rank || !job->peers[rank].absent) return false;
     return dml__is_pair(request->call.signature.operation) ? dml__waits_for(request) == rank
                                                            : dml__group_rank(request->comm, rank) >= 0;
 }
 
-static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
+/* Whether it is one without which the request can't go on, and is in no call; of requests between others
+   those know. */
+static bool dml__is_absent_from(const dml__comm_job *job, int rank, dml_request *request)
+{
+    return rank != job->rank && job->peers[rank].absent && dml__needs(request, rank);
+}
+
+/* The call that misses a rank: this request's, or that of another rank on the way to it. */
+static const char *dml__missing_call(const dml__comm_job *job, dml_request *request, int rank,
+                                     char text[DML__WAITING_TEXT])
+{
+    dml__waiting waiting = dml__waiting_of(job, request);
+    waiting.communicator = request->comm->id;
+    if (dml__needs(request, rank)) return dml__waiting_text(&waiting, text);
+    for (int r = 0; r < job->world; r++)
+        if (job->peers[r].reach && job->peers[r].waits_for == rank)
+            return dml__waiting_text(&job->peers[r].waits_in, text);
+    return "what others wait for";
+}
+
+static dml_status dml__blame_silent(dml__comm_job *job, dml_request *request, int rank)
 {
     const dml__peer *peer = &job->peers[rank];
-    dml__waiting waiting = dml__waiting_of(job, request);
-    char mine[DML__WAITING_TEXT];
-    waiting.communicator = request->comm->id;
+    char text[DML__WAITING_TEXT];
     if (peer->goodbye || peer->gone) return dml__data_gone(job, request, rank);
     return dml__job_fail(
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
-        job->world, dml__waiting_text(&waiting, mine), job->timeout,
+        job->world, dml__missing_call(job, request, rank, text), job->timeout,
         peer->absent == DML__IS_PROBING ? "waiting for a message in dml_comm_probe"
         : peer->answered ? "busy with something else, in no call: only its progress thread answers"
                          : "frozen, busy with something else or unreachable");

@@ -141,21 +141,16 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     if (seconds > job->grace) seconds = job->grace;
     for (int rank = 0; rank < job->world; rank++)
         job->wishes[rank] = rank == job->rank || job->engine ? 0 : dml__link_wishes(job, rank);
-    int ready;
     const double before = dml_seconds();
-    if (seconds > 0) {
-        job->sleeping = true;
-        job->stats.slept++;
-        dml__mutex_unlock(&job->mutex);
-        ready = job->transport->calls->wait(job->transport, job->wishes, seconds);
-        dml__mutex_lock(&job->mutex);
-        job->sleeping = false;
-        dml__cond_signal_all(&job->changed);
-        dml__give_way(job);
-        if (job->sleeping) return; /* another thread came in, and hears by itself what there is to hear */
-    } else {
-        ready = job->transport->calls->wait(job->transport, job->wishes, 0);
-    }
+    job->sleeping = true;
+    job->stats.slept++;
+    dml__mutex_unlock(&job->mutex);
+    const int ready = job->transport->calls->wait(job->transport, job->wishes, seconds);
+    dml__mutex_lock(&job->mutex);
+    job->sleeping = false;
+    dml__cond_signal_all(&job->changed);
+    dml__give_way(job);
+    if (job->sleeping) return; /* another thread came in, and hears by itself what there is to hear */
     job->awake_at = dml_seconds();
     if (job->awake_at - before > seconds + job->grace) dml__restart_clocks(job);
     if (ready == DML__GONE)

@@ -376,6 +376,9 @@ static void what_was_only_started_keeps_nobody(void)
         test_rank ranks[3];
         ranks_prepare(ranks, 3, 0.6, beside_another_body, (void *)(uintptr_t)&for_any);
         ranks_run_on(ranks, 3, "tcp");
+        for (int rank = 0; rank < 2; rank++) /* whichever has judged */
+            CHECK_MESSAGE(!strstr(ranks[rank].error, "receive"), "rank 2 is in no receive: %s",
+                          ranks[rank].error);
         check_blame(ranks, 3, 2, "rank 2 of 3 took no part in ");
     }
 }
