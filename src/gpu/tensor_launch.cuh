@@ -108,7 +108,6 @@ static inline dml_status dml__tensor_sums(dml_device *device, dml_ref from, int 
 {
     dml_launch sums;
     memset(&sums, 0, sizeof sums);
-    if (n == 0) return DML_OK;
     sums.kernel = "sum_rows";
     sums.size[0] = (size_t)columns, sums.size[1] = (size_t)outer;
     sums.buffer[0] = from, sums.buffer[1] = to;
@@ -123,12 +122,14 @@ static inline dml_status dml__tensor_bias_gradient(dml_device *device, const dml
     const int32_t *of = launch->integer;
     const int pixels = of[0] * of[11] * of[12], filters = of[4];
     const int shares = launch->real[1] > 1.0f ? (int)launch->real[1] : 1, each = pixels / shares;
+    const dml_ref db = launch->buffer[3];
     dml_ref dy = launch->buffer[1];
     dml_status status =
-        dml__tensor_sums(device, dy, shares, each, filters, launch->real[2], launch->buffer[3]);
+        each ? dml__tensor_sums(device, dy, shares, each, filters, launch->real[2], db)
+             : device->backend->zero(device, db, (size_t)shares * (size_t)filters * sizeof(float));
     dy.offset += (size_t)shares * (size_t)each * (size_t)filters * sizeof(float);
-    if (status == DML_OK)
-        status = dml__tensor_sums(device, dy, 1, pixels - shares * each, filters, 1.0f, launch->buffer[3]);
+    if (status == DML_OK && pixels > shares * each)
+        status = dml__tensor_sums(device, dy, 1, pixels - shares * each, filters, 1.0f, db);
     return status;
 }
 
