@@ -110,11 +110,27 @@ check "it links with the fake card, too" $CXX $sanitize "$WORK/precision.o" "$WO
 check "TF32 and bf16 are rounded, and little" env DML_TUNE=0 "$WORK/precision"
 check_fails "NVIDIA_TF32_OVERRIDE=0 leaves f32 as it is" 'tf32: .* 0 apart' \
     env DML_TUNE=0 NVIDIA_TF32_OVERRIDE=0 "$WORK/precision"
-for test in kernels backend tensor; do
+for test in kernels backend; do
     check "${test}_test links" $CXX $sanitize "$WORK/tests_gpu_${test}_test.c.o" "$WORK/cuda.o" "$WORK"/src_*.o \
         -o "$WORK/$test" -lm -lpthread
     check "${test}_test passes on the fake cards" env DML_TUNE=0 DML_TEST_QUICK=1 DML_TEST_DEVICES=cuda "$WORK/$test"
 done
+check "cuBLASLt's stand-in compiles" $CC -std=c99 -O1 -D_GNU_SOURCE $WARN -fPIC -shared tests/gpu/fake_cublaslt.c \
+    -o "$WORK/libcublasLt.so.13" -lm -ldl
+check "tensor_test links" $CXX $sanitize -rdynamic "$WORK/tests_gpu_tensor_test.c.o" "$WORK/cuda.o" "$WORK"/src_*.o \
+    -o "$WORK/tensor" -lm -lpthread -ldl
+tensor() { # MODE: of the stand-in
+    env DML_CUBLAS=1 FAKE_CUBLASLT="$1" LD_LIBRARY_PATH="$WORK" DML_TUNE=0 DML_TEST_QUICK=1 DML_TEST_DEVICES=cuda "$WORK/tensor"
+}
+check "products on tensor cores by cuBLASLt" tensor takes
+check "and by our own kernels, where it has none" tensor refuses
+echo '#include <cublasLt.h>' >"$WORK/header.cu"
+if [ -n "$NVCC" ] && "$NVCC" -E "$WORK/header.cu" >"$WORK/header.log" 2>&1; then
+    check "what is declared of cuBLASLt is what its header says" "$NVCC" -std=c++11 -Isrc -c tests/gpu/cublaslt_header.cu \
+        -o "$WORK/header.o"
+else
+    skip "what is declared of cuBLASLt is what its header says" "no nvcc, or no cublasLt.h"
+fi
 check "without a driver there is no device" sh -c 'FAKE_CUDA=none DML_TEST_DEVICES=cuda "$0" | tee "$1" &&
     grep -q "no cuda device here" "$1"' "$WORK/backend" "$WORK/none"
 check "groups beyond the last, of a grid cut into layers, write nothing" env DML_TUNE=0 DML_TEST_DEVICES=cuda \

@@ -373,7 +373,7 @@ static cudaError_t cudaMalloc(void **address, size_t bytes)
 {
     fake_lock lock(fake_mutex);
     if (bytes > 1u << 30) return fake_result(false, cudaErrorMemoryAllocation);
-    *address = malloc(bytes);
+    if (posix_memalign(address, 256, bytes) != 0) return fake_result(false, cudaErrorMemoryAllocation);
     fake.memory[(char *)*address] = std::make_pair(bytes, fake_device);
     return cudaSuccess;
 }

@@ -1,0 +1,25 @@
+/* What gpu/tensor_lt.cuh declares of cuBLASLt's interface is what its header says. */
+#include "gpu/tensor_lt.cuh"
+
+#include <cublasLt.h>
+
+#define SAME(ours, theirs) static_assert((int)(ours) == (int)(theirs), #theirs)
+SAME(DML__LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(DML__LT_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_TF32);
+SAME(DML__LT_R_32F, CUDA_R_32F);
+SAME(DML__LT_R_16F, CUDA_R_16F);
+SAME(DML__LT_R_16BF, CUDA_R_16BF);
+SAME(DML__LT_OP_T, CUBLAS_OP_T);
+SAME(DML__LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(DML__LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+SAME(DML__LT_DESC_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(DML__LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+SAME(DML__LT_PREFERENCE_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(DML__LT_PREFERENCE_ALIGNMENT_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(DML__LT_PREFERENCE_ALIGNMENT_B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+SAME(DML__LT_PREFERENCE_ALIGNMENT_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+SAME(DML__LT_PREFERENCE_ALIGNMENT_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SAME(sizeof(dml__lt_algorithm), sizeof(cublasLtMatmulAlgo_t));
+SAME(sizeof(dml__lt_found), sizeof(cublasLtMatmulHeuristicResult_t));
+SAME(offsetof(dml__lt_found, workspace), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(dml__lt_found, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
