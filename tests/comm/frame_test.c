@@ -345,63 +345,14 @@ static void a_peer_that_sends_nonsense(void)
 /* What rank 1 answers, as these bytes on any machine. */
 static void answer_body(test_rank *me)
 {
-    static const uint8_t body[56] = {
-        DML__CALL_RECEIVE,
-        DML_I64,
-        0,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0x77,
-        0x66,
-        0x55,
-        0x44,
-        0x33,
-        0x22,
-        0x11,
-        0, /* root, count */
-        0,
-        0,
-        0,
-        0,
-        0x04,
-        0x03,
-        0x02,
-        0x01,
-        8,
-        7,
-        6,
-        5,
-        4,
-        3,
-        2,
-        1, /* variant, communicator, sequence */
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0x02,
-        0x01,
-        0,
-        0,
-        1,
-        0,
-        0,
-        0, /* quiet, 1 + tag, absent */
-        0x03,
-        0x01,
-        0,
-        0,
-        0x06,
-        0x02,
-        0,
-        0 /* from whom what lies there is, 1 + its tag */
+    static const uint8_t body[7][8] = {
+        { DML__CALL_RECEIVE, DML_I64, 0, 0, 1 },      /* the call, its type, its root */
+        { 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11 }, /* count */
+        { 0, 0, 0, 0, 4, 3, 2, 1 },                   /* variant, communicator */
+        { 8, 7, 6, 5, 4, 3, 2, 1 },                   /* sequence */
+        { 0 },
+        { 2, 1, 0, 0, 1 },    /* quiet and 1 + its tag, absent */
+        { 3, 1, 0, 0, 6, 2 }, /* from whom what lies there is, 1 + its tag */
     };
     dml__comm_job *job = me->comm->job;
     dml__control control;
