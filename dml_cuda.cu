@@ -7778,6 +7778,7 @@ template <bool back> struct dml__tensor_patches {
     dml__kernel_arguments arguments;
     int first, end; /* pixels: the first, and behind the last */
     bool four;      /* four neighbours are of one tap, and may be read at once */
+    bool plain;     /* windows are pixels: the patches are the images */
     /* What a thread finds out: */
     dml__gpu_shape s;
     dml__gpu_images pixels;
@@ -7816,9 +7817,13 @@ template <bool back> struct dml__tensor_patches {
         const float *from = at(p, dml__gpu_tap_at(column, taps));
         return from ? *from : 0.0f;
     }
-    __device__ __forceinline__ bool whole(int, int) const
+    __device__ __forceinline__ bool whole(int rows, int columns) const
     {
-        return false;
+        return plain && four && rows <= end - first && columns <= taps.depth;
+    }
+    __device__ __forceinline__ float4 read(int row, int column) const
+    {
+        return *(const float4 *)(images + (long long)(first + row) * taps.depth + column);
     }
     __device__ __forceinline__ float4 some(int row, int column) const
     {
@@ -7827,10 +7832,6 @@ template <bool back> struct dml__tensor_patches {
             return make_float4(one(p, column), one(p, column + 1), one(p, column + 2), one(p, column + 3));
         const float *from = at(p, dml__gpu_tap_at(column, taps));
         return from ? *(const float4 *)from : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-    __device__ __forceinline__ float4 read(int row, int column) const
-    {
-        return some(row, column);
     }
 };
 
@@ -7896,11 +7897,14 @@ static inline int dml__tensor_piece(int type, int pixels, int each)
 template <bool back>
 static inline dml__tensor_patches<back> dml__tensor_patches_of(const dml__tensor_conv *c, int first, int end)
 {
+    const int32_t *of = c->arguments->integer;
     dml__tensor_patches<back> patches;
     memset((void *)&patches, 0, sizeof patches);
     patches.images = c->images, patches.arguments = *c->arguments;
     patches.first = first, patches.end = end;
-    patches.four = dml__tensor_fours(c->images, c->arguments->integer[back ? 4 : 3]);
+    patches.four = dml__tensor_fours(c->images, of[back ? 4 : 3]);
+    patches.plain =
+        of[5] * of[6] == 1 && of[7] * of[8] == 1 && !of[9] && !of[10] && of[11] == of[1] && of[12] == of[2];
     return patches;
 }
 

@@ -76,6 +76,7 @@ static dml_status dml__open_replica(dml_mirrored *all, int i)
     options.device = replica->device;
     options.threads = replica->threads;
     options.seed = all->context->seed;
+    options.allow_tf32 = all->context->device.allow_tf32;
     options.allocator = all->options.allocator;
     options.pin = -1; /* pools pin to the first processors, all to the same */
     replica->context = dml_open(&options);

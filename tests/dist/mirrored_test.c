@@ -750,6 +750,19 @@ static void threads_and_rows(void)
     dml_close(s.context);
 }
 
+/* What the first one's context was opened for goes for all. */
+static void all_round_alike(void)
+{
+    const dml_mirrored_options options = usual(2).options;
+    for (int i = 0; i < 2; i++) {
+        dml_context *context = dml_open(&(dml_options){ .threads = 1, .allow_tf32 = i });
+        dml_mirrored *m = dml_mirrored_create(build_loss(context, false), cpus, 2, &options);
+        for (int j = 0; j < 2; j++)
+            CHECK(dml_context_device(dml_trainer_context(dml_mirrored_trainer(m, j)))->allow_tf32 == i);
+        dml_close(context);
+    }
+}
+
 #ifdef DML_NO_THREADS
 enum { THREADS = 0 };
 #else
@@ -788,6 +801,7 @@ int main(void)
     RUN(processes_place_alike);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
+    RUN(all_round_alike);
     remove_vendors();
     return test_report("dist/mirrored");
 }
