@@ -1,6 +1,7 @@
 /* fake_cublaslt: what gpu/tensor_lt.cuh calls of cuBLASLt, on the cards of tests/gpu/fake_cuda: matrices by
    columns in f32, f16 or bf16, sums in f32, a bias for each row. What is asked for otherwise than the library
-   has it ends the program. FAKE_CUBLASLT=refuses: there is no algorithm for any product. */
+   has it ends the program. FAKE_CUBLASLT=refuses: there is no algorithm for any product. When a handle is
+   destroyed it says how many products there were, and how many of them had a bias. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdbool.h>
@@ -50,6 +51,8 @@ typedef struct found {
     int reserved[4];
 } found;
 
+static int products, biases;
+
 static void need(bool ok, const char *what)
 {
     if (ok) return;
@@ -75,6 +78,7 @@ int cublasLtDestroy(void *handle);
 int cublasLtDestroy(void *handle)
 {
     free(handle);
+    printf("fake_cublaslt: %d products, %d with a bias\n", products, biases);
     return 0;
 }
 
@@ -237,6 +241,7 @@ int cublasLtMatmul(void *handle, const desc *d, const float *alpha, const void *
     memcpy(now.aligned, own->aligned, sizeof now.aligned);
     now.bias_aligned = own->bias_aligned, now.workspace = own->workspace;
     need(memcmp(&now, own, sizeof now) == 0, "the algorithm is another product's");
+    products++, biases += d->bias != NULL;
     for (uint64_t column = 0; column < lc->columns; column++)
         for (uint64_t row = 0; row < lc->rows; row++) {
             float sum = 0;
