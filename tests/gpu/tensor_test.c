@@ -265,25 +265,33 @@ static void compare_conv(const dml_launch *launch, int out, size_t n, int shares
     free(whole);
 }
 
-/* n, h, w, c, f, kh, kw, sh, sw, ph, pw, oh, ow, dh, dw */
-static void convolve(const int s[15])
+/* Along an axis of channels or filters: tiles of 64 don't reach from one group into another. */
+static size_t tiled(size_t size, size_t groups)
+{
+    return groups == 1 ? size : groups * ((size / groups + 63) / 64 * 64);
+}
+
+/* n, h, w, c, f, kh, kw, sh, sw, ph, pw, oh, ow, dh, dw, groups (0: 1), of which several aren't for tensor
+   cores */
+static void convolve(const int s[16])
 {
     const size_t pixels = (size_t)(s[0] * s[1] * s[2]), out = (size_t)(s[0] * s[11] * s[12]);
-    const size_t c = (size_t)s[3], f = (size_t)s[4], columns = (size_t)(s[5] * s[6]) * c;
-    const double macs = (double)out * (double)f * (double)columns;
+    const size_t groups = s[15] ? (size_t)s[15] : 1, c = (size_t)s[3], f = (size_t)s[4];
+    const size_t columns = (size_t)(s[5] * s[6]) * (c / groups);
+    const double macs = groups > 1 ? 0 : (double)out * (double)f * (double)columns;
     dml_buffer *x = floats(pixels * c + 1, true), *w = floats(f * columns, true), *y = floats(out * f, true);
     dml_buffer *bias = floats(f, true), *none_yet = floats(3 * f * columns, false);
     float *old_x = take(x, pixels * c), *old_y = take(y, out * f), *old_w = take(w, f * columns);
-    dml_launch launch = { .kernel = "conv2d_forward", .size = { f, out } };
-    for (int i = 0; i < 15; i++) launch.integer[i] = s[i];
+    dml_launch launch = { .kernel = "conv2d_forward", .size = { tiled(f, groups), out } };
+    for (int i = 0; i < 16; i++) launch.integer[i] = s[i];
     for (int fused = 0; fused < 2; fused++) { /* with the bias, the relu, and what y held */
         launch.buffer[0] = in(x), launch.buffer[1] = in(w);
         launch.buffer[2] = fused ? in(bias) : (dml_ref){ NULL, 0 };
         launch.real[0] = fused ? 0.5f : 0, launch.real[1] = (float)fused;
         compare_conv(&launch, 3, out * f, 1, fused ? old_y : NULL, macs);
     }
-    launch = (dml_launch){ .kernel = "conv2d_backward_input", .size = { c, pixels } };
-    for (int i = 0; i < 15; i++) launch.integer[i] = s[i];
+    launch = (dml_launch){ .kernel = "conv2d_backward_input", .size = { tiled(c, groups), pixels } };
+    for (int i = 0; i < 16; i++) launch.integer[i] = s[i];
     launch.buffer[0] = in(y), launch.buffer[1] = in(w), launch.real[0] = 0.5f;
     compare_conv(&launch, 2, pixels * c, 1, old_x, macs);
     launch.kernel = "conv2d_backward_weights";
@@ -291,7 +299,7 @@ static void convolve(const int s[15])
     for (int shares = 1; shares < 4; shares += 2) {
         const bool adds = shares == 1;
         launch.size[0] = adds ? columns + 1 : (size_t)shares * ((columns + 1 + 127) / 128 * 128),
-        launch.size[1] = f;
+        launch.size[1] = tiled(f, groups);
         launch.real[0] = launch.real[2] = adds ? 0.5f : 0, launch.real[1] = (float)shares;
         launch.buffer[3] = (dml_ref){ NULL, 0 };
         if (!adds) launch.buffer[0].offset += sizeof(float); /* where four can't be read at once */
@@ -306,21 +314,21 @@ static void convolve(const int s[15])
 
 static void convolutions(void)
 {
-    static const int shapes[][15] = {
-        { 2, 9, 8, 12, 20, 3, 3, 1, 1, 1, 1, 9, 8, 1, 1 },
-        { 3, 9, 8, 5, 7, 3, 2, 2, 3, 0, 1, 4, 3, 0, 0 },
-        { 2, 9, 8, 4, 8, 3, 2, 2, 1, 2, 1, 5, 7, 2, 3 },
-        { 2, 9, 8, 132, 136, 1, 1, 1, 1, 0, 0, 9, 8, 1, 1 },
-        { 1, 2, 3, 20, 14, 2, 3, 1, 1, 0, 0, 1, 1, 1, 1 }, /* fewer than shares */
-        { 16, 30, 33, 64, 96, 3, 3, 1, 1, 1, 1, 30, 33, 1, 1 },
-        { 24, 57, 55, 68, 72, 3, 3, 2, 2, 1, 1, 29, 28, 1, 1 }
-    };
+    static const int shapes[][16] = { { 2, 9, 8, 12, 20, 3, 3, 1, 1, 1, 1, 9, 8, 1, 1, 1 },
+                                      { 2, 9, 8, 12, 20, 3, 3, 1, 1, 1, 1, 9, 8, 1, 1, 2 },
+                                      { 3, 9, 8, 5, 7, 3, 2, 2, 3, 0, 1, 4, 3, 0, 0 },
+                                      { 2, 9, 8, 4, 8, 3, 2, 2, 1, 2, 1, 5, 7, 2, 3 },
+                                      { 2, 9, 8, 132, 136, 1, 1, 1, 1, 0, 0, 9, 8, 1, 1 },
+                                      { 1, 2, 3, 20, 14, 2, 3, 1, 1, 0, 0, 1, 1, 1,
+                                        1 }, /* fewer than shares */
+                                      { 16, 30, 33, 64, 96, 3, 3, 1, 1, 1, 1, 30, 33, 1, 1 },
+                                      { 24, 57, 55, 68, 72, 3, 3, 2, 2, 1, 1, 29, 28, 1, 1 } };
     const bool card = strcmp(device.backend->name, "cuda") == 0 && !quick;
     if (none) {
         SKIP("%s", "it takes too long where each access is looked at");
         return;
     }
-    for (int s = 0; s < (card ? 7 : 5); s++) convolve(shapes[s]);
+    for (int s = 0; s < (card ? 8 : 6); s++) convolve(shapes[s]);
 }
 
 int main(void)
