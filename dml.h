@@ -3203,7 +3203,8 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
    the trainer keeps one, what an optimizer on servers keeps where dml_trainer_gather has just fetched that
    ("dml.server..."), and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
    and the steps taken and skipped. So dml_graph_load, and other tools, read the model from it. Written aside,
-   synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
+   synced, then renamed: a crash leaves the old file or the new one, which has the old one's permissions and
+   takes the place of a link. What g has accumulated isn't written.
    DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
@@ -3217,7 +3218,7 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
-   it is. DML_ERROR_IO with a sentence that says what forbids it. */
+   it is. DML_ERROR_IO with a sentence that says what forbids it; that there is room is not looked at. */
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 /* Short texts of the program's own that go with a run, such as the best loss so far: dml_trainer_save writes
@@ -5819,7 +5820,8 @@ DML__LOCAL void dml__file_abandon(dml__file_writer *file);
 typedef struct dml__file_info {
     uint64_t bytes;
     bool plain;
-    bool locked; /* its own attributes forbid to replace it */
+    bool locked;   /* its own attributes forbid to replace it */
+    unsigned mode; /* who may do what with it; 0 where there is no such thing */
 } dml__file_info;
 
 /* The most bytes of one call: some systems take no more than an int. */
@@ -5895,6 +5897,13 @@ static void dml__os_info_of(const struct _stat64 *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = (from->st_mode & _S_IFMT) == _S_IFREG;
     info->locked = !(from->st_mode & _S_IWRITE);
+    info->mode = 0;
+}
+
+static void dml__os_set_mode(int descriptor, unsigned mode)
+{
+    (void)descriptor;
+    (void)mode;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -5983,6 +5992,12 @@ static bool dml__os_replace(const char *from, const char *to)
     return rename(from, to) == 0;
 }
 
+/* Who may read and write it, as of the file that it replaces; where that is refused it stays as it is. */
+static void dml__os_set_mode(int descriptor, unsigned mode)
+{
+    (void)!fchmod(descriptor, (mode_t)mode);
+}
+
 /* The new name itself must reach the disk; a file system that can't do that for folders says EINVAL. */
 static bool dml__os_sync_folder(const char *folder)
 {
@@ -6005,6 +6020,7 @@ static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = S_ISREG(from->st_mode);
     info->locked = false; /* renaming asks the folder only */
+    info->mode = (unsigned)from->st_mode & 07777u;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -6174,6 +6190,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     /* The temporary's name may be short enough where the file's isn't. */
     if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
+    if (file->descriptor >= 0 && there) dml__os_set_mode(file->descriptor, info.mode);
     if (file->descriptor >= 0) return DML_OK;
     if (errno != EEXIST) return dml__file_fail(error, "create", path);
     return dml__fail(
@@ -41421,9 +41438,10 @@ static dml_status dml__check_options(const dml_trainer_options *options, dml__er
                              "%s %g asked for, it must be above 0 and at most %g; 0: no clipping", names[i],
                              (double)most[i], (double)DML__MOST_CLIP);
     if (!(options->average >= 0.0f && options->average < 1.0f))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
-                         (double)options->average);
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "an average that keeps %g of itself asked for, it must be 0 or more, and below 1; 0: no average",
+            (double)options->average);
     if (options->loss_scale != 0.0f && options->loss_scale != -1.0f &&
         !(options->loss_scale >= DML__LEAST_LOSS_SCALE && options->loss_scale <= DML__MOST_LOSS_SCALE))
         return dml__fail(error, DML_ERROR_ARGUMENT,
@@ -42492,7 +42510,8 @@ static void dml__check_derivative(dml__gradient_checker *c, const dml__direction
         /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
         const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
         const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
-        if (fabs(wide.slope - near.slope) > allowed) continue;
+        /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
+        if (fabs(wide.slope - near.slope) > (double)c->options.tolerance * fabs(numeric) + noise) continue;
         /* A bend in proportion to the distance, not to its square, is a kink right here. */
         if (wide.bend > allowed && near.bend > 0.75 * wide.bend) continue;
         dml__keep_worst(c, d, backward, numeric, allowed);

@@ -328,7 +328,8 @@ DML_API int dml_cpu_share(void);
    helper thread of theirs is their own business); communicators that were opened apart don't meet.
 
    After fork() the communicator is still the parent's alone. In the child every call is refused with
-   DML_ERROR_STATE, but dml_comm_close: that lets go of the child's copy and leaves the parent's job as it is.
+   DML_ERROR_STATE. So is dml_comm_close, which says the same and lets go of the child's copy all the same; it
+   leaves the parent's job as it is.
    A child that lives on should do so, or exec: as long as it holds the connections, the other ranks don't see
    its parent die, and find out by their deadlines only. */
 typedef struct dml_comm dml_comm;
@@ -700,7 +701,8 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
 
 /* What this rank has for rank r, in_counts[r] elements of `in` from in_offsets[r] on, goes to rank r, and
    what rank r has for this one, out_counts[r] elements, to `out` from out_offsets[r] on: each must be as many
-   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH (under MPI what MPI makes of it). A rank
+   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call
+   or close (under MPI what MPI makes of it). A rank
    knows its own counts (world_size) only; what others have for it dml_comm_all_to_all of the counts tells.
    They are read before the call returns. Offsets of NULL: one part behind the other. `in` and `out` lie
    apart. */
@@ -1627,6 +1629,10 @@ DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
 /* "all_reduce(f32, 100, sum)", cut to the size of the buffer; returns it. */
 #define DML__SIGNATURE_TEXT 112
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
+
+/* " in communicator 2", whose ranks a signature's numbers are; nothing of the first one. */
+enum { DML__COMMUNICATOR_TEXT = 32 };
+DML__LOCAL const char *dml__communicator_text(uint32_t id, char text[DML__COMMUNICATOR_TEXT]);
 
 /* What sets two calls apart that doesn't show in their texts; "": nothing. */
 DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b);
@@ -10175,6 +10181,13 @@ DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
            a->root == b->root && a->variant == b->variant && (a->count == b->count || dml__is_by_parts(a));
 }
 
+DML__LOCAL const char *dml__communicator_text(uint32_t id, char text[DML__COMMUNICATOR_TEXT])
+{
+    text[0] = 0;
+    if (id) snprintf(text, DML__COMMUNICATOR_TEXT, " in communicator %u", (unsigned)id);
+    return text;
+}
+
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT])
 {
     static const struct {
@@ -16173,11 +16186,10 @@ static int dml__count_same(const dml__comm_job *job, int rank)
 
 DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "", lies[80] = "";
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[DML__COMMUNICATOR_TEXT] = "", lies[80] = "";
     dml__signature_text(&waiting->call, call);
     if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
-    if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
-        snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
+    if (waiting->communicator != DML__ALL_COMMUNICATORS) dml__communicator_text(waiting->communicator, where);
     if (waiting->lies_tag >= 0)
         snprintf(lies, sizeof lies, " (a message from %d with tag %d lies there unreceived)",
                  waiting->lies_from, waiting->lies_tag);
@@ -17444,11 +17456,13 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
     const dml__signature *mine = &request->call.signature, *theirs = &frame->signature;
     if (mine->dtype != theirs->dtype || mine->count < theirs->count) {
         char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT], tag[24] = "";
+        char where[DML__COMMUNICATOR_TEXT];
         if (frame->tag > 0) snprintf(tag, sizeof tag, " with tag %d", frame->tag);
-        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s", rank,
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s%s", rank,
                       dml__signature_text(theirs, their_text), tag, job->rank,
                       dml__signature_text(mine, my_text),
-                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag);
+                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag,
+                      dml__communicator_text(frame->communicator, where));
         return false;
     }
     request->message.source = dml__group_rank(request->comm, rank);
@@ -21788,11 +21802,12 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     return call;
 }
 
-static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
+static dml_status dml__bad_call(const dml_comm *comm, const dml__signature *signature, const char *what)
 {
-    char text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
-                         dml__signature_text(signature, text), what);
+    char text[DML__SIGNATURE_TEXT], where[DML__COMMUNICATOR_TEXT];
+    return dml__job_fail(comm->job, comm->job->rank, DML_ERROR_ARGUMENT, "rank %d called %s%s: %s",
+                         comm->job->rank, dml__signature_text(signature, text),
+                         dml__communicator_text(comm->id, where), what);
 }
 
 static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
@@ -21881,7 +21896,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {
-        dml__bad_call(job, &call->signature, fault);
+        dml__bad_call(comm, &call->signature, fault);
         return NULL;
     }
     if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)
@@ -29982,9 +29997,10 @@ DML__LOCAL dml_status dml__check_compression(dml_trainer *trainer, dml_compressi
             "a fraction of %g of the gradients asked for, it must be above 0 and at most 1",
             (double)how->fraction);
     if (!(how->momentum >= 0.0f && how->momentum < 1.0f))
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "compression with a momentum of %g asked for, it must be below 1; 0: none",
-                                (double)how->momentum);
+        return dml_trainer_fail(
+            trainer, DML_ERROR_ARGUMENT,
+            "compression with a momentum of %g asked for, it must be 0 or more, and below 1; 0: none",
+            (double)how->momentum);
     if (how->warm_up < 0)
         return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
                                 "compression that warms up for %d steps asked for, it must be 0 or more",

@@ -300,6 +300,7 @@ int main(int argc, char **argv)
                                  .seed = (uint64_t)o.seed,
                                  .allow_tf32 = allows_tf32(o.dtype) });
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
+    strategy_check_device(&s, o.device, o.profile);
     dataset training = { 0 }, tests = { 0 };
     complaint c = { "" };
     if (dml_status_of(ctx) != DML_OK) {
@@ -333,7 +334,7 @@ int main(int argc, char **argv)
         printf("resnet-%d, %zu parameters; %d images to learn from, %d to test; device %s, ranks %d, threads "
                "%d, %s, %s, %.1f MB of activations\n",
                o.depth, dml_graph_trained_count(g), training.count, tests.count, o.device, s.ranks,
-               dml_pool_threads(dml_context_pool(ctx)), s.row->name, o.dtype,
+               dml_pool_threads(dml_context_pool(ctx)), s.row->name, dtype_on(ctx, o.dtype),
                1e-6 * (double)dml_program_bytes(dml_trainer_program(trainer)));
     args_check_output();
 

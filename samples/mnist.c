@@ -353,6 +353,7 @@ int main(int argc, char **argv)
 
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
+    strategy_check_device(&s, o.device, o.profile);
 
     /* The digits. */
     dataset training = { 0 }, test = { 0 };
@@ -392,7 +393,7 @@ int main(int argc, char **argv)
         printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d, "
                "%s, %s, %.1f MB of activations\n",
                o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device,
-               s.ranks, dml_pool_threads(dml_context_pool(ctx)), s.row->name, o.dtype,
+               s.ranks, dml_pool_threads(dml_context_pool(ctx)), s.row->name, dtype_on(ctx, o.dtype),
                1e-6 * (double)dml_program_bytes(dml_trainer_program(trainer)));
     args_check_output();
 

@@ -40,6 +40,12 @@ static bool allows_tf32(const char *name)
     return strcmp(name, "tf32") == 0;
 }
 
+/* What it comes to on the context's device. */
+static const char *dtype_on(const dml_context *ctx, const char *name)
+{
+    return allows_tf32(name) && strcmp(dml_context_device(ctx)->backend->name, "cuda") != 0 ? "f32" : name;
+}
+
 /* --profile: measures what rank 0's ops take, or its device's kernels. */
 static void profile_begin(dml_context *ctx, dml_comm *comm, const char *path)
 {

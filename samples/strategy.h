@@ -474,6 +474,16 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
 
 /* ---- what samples call ---- */
 
+/* Flags of the sample's own that are about one device, where the strategy has devices of its own. */
+static void strategy_check_device(const strategy *s, const char *device, const char *profile)
+{
+    const bool several = args_is_one_of("--devices", s->row->flags);
+    if (several && profile)
+        args_exit(2, "--profile measures one device; --strategy %s has some of its own", s->row->name);
+    if (several && strcmp(device, "cpu") != 0)
+        args_exit(2, "--device %s means nothing to --strategy %s: it takes --devices", device, s->row->name);
+}
+
 /* The other ranks, if the environment says that there are any, and what this one is among them. */
 static strategy strategy_open(const strategy_options *chosen, const dml_comm_options *options)
 {
@@ -537,8 +547,9 @@ static void strategy_save(strategy *s, const char *path)
 /* After dml_close. */
 static void strategy_close(strategy *s)
 {
+    char text[512];
     if (s->comm != s->job) dml_comm_close(s->comm);
-    dml_comm_close(s->job);
+    if (dml_comm_close_error(s->job, text, sizeof text) != DML_OK) args_exit(1, "%s", text);
 }
 
 #endif

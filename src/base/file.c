@@ -26,7 +26,8 @@
 typedef struct dml__file_info {
     uint64_t bytes;
     bool plain;
-    bool locked; /* its own attributes forbid to replace it */
+    bool locked;   /* its own attributes forbid to replace it */
+    unsigned mode; /* who may do what with it; 0 where there is no such thing */
 } dml__file_info;
 
 /* The most bytes of one call: some systems take no more than an int. */
@@ -102,6 +103,13 @@ static void dml__os_info_of(const struct _stat64 *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = (from->st_mode & _S_IFMT) == _S_IFREG;
     info->locked = !(from->st_mode & _S_IWRITE);
+    info->mode = 0;
+}
+
+static void dml__os_set_mode(int descriptor, unsigned mode)
+{
+    (void)descriptor;
+    (void)mode;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -190,6 +198,12 @@ static bool dml__os_replace(const char *from, const char *to)
     return rename(from, to) == 0;
 }
 
+/* Who may read and write it, as of the file that it replaces; where that is refused it stays as it is. */
+static void dml__os_set_mode(int descriptor, unsigned mode)
+{
+    (void)!fchmod(descriptor, (mode_t)mode);
+}
+
 /* The new name itself must reach the disk; a file system that can't do that for folders says EINVAL. */
 static bool dml__os_sync_folder(const char *folder)
 {
@@ -212,6 +226,7 @@ static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = S_ISREG(from->st_mode);
     info->locked = false; /* renaming asks the folder only */
+    info->mode = (unsigned)from->st_mode & 07777u;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -381,6 +396,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     /* The temporary's name may be short enough where the file's isn't. */
     if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
+    if (file->descriptor >= 0 && there) dml__os_set_mode(file->descriptor, info.mode);
     if (file->descriptor >= 0) return DML_OK;
     if (errno != EEXIST) return dml__file_fail(error, "create", path);
     return dml__fail(

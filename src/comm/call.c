@@ -23,6 +23,13 @@ DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
            a->root == b->root && a->variant == b->variant && (a->count == b->count || dml__is_by_parts(a));
 }
 
+DML__LOCAL const char *dml__communicator_text(uint32_t id, char text[DML__COMMUNICATOR_TEXT])
+{
+    text[0] = 0;
+    if (id) snprintf(text, DML__COMMUNICATOR_TEXT, " in communicator %u", (unsigned)id);
+    return text;
+}
+
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT])
 {
     static const struct {

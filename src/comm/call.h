@@ -98,6 +98,10 @@ DML__LOCAL bool dml__same_call(const dml__signature *a, const dml__signature *b)
 #define DML__SIGNATURE_TEXT 112
 DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT]);
 
+/* " in communicator 2", whose ranks a signature's numbers are; nothing of the first one. */
+enum { DML__COMMUNICATOR_TEXT = 32 };
+DML__LOCAL const char *dml__communicator_text(uint32_t id, char text[DML__COMMUNICATOR_TEXT]);
+
 /* What sets two calls apart that doesn't show in their texts; "": nothing. */
 DML__LOCAL const char *dml__apart_text(const dml__signature *a, const dml__signature *b);
 

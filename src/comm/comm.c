@@ -74,11 +74,12 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     return call;
 }
 
-static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
+static dml_status dml__bad_call(const dml_comm *comm, const dml__signature *signature, const char *what)
 {
-    char text[DML__SIGNATURE_TEXT];
-    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
-                         dml__signature_text(signature, text), what);
+    char text[DML__SIGNATURE_TEXT], where[DML__COMMUNICATOR_TEXT];
+    return dml__job_fail(comm->job, comm->job->rank, DML_ERROR_ARGUMENT, "rank %d called %s%s: %s",
+                         comm->job->rank, dml__signature_text(signature, text),
+                         dml__communicator_text(comm->id, where), what);
 }
 
 static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
@@ -167,7 +168,7 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {
-        dml__bad_call(job, &call->signature, fault);
+        dml__bad_call(comm, &call->signature, fault);
         return NULL;
     }
     if (call->signature.operation == DML__CALL_ALL_TO_ALL && call->signature.count && call->in == call->out)

@@ -16,7 +16,8 @@
    helper thread of theirs is their own business); communicators that were opened apart don't meet.
 
    After fork() the communicator is still the parent's alone. In the child every call is refused with
-   DML_ERROR_STATE, but dml_comm_close: that lets go of the child's copy and leaves the parent's job as it is.
+   DML_ERROR_STATE. So is dml_comm_close, which says the same and lets go of the child's copy all the same; it
+   leaves the parent's job as it is.
    A child that lives on should do so, or exec: as long as it holds the connections, the other ranks don't see
    its parent die, and find out by their deadlines only. */
 typedef struct dml_comm dml_comm;
@@ -388,7 +389,8 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
 
 /* What this rank has for rank r, in_counts[r] elements of `in` from in_offsets[r] on, goes to rank r, and
    what rank r has for this one, out_counts[r] elements, to `out` from out_offsets[r] on: each must be as many
-   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH (under MPI what MPI makes of it). A rank
+   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call
+   or close (under MPI what MPI makes of it). A rank
    knows its own counts (world_size) only; what others have for it dml_comm_all_to_all of the counts tells.
    They are read before the call returns. Offsets of NULL: one part behind the other. `in` and `out` lie
    apart. */

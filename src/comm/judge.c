@@ -116,11 +116,10 @@ static int dml__count_same(const dml__comm_job *job, int rank)
 
 DML__LOCAL const char *dml__waiting_text(const dml__waiting *waiting, char text[DML__WAITING_TEXT])
 {
-    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[32] = "", lies[80] = "";
+    char call[DML__SIGNATURE_TEXT], tag[24] = "", where[DML__COMMUNICATOR_TEXT] = "", lies[80] = "";
     dml__signature_text(&waiting->call, call);
     if (waiting->tag > 0) snprintf(tag, sizeof tag, " with tag %d", waiting->tag);
-    if (waiting->communicator && waiting->communicator != DML__ALL_COMMUNICATORS)
-        snprintf(where, sizeof where, " in communicator %u", (unsigned)waiting->communicator);
+    if (waiting->communicator != DML__ALL_COMMUNICATORS) dml__communicator_text(waiting->communicator, where);
     if (waiting->lies_tag >= 0)
         snprintf(lies, sizeof lies, " (a message from %d with tag %d lies there unreceived)",
                  waiting->lies_from, waiting->lies_tag);

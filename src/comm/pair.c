@@ -47,11 +47,13 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
     const dml__signature *mine = &request->call.signature, *theirs = &frame->signature;
     if (mine->dtype != theirs->dtype || mine->count < theirs->count) {
         char their_text[DML__SIGNATURE_TEXT], my_text[DML__SIGNATURE_TEXT], tag[24] = "";
+        char where[DML__COMMUNICATOR_TEXT];
         if (frame->tag > 0) snprintf(tag, sizeof tag, " with tag %d", frame->tag);
-        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s", rank,
+        dml__job_fail(job, rank, DML_ERROR_MISMATCH, "rank %d called %s%s while rank %d called %s%s%s", rank,
                       dml__signature_text(theirs, their_text), tag, job->rank,
                       dml__signature_text(mine, my_text),
-                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag);
+                      request->call.tag == DML_ANY_TAG ? " with any tag" : tag,
+                      dml__communicator_text(frame->communicator, where));
         return false;
     }
     request->message.source = dml__group_rank(request->comm, rank);

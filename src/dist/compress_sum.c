@@ -32,9 +32,10 @@ DML__LOCAL dml_status dml__check_compression(dml_trainer *trainer, dml_compressi
             "a fraction of %g of the gradients asked for, it must be above 0 and at most 1",
             (double)how->fraction);
     if (!(how->momentum >= 0.0f && how->momentum < 1.0f))
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "compression with a momentum of %g asked for, it must be below 1; 0: none",
-                                (double)how->momentum);
+        return dml_trainer_fail(
+            trainer, DML_ERROR_ARGUMENT,
+            "compression with a momentum of %g asked for, it must be 0 or more, and below 1; 0: none",
+            (double)how->momentum);
     if (how->warm_up < 0)
         return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
                                 "compression that warms up for %d steps asked for, it must be 0 or more",

@@ -13,7 +13,8 @@
    the trainer keeps one, what an optimizer on servers keeps where dml_trainer_gather has just fetched that
    ("dml.server..."), and, in the metadata, the optimizer's kind and numbers, the seed, the loss scale,
    and the steps taken and skipped. So dml_graph_load, and other tools, read the model from it. Written aside,
-   synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
+   synced, then renamed: a crash leaves the old file or the new one, which has the old one's permissions and
+   takes the place of a link. What g has accumulated isn't written.
    DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
@@ -27,7 +28,7 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 /* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
-   it is. DML_ERROR_IO with a sentence that says what forbids it. */
+   it is. DML_ERROR_IO with a sentence that says what forbids it; that there is room is not looked at. */
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 /* Short texts of the program's own that go with a run, such as the best loss so far: dml_trainer_save writes

@@ -108,7 +108,8 @@ static void dml__check_derivative(dml__gradient_checker *c, const dml__direction
         /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
         const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
         const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
-        if (fabs(wide.slope - near.slope) > allowed) continue;
+        /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
+        if (fabs(wide.slope - near.slope) > (double)c->options.tolerance * fabs(numeric) + noise) continue;
         /* A bend in proportion to the distance, not to its square, is a kink right here. */
         if (wide.bend > allowed && near.bend > 0.75 * wide.bend) continue;
         dml__keep_worst(c, d, backward, numeric, allowed);

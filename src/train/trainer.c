@@ -103,9 +103,10 @@ static dml_status dml__check_options(const dml_trainer_options *options, dml__er
                              "%s %g asked for, it must be above 0 and at most %g; 0: no clipping", names[i],
                              (double)most[i], (double)DML__MOST_CLIP);
     if (!(options->average >= 0.0f && options->average < 1.0f))
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
-                         (double)options->average);
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "an average that keeps %g of itself asked for, it must be 0 or more, and below 1; 0: no average",
+            (double)options->average);
     if (options->loss_scale != 0.0f && options->loss_scale != -1.0f &&
         !(options->loss_scale >= DML__LEAST_LOSS_SCALE && options->loss_scale <= DML__MOST_LOSS_SCALE))
         return dml__fail(error, DML_ERROR_ARGUMENT,

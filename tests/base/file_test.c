@@ -58,6 +58,10 @@ static void round_trip_and_replace(void)
     check_content(path, "first");
     CHECK_INT(write_text(path, "second, longer", NULL), DML_OK);
     check_content(path, "second, longer");
+    struct stat found;
+    CHECK(chmod(path, 0600) == 0);
+    CHECK_INT(write_text(path, "third", NULL), DML_OK);
+    CHECK(stat(path, &found) == 0 && (found.st_mode & 07777) == 0600); /* nobody else may read it now */
     CHECK_INT(write_text(path, "", NULL), DML_OK);
     check_content(path, "");
     CHECK_INT(dml__file_write(path, NULL, 0, NULL), DML_OK);

@@ -208,6 +208,37 @@ static void sixteen_functions(void)
     run_on_all(3, many_functions_body, 0);
 }
 
+/* Ranks of a group have numbers of their own there, so its calls say which group it is. */
+static void told_of_a_group_body(test_rank *me)
+{
+    float x[4] = { 0 };
+    const int what = *(const int *)me->user;
+    dml_comm *group = dml_comm_split(me->comm, me->rank > 0, me->rank);
+    if (me->rank == 2 && what == 0) dml_comm_send(group, x, 1, DML_F32, 1, 0);
+    if (me->rank == 2 && what == 1) dml_comm_broadcast(group, x, 4, DML_F32, 2);
+    if (me->rank == 1 && what == 2) dml_comm_send(group, x, 4, DML_F32, 1, 3);
+    if (me->rank == 2 && what == 2) dml_comm_receive(group, x, 4, DML_I32, 0, 3, NULL);
+    dml_comm_barrier(me->comm);
+    dml_comm_close(group);
+}
+
+static void faults_name_the_group(void)
+{
+    static const char *const sentences[] = {
+        "rank 2 called send(f32, 1, to 1) in communicator 1: it must be another rank",
+        "rank 2 called broadcast(f32, 4, root 2) in communicator 1: it must be a rank of the communicator",
+        "rank 1 called send(f32, 4, to 1) with tag 3 while rank 2 called receive(i32, 4, from 0) with tag 3 "
+        "in "
+        "communicator 1",
+    };
+    for (int what = 0; what < 3; what++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 10, told_of_a_group_body, &what);
+        ranks_run_on(ranks, 3, "local");
+        CHECK_CONTAINS(ranks[2].error, sentences[what]);
+    }
+}
+
 int main(void)
 {
     RUN(colors_and_keys);
@@ -216,5 +247,6 @@ int main(void)
     RUN(groups_come_and_go);
     RUN(functions_go_along);
     RUN(sixteen_functions);
+    RUN(faults_name_the_group);
     return test_report("comm/groups");
 }

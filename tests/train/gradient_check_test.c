@@ -175,6 +175,22 @@ static void kinks(void)
     dml_close(context);
 }
 
+/* Steeper than the differences are close: each is a chord of the step, half as far twice as steep, and says
+   nothing of the tangent. */
+static void too_steep_for_it(void)
+{
+    const float t[2] = { 1, 0.3f };
+    dml_gradient_check c;
+    backend_here = find_backend("cpu");
+    context = open_here(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *y = dml_tanh(dml_affine(dml_parameter(g, "p", dml_init_constant(0), 2), 30000, 0));
+    dml_node *loss = dml_batch_mean(dml_mul(y, dml_input(g, "t", DML_F32, 2)), NULL);
+    CHECK_INT(dml_check_gradients(loss, 1, DML_INPUTS(t), NULL, &c), DML_OK);
+    CHECK_MESSAGE(c.failed == 0 && c.unsure > 0, "%d failed, %d unsure", c.failed, c.unsure);
+    dml_close(context);
+}
+
 static void frozen_ones_are_left_out(void)
 {
     dml_gradient_check c;
@@ -224,6 +240,7 @@ int main(void)
     RUN(wrong_ones);
     RUN(many_small_ones);
     RUN(kinks);
+    RUN(too_steep_for_it);
     RUN(frozen_ones_are_left_out);
     RUN(refused);
     return test_report("train/gradient_check");
