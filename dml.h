@@ -6020,7 +6020,7 @@ static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = S_ISREG(from->st_mode);
     info->locked = false; /* renaming asks the folder only */
-    info->mode = (unsigned)from->st_mode & 07777u;
+    info->mode = (unsigned)from->st_mode & 0777u;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -6190,8 +6190,10 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     /* The temporary's name may be short enough where the file's isn't. */
     if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
-    if (file->descriptor >= 0 && there) dml__os_set_mode(file->descriptor, info.mode);
-    if (file->descriptor >= 0) return DML_OK;
+    if (file->descriptor >= 0) {
+        if (there) dml__os_set_mode(file->descriptor, info.mode);
+        return DML_OK;
+    }
     if (errno != EEXIST) return dml__file_fail(error, "create", path);
     return dml__fail(
         error, DML_ERROR_IO,
@@ -42511,9 +42513,10 @@ static void dml__check_derivative(dml__gradient_checker *c, const dml__direction
         const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
         const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
         /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
-        if (fabs(wide.slope - near.slope) > (double)c->options.tolerance * fabs(numeric) + noise) continue;
+        const double sure = (double)c->options.tolerance * fabs(numeric) + noise;
+        if (fabs(wide.slope - near.slope) > sure) continue;
         /* A bend in proportion to the distance, not to its square, is a kink right here. */
-        if (wide.bend > allowed && near.bend > 0.75 * wide.bend) continue;
+        if (wide.bend > sure && near.bend > 0.75 * wide.bend) continue;
         dml__keep_worst(c, d, backward, numeric, allowed);
         dml__move_along(c, d, 0);
         return;

@@ -6918,8 +6918,8 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
     const int part = backward ? n[12] : -1, width = n[5];
     const int rows = part > 0 ? n[2] : n[1], step[] = { n[6], n[7], n[8] };
     const int64_t lines = (int64_t)n[0] * (part > 0 ? n[4] : n[3]), most = 65535; /* of a grid's y and z */
-    if (type == DML__TENSOR_TF32 || width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 ||
-        lines <= 0 || n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
+    if (width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 || lines <= 0 ||
+        n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
         return cudaErrorNotSupported;
     for (int i = 0; i < 6; i++) {
         const int of_row = i < 3 ? step[i] : i == 5 && backward ? step[part] : 4;
@@ -7682,7 +7682,6 @@ static inline void dml__tensor_close(dml__tensor *tensor)
 static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, size_t bytes)
 {
     const size_t piece = (size_t)1 << 21;
-    if (!tensor->has_mma) return cudaErrorNotSupported;
     if (tensor->lt.handle && !tensor->lt_workspace) {
         const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
         if (error != cudaSuccess) {
@@ -8032,8 +8031,8 @@ static inline int dml__tensor_type_of(const dml_device *device)
     return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
 }
 
-/* Which job a launch is: one that is worth it, and of a kind that is there. */
-static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
+/* Which job a launch is with factors of that type: one that is worth it, and of a kind that is there. */
+static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch, int type)
 {
     const int32_t *of = launch->integer;
     int job = DML__TENSOR_GEMM;
@@ -8043,10 +8042,12 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
     const double conv = (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];
     const bool several = job == DML__TENSOR_GEMM && (of[8] || of[13] > 1); /* matrices */
     const bool in_groups = job >= DML__TENSOR_CONV && of[15] > 1;
+    const bool attention = job == DML__TENSOR_ATTENTION || job == DML__TENSOR_ATTENTION_BACK;
     const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
                        : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
                                                  : false;
-    return several || in_groups || small ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
+    const bool none = several || in_groups || small || (attention && type == DML__TENSOR_TF32);
+    return none ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 
 /* Queues it, but for what dml__tensor_end does; cudaErrorNotSupported: there is no way here, and nothing was
@@ -8660,8 +8661,10 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
 {
     dml__cuda *state = dml__cuda_of(device);
     const int type = dml__tensor_type_of(device);
-    const dml__tensor_job job = type ? dml__tensor_job_of(launch) : DML__TENSOR_NOTHING;
+    const dml__tensor_job job = type ? dml__tensor_job_of(launch, type) : DML__TENSOR_NOTHING;
     if (!job) return false;
+    if (state->tensor_open && !dml__tensor_can(&state->tensor, type, 1))
+        return false; /* nor is anything sent */
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);

@@ -294,13 +294,13 @@ static void test(dml_program *predict, strategy *s, const dataset *set, double s
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
+    strategy_check_device(&o.strategy, o.device, o.profile);
     dml_context *ctx = /* first, since a communicator over NCCL is opened on the device that is current */
         dml_open(&(dml_options){ .device = o.device,
                                  .threads = o.threads,
                                  .seed = (uint64_t)o.seed,
                                  .allow_tf32 = allows_tf32(o.dtype) });
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
-    strategy_check_device(&s, o.device, o.profile);
     dataset training = { 0 }, tests = { 0 };
     complaint c = { "" };
     if (dml_status_of(ctx) != DML_OK) {

@@ -344,6 +344,7 @@ int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
     if (o.list_devices) return list_devices();
+    strategy_check_device(&o.strategy, o.device, o.profile);
 
     /* A device: first, since a communicator over NCCL is opened on the one that is current. */
     dml_context *ctx = dml_open(&(dml_options){ .device = o.device,
@@ -353,7 +354,6 @@ int main(int argc, char **argv)
 
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
     strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
-    strategy_check_device(&s, o.device, o.profile);
 
     /* The digits. */
     dataset training = { 0 }, test = { 0 };

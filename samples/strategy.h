@@ -475,13 +475,14 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
 /* ---- what samples call ---- */
 
 /* Flags of the sample's own that are about one device, where the strategy has devices of its own. */
-static void strategy_check_device(const strategy *s, const char *device, const char *profile)
+static void strategy_check_device(const strategy_options *chosen, const char *device, const char *profile)
 {
-    const bool several = args_is_one_of("--devices", s->row->flags);
+    const strategy_row *row = strategy_find(chosen->name);
+    const bool several = args_is_one_of("--devices", row->flags);
     if (several && profile)
-        args_exit(2, "--profile measures one device; --strategy %s has some of its own", s->row->name);
+        args_exit(2, "--profile measures one device; --strategy %s has some of its own", row->name);
     if (several && strcmp(device, "cpu") != 0)
-        args_exit(2, "--device %s means nothing to --strategy %s: it takes --devices", device, s->row->name);
+        args_exit(2, "--device %s means nothing to --strategy %s: it takes --devices", device, row->name);
 }
 
 /* The other ranks, if the environment says that there are any, and what this one is among them. */

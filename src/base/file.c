@@ -226,7 +226,7 @@ static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
     info->bytes = (uint64_t)from->st_size;
     info->plain = S_ISREG(from->st_mode);
     info->locked = false; /* renaming asks the folder only */
-    info->mode = (unsigned)from->st_mode & 07777u;
+    info->mode = (unsigned)from->st_mode & 0777u;
 }
 
 static bool dml__os_describe(int descriptor, dml__file_info *info)
@@ -396,8 +396,10 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     /* The temporary's name may be short enough where the file's isn't. */
     if (!there && errno == ENAMETOOLONG) return dml__file_fail(error, "create", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
-    if (file->descriptor >= 0 && there) dml__os_set_mode(file->descriptor, info.mode);
-    if (file->descriptor >= 0) return DML_OK;
+    if (file->descriptor >= 0) {
+        if (there) dml__os_set_mode(file->descriptor, info.mode);
+        return DML_OK;
+    }
     if (errno != EEXIST) return dml__file_fail(error, "create", path);
     return dml__fail(
         error, DML_ERROR_IO,

@@ -16,10 +16,9 @@
    helper thread of theirs is their own business); communicators that were opened apart don't meet.
 
    After fork() the communicator is still the parent's alone. In the child every call is refused with
-   DML_ERROR_STATE. So is dml_comm_close, which says the same and lets go of the child's copy all the same; it
-   leaves the parent's job as it is.
-   A child that lives on should do so, or exec: as long as it holds the connections, the other ranks don't see
-   its parent die, and find out by their deadlines only. */
+   DML_ERROR_STATE. dml_comm_close returns that, too, but lets go of the child's copy, and leaves the parent's
+   job as it is. A child that lives on should call it, or exec: as long as it holds the connections, the other
+   ranks don't see its parent die, and find out by their deadlines only. */
 typedef struct dml_comm dml_comm;
 
 /* An operation that was started and not yet waited for. It belongs to its communicator. */
@@ -180,10 +179,10 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
    may ask what was called in them. Returns the communicator's status, of which a message that was sent to
    this rank and that nobody received is one; that a rank dies or is frozen when all that this one took part
    in has ended is none. DML_ERROR_IO, if there is no other: the timeline (options.trace) can't be written.
-   NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the
-   communicator ends before; a trainer whose strategy was given it is refused every step that uses it with
-   DML_ERROR_STATE (local SGD: the next average; Downpour has a communicator of its own), and destroyed as
-   ever; some memory stays until then. */
+   NULL is fine. In a fork's child it only releases the child's copy. Whatever uses the communicator ends
+   before; a trainer whose strategy was given it is refused every step that uses it with DML_ERROR_STATE
+   (local SGD: the next average; Downpour has a communicator of its own), and destroyed as ever; some memory
+   stays until then. */
 DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The same, and writes the sentence that goes with the status, of which there is no dml_comm_error any more:
@@ -389,11 +388,10 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
 
 /* What this rank has for rank r, in_counts[r] elements of `in` from in_offsets[r] on, goes to rank r, and
    what rank r has for this one, out_counts[r] elements, to `out` from out_offsets[r] on: each must be as many
-   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call
-   or close (under MPI what MPI makes of it). A rank
-   knows its own counts (world_size) only; what others have for it dml_comm_all_to_all of the counts tells.
-   They are read before the call returns. Offsets of NULL: one part behind the other. `in` and `out` lie
-   apart. */
+   as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call or
+   close (under MPI what MPI makes of it). A rank knows its own counts (world_size) only; what others have for
+   it dml_comm_all_to_all of the counts tells. They are read before the call returns. Offsets of NULL: one
+   part behind the other. `in` and `out` lie apart. */
 DML_API dml_status dml_comm_all_to_allv(dml_comm *comm, const void *in, const size_t *in_counts,
                                         const size_t *in_offsets, dml_dtype dtype, void *out,
                                         const size_t *out_counts, const size_t *out_offsets);

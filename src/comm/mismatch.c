@@ -217,7 +217,7 @@ static bool dml__find_dispute(const dml_comm *comm, dml__dispute *dispute)
 static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml__dispute *dispute)
 {
     dml__comm_job *job = comm->job;
-    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[40] = "";
+    char wrong_text[DML__SIGNATURE_TEXT], right_text[DML__SIGNATURE_TEXT], where[DML__COMMUNICATOR_TEXT];
     const double until = dml_seconds() + job->grace;
     for (bool differ = true; differ && sequence && dml_seconds() < until; sequence--) {
         dml__forget_calls(job);
@@ -225,11 +225,11 @@ static dml_status dml__blame_first(const dml_comm *comm, uint64_t sequence, dml_
         if (status) return status;
         differ = dml__find_dispute(comm, dispute);
     }
-    if (comm->id) snprintf(where, sizeof where, ", in communicator %u", (unsigned)comm->id);
     return dml__job_fail(job, dispute->wrong, DML_ERROR_MISMATCH,
                          "rank %d called %s while rank %d called %s%s%s", dispute->wrong,
                          dml__signature_text(&dispute->wrong_call, wrong_text), dispute->right,
-                         dml__signature_text(&dispute->right_call, right_text), dispute->apart, where);
+                         dml__signature_text(&dispute->right_call, right_text), dispute->apart,
+                         dml__communicator_text(comm->id, where));
 }
 
 /* Rank `rank` and this one made different calls of a communicator in the same place. */

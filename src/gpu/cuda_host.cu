@@ -556,8 +556,10 @@ static bool dml__cuda_launch_tensor(dml_device *device, const dml_launch *launch
 {
     dml__cuda *state = dml__cuda_of(device);
     const int type = dml__tensor_type_of(device);
-    const dml__tensor_job job = type ? dml__tensor_job_of(launch) : DML__TENSOR_NOTHING;
+    const dml__tensor_job job = type ? dml__tensor_job_of(launch, type) : DML__TENSOR_NOTHING;
     if (!job) return false;
+    if (state->tensor_open && !dml__tensor_can(&state->tensor, type, 1))
+        return false; /* nor is anything sent */
     *status = dml__cuda_enter_in_order(device);
     if (*status != DML_OK) return true;
     if (!state->tensor_open) dml__tensor_open(&state->tensor);

@@ -74,7 +74,6 @@ static inline void dml__tensor_close(dml__tensor *tensor)
 static inline cudaError_t dml__tensor_reserve(dml__tensor *tensor, cudaStream_t stream, size_t bytes)
 {
     const size_t piece = (size_t)1 << 21;
-    if (!tensor->has_mma) return cudaErrorNotSupported;
     if (tensor->lt.handle && !tensor->lt_workspace) {
         const cudaError_t error = cudaMalloc(&tensor->lt_workspace, DML__LT_WORKSPACE);
         if (error != cudaSuccess) {

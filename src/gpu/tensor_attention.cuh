@@ -336,8 +336,8 @@ static inline cudaError_t dml__tensor_attention_plan(int type, bool backward, ch
     const int part = backward ? n[12] : -1, width = n[5];
     const int rows = part > 0 ? n[2] : n[1], step[] = { n[6], n[7], n[8] };
     const int64_t lines = (int64_t)n[0] * (part > 0 ? n[4] : n[3]), most = 65535; /* of a grid's y and z */
-    if (type == DML__TENSOR_TF32 || width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 ||
-        lines <= 0 || n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
+    if (width <= 0 || width % 8 || width > 128 || n[1] <= 0 || n[2] <= 0 || lines <= 0 ||
+        n[1] > INT32_MAX / 2 || n[2] > INT32_MAX / 2 || lines > INT32_MAX)
         return cudaErrorNotSupported;
     for (int i = 0; i < 6; i++) {
         const int of_row = i < 3 ? step[i] : i == 5 && backward ? step[part] : 4;

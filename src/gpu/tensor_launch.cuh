@@ -51,8 +51,8 @@ static inline int dml__tensor_type_of(const dml_device *device)
     return device->allow_tf32 ? DML__TENSOR_TF32 : 0;
 }
 
-/* Which job a launch is: one that is worth it, and of a kind that is there. */
-static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
+/* Which job a launch is with factors of that type: one that is worth it, and of a kind that is there. */
+static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch, int type)
 {
     const int32_t *of = launch->integer;
     int job = DML__TENSOR_GEMM;
@@ -62,10 +62,12 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch)
     const double conv = (double)of[0] * of[11] * of[12] * of[4] * of[5] * of[6] * of[3];
     const bool several = job == DML__TENSOR_GEMM && (of[8] || of[13] > 1); /* matrices */
     const bool in_groups = job >= DML__TENSOR_CONV && of[15] > 1;
+    const bool attention = job == DML__TENSOR_ATTENTION || job == DML__TENSOR_ATTENTION_BACK;
     const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
                        : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
                                                  : false;
-    return several || in_groups || small ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
+    const bool none = several || in_groups || small || (attention && type == DML__TENSOR_TF32);
+    return none ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 
 /* Queues it, but for what dml__tensor_end does; cudaErrorNotSupported: there is no way here, and nothing was

@@ -109,9 +109,10 @@ static void dml__check_derivative(dml__gradient_checker *c, const dml__direction
         const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
         const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
         /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
-        if (fabs(wide.slope - near.slope) > (double)c->options.tolerance * fabs(numeric) + noise) continue;
+        const double sure = (double)c->options.tolerance * fabs(numeric) + noise;
+        if (fabs(wide.slope - near.slope) > sure) continue;
         /* A bend in proportion to the distance, not to its square, is a kink right here. */
-        if (wide.bend > allowed && near.bend > 0.75 * wide.bend) continue;
+        if (wide.bend > sure && near.bend > 0.75 * wide.bend) continue;
         dml__keep_worst(c, d, backward, numeric, allowed);
         dml__move_along(c, d, 0);
         return;
