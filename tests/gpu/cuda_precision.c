@@ -7,10 +7,10 @@
 #include <stdio.h>
 
 int fake_cuda_sent(void);
-enum { BATCH = 260, IN = 16, FILTERS = 8, OUT = 130, STEPS = 4 };
+enum { BATCH = 260, FEW = 4, IN = 16, FILTERS = 8, OUT = 130, STEPS = 2, MORE_STEPS = 4 };
 
 typedef struct result {
-    float loss[STEPS];
+    float loss[MORE_STEPS];
     int sent; /* launches of the last step that were in no graph */
 } result;
 
@@ -25,19 +25,20 @@ static dml_node *build(dml_graph *graph, bool attends)
 }
 
 /* False: it said why. */
-static bool train(const char *device, bool attends, bool allow_tf32, dml_dtype dtype, result *r)
+static bool train(const char *device, bool attends, bool allow_tf32, dml_dtype dtype, int rows, int steps,
+                  result *r)
 {
     static float x[BATCH][IN];
     static int32_t label[BATCH];
     dml_context *context =
         dml_open(&(dml_options){ .device = device, .threads = 1, .seed = 7, .allow_tf32 = allow_tf32 });
-    dml_trainer_options how = { .batch = BATCH, .optimizer = dml_sgd(0.5f, 0), .dtype = dtype };
+    dml_trainer_options how = { .batch = rows, .optimizer = dml_sgd(0.5f, 0), .dtype = dtype };
     dml_trainer *trainer = dml_trainer_create(build(dml_graph_create(context), attends), &how);
     for (int i = 0; i < BATCH * IN; i++) x[i / IN][i % IN] = (float)((i * 7919) % 101) / 50 - 1;
     for (int i = 0; i < BATCH; i++) label[i] = i * 31 % OUT;
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < steps; step++) {
         const int before = fake_cuda_sent();
-        dml_trainer_step(trainer, BATCH, DML_INPUTS(x, label), &r->loss[step]);
+        dml_trainer_step(trainer, rows, DML_INPUTS(x, label), &r->loss[step]);
         r->sent = fake_cuda_sent() - before;
     }
     const bool ok = dml_status_of(context) == DML_OK;
@@ -60,7 +61,8 @@ static bool near(const char *name, const result *r, const result *whole, double 
 static bool is_whole(const char *device, bool attends)
 {
     result plain, r;
-    if (!train(device, attends, false, DML_F32, &plain) || !train(device, attends, true, DML_F32, &r))
+    if (!train(device, attends, false, DML_F32, FEW, MORE_STEPS, &plain) ||
+        !train(device, attends, true, DML_F32, FEW, MORE_STEPS, &r))
         return false;
     if (r.sent != plain.sent)
         printf("on %s a step sends %d launches beside graphs, and %d without TF32\n", device, r.sent,
@@ -71,8 +73,9 @@ static bool is_whole(const char *device, bool attends)
 int main(void)
 {
     result whole, tf32, bf16;
-    if (!train("cuda:0", false, false, DML_F32, &whole) || !train("cuda:0", false, true, DML_F32, &tf32) ||
-        !train("cuda:0", false, false, DML_BF16, &bf16))
+    if (!train("cuda:0", false, false, DML_F32, BATCH, STEPS, &whole) ||
+        !train("cuda:0", false, true, DML_F32, BATCH, STEPS, &tf32) ||
+        !train("cuda:0", false, false, DML_BF16, BATCH, STEPS, &bf16))
         return 1;
     const bool tf32_near = near("tf32", &tf32, &whole, 1e-3), bf16_near = near("bf16", &bf16, &whole, 2e-2);
     const bool one = is_whole("cuda:1", false), other = is_whole("cuda:0", true);

@@ -48,6 +48,10 @@ check "a learning rate that is not a number" refuses 2 '--lr nan' "$mnist" --lr 
 check "a momentum of 1" refuses 2 '--momentum 1' "$mnist" --momentum=1
 check "no such model" refuses 2 '--model vgg: it takes one of mlp|lenet' "$mnist" --model vgg
 check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce, local_sgd' "$mnist" --strategy vote
+check "a device beside those of replicas" refuses 2 '--device opencl means nothing to --strategy mirrored' "$mnist" \
+    --strategy mirrored --device opencl
+check "a profile of several devices" refuses 2 '--profile measures one device' "$mnist" --strategy mirrored --profile \
+    "$WORK/profile.json"
 check "a flag of another strategy" refuses 2 '--tau means nothing to --strategy simu_parallel' "$mnist" \
     --strategy simu_parallel --tau 3
 check "an average every 0 steps" refuses 2 '--tau 0' "$mnist" --strategy local_sgd --tau 0
