@@ -2506,8 +2506,8 @@ DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node
                                                 dml_node *in_bias, dml_node *out_weight, dml_node *out_bias,
                                                 const dml_multi_head_attention_options *options);
 
-/* Positions that are learned: x (T, C) plus a parameter of that shape, normal with deviation 0.02 at first.
- */
+/* Positions that are learned: x (T, C) plus a parameter of that shape, normal with deviation 0.02 at first,
+   named after the sum: "add_1.positions". */
 DML_API dml_node *dml_learned_positions(dml_node *x);
 
 #endif
@@ -2930,10 +2930,12 @@ DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
 #define DML_TRAIN_PARAMETER_GROUP_H
 
 /* The learning rate of a parameter is the trainer's times its lr scale, its weight decay the optimizer's
-   times its decay scale: 1 at first; 0 for no decay, or for a parameter that stays for a while. They may
-   change at any time, and hold for every trainer on the graph; like the model they are written down in the
-   program, the same on all ranks, and not in checkpoints. Neighbours in w with the same scales are updated
-   together. DML_ERROR_ARGUMENT for a node that is no parameter, and for a scale that isn't in 0 .. 1e6. */
+   times its decay scale: 1 at first; 0 for no decay, or for a parameter that stays for a while (its gradient
+   is computed all the same, and counts in clip_norm). What a trainer's loss doesn't depend on that trainer
+   leaves as it is, whatever these say. They may change at any time, and hold for every trainer on the graph;
+   like the model they are written down in the program, the same on all ranks, and not in checkpoints.
+   Neighbours in w with the same scales are updated together. DML_ERROR_ARGUMENT for a node that is no
+   parameter, and for a scale that isn't in 0 .. 1e6. */
 DML_API float dml_parameter_lr_scale(const dml_node *parameter);
 DML_API float dml_parameter_decay_scale(const dml_node *parameter);
 DML_API dml_status dml_parameter_set_lr_scale(dml_node *parameter, float scale);
@@ -3630,6 +3632,110 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx);
 DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 
+/* ---- base/clock.c ---- */
+
+#ifndef DML_BASE_CLOCK_C
+#define DML_BASE_CLOCK_C
+
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(void *, GetCurrentThread, 0, (void));
+DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
+#include <time.h>
+
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
+#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
+#endif
+
+DML_API double dml_seconds(void)
+{
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
+}
+
+#endif
+
 /* ---- base/status.c ---- */
 
 #ifndef DML_BASE_STATUS_C
@@ -4079,60 +4185,6 @@ DML__LOCAL int dml__cpu_quota(const char *root);
 /* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
    isn't there, and elsewhere. */
 DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
-
-#endif
-
-/* ---- base/windows.h ---- */
-
-/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
-   thousands of names into the file of the user who implements the library there. */
-#ifndef DML_BASE_WINDOWS_H
-#define DML_BASE_WINDOWS_H
-
-#ifdef _WIN32
-
-#ifdef _WIN64
-#define DML__WINDOWS_NAME(name, bytes) #name
-#else
-#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
-#endif
-/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
-#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
-    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
-
-DML__WINDOWS(unsigned long, GetLastError, 0, (void));
-DML__WINDOWS(int, CloseHandle, 4, (void *handle));
-#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
-#define DML__WINDOWS_SHARING_VIOLATION 32
-#define DML__WINDOWS_DISK_FULL 112
-
-DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
-#define DML__WINDOWS_REPLACE_EXISTING 1
-#define DML__WINDOWS_WRITE_THROUGH 8
-
-DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
-DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
-DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
-DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
-DML__WINDOWS(int, SleepConditionVariableSRW, 16,
-             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
-DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
-#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
-
-DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
-DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
-
-DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
-DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
-DML__WINDOWS(void *, GetCurrentThread, 0, (void));
-DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
-DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
-
-DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
-/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
-DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
-
-#endif
 
 #endif
 
@@ -4659,56 +4711,6 @@ DML_API const char *dml_dtype_name(dml_dtype dtype)
 #undef DML__DTYPE_NAME
     };
     return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
-}
-
-#endif
-
-/* ---- base/clock.c ---- */
-
-#ifndef DML_BASE_CLOCK_C
-#define DML_BASE_CLOCK_C
-
-/* ---- base/clock_internal.h ---- */
-
-/* clock_internal.h: time to within some milliseconds. */
-#ifndef DML_BASE_CLOCK_INTERNAL_H
-#define DML_BASE_CLOCK_INTERNAL_H
-
-/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
-DML__LOCAL double dml__about_seconds(void);
-
-#endif
-
-#include <time.h>
-
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
-#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
-#endif
-
-DML_API double dml_seconds(void)
-{
-#ifdef _WIN32
-    long long now = 0, frequency = 1;
-    dml__windows_QueryPerformanceCounter(&now);
-    dml__windows_QueryPerformanceFrequency(&frequency);
-    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
-
-DML__LOCAL double dml__about_seconds(void)
-{
-#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
-        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#endif
-    return dml_seconds();
 }
 
 #endif
@@ -28082,7 +28084,8 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
-                              "first compile or the first use of their values");
+                              "first compile or the first use of their values%s",
+                              trained ? "" : "; dml_parameter_set_lr_scale of 0 holds it from here on");
     parameter->frozen = !trained;
     return DML_OK;
 }
@@ -28230,8 +28233,15 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
 #ifndef DML_GRAPH_WEIGHTS_FILE_H
 #define DML_GRAPH_WEIGHTS_FILE_H
 
+#include <string.h>
+
 /* What files of the library's own have besides parameters begins with this. */
 #define DML__OWN_TENSORS "dml."
+
+static inline bool dml__is_own_name(const char *name)
+{
+    return strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0;
+}
 
 /* Fills `tensors` with dml_graph_parameters(graph) of them: every parameter, with its values in `w`. */
 DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors);
@@ -28357,6 +28367,11 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
 {
     char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
     *found = dml__safetensors_find(file, name);
+    if (*found < 0 && dml__is_own_name(name))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" holds a run that trained other parameters: it has no '%s', which this one "
+                         "keeps as %s; dml_graph_load takes the model without the optimizer's state",
+                         path, name, dml_shape_format(shape, want));
     if (*found < 0)
         return dml__fail(
             error, DML_ERROR_FORMAT,
@@ -28381,7 +28396,7 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
     for (int i = 0; i < dml__safetensors_count(file); i++) {
         const char *name = dml__safetensors_at(file, i)->name;
         const dml_node *node = dml__graph_find(graph, name);
-        if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
+        if (dml__is_own_name(name) || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
                          "\"%s\" holds another model: its '%s' is no parameter of this one" DML__WAY_OUT,
                          path, dml__shown(name, strlen(name), shown));
@@ -28605,6 +28620,19 @@ static inline const dml__slot *dml__root_of_input(const dml_program *program, co
 static inline dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
 {
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
+}
+
+/* The slot of any of the graph's nodes, also of those built after its output; -1: it isn't in the program. */
+static inline int dml__node_slot(const dml_program *program, const dml_node *node)
+{
+    return node->index <= program->output->index ? program->slot_of_node[node->index] : -1;
+}
+
+/* Whether the output depends on a parameter, and trains it. */
+static inline bool dml__trains(const dml_program *program, const dml_node *parameter)
+{
+    const int slot = dml__node_slot(program, parameter);
+    return slot >= 0 && program->slot[slot].has_gradient;
 }
 
 /* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
@@ -29208,8 +29236,7 @@ DML__LOCAL void dml__release_gradient_rows(dml_program *program)
 DML__LOCAL const dml__gradient_rows *dml__gradient_rows_of(const dml_program *program,
                                                            const dml_node *parameter)
 {
-    const int slot =
-        parameter->index <= program->output->index ? program->slot_of_node[parameter->index] : -1;
+    const int slot = dml__node_slot(program, parameter);
     return slot >= 0 ? program->slot[slot].rows : NULL;
 }
 
@@ -29880,6 +29907,15 @@ static dml_status dml__allocate_program(dml_program *program)
     return program->g ? DML_OK : context->error.status;
 }
 
+/* How a user gets from a number, or some, a sample to the loss. */
+static const char *dml__way_to_a_loss(const dml_node *output)
+{
+    if (output->dtype != DML_F32) return "";
+    if (!output->batched) return ": dml_mean or dml_sum over its axes makes it one";
+    return output->shape.ndim ? ": dml_mean or dml_sum over its axes and then dml_batch_mean make it one"
+                              : ": dml_batch_mean makes it one";
+}
+
 static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)
 {
     dml_context *context = output->graph->context;
@@ -29910,10 +29946,10 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
     if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
-        return dml__node_fail(output, DML_ERROR_SHAPE,
-                              "it is %s%s %s; what is trained is one scalar loss for the batch",
-                              dml_shape_format(&output->shape, text),
-                              output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+        return dml__node_fail(
+            output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",
+            dml_shape_format(&output->shape, text), output->batched ? " a sample of" : " of",
+            dml_dtype_name(output->dtype), dml__way_to_a_loss(output));
     const dml_node *viewed = output;
     while (viewed->op->view) viewed = viewed->input[0];
     if (options->training && viewed->op == dml__parameter_op())
@@ -30426,8 +30462,7 @@ static dml_status dml__zero_unreached(const dml__run *run)
     const dml_program *program = run->program;
     dml_status status = DML_OK;
     for (const dml_node *p = program->graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
-        const int slot = p->index <= program->output->index ? program->slot_of_node[p->index] : -1;
-        if (p->frozen || (slot >= 0 && program->slot[slot].has_gradient)) continue;
+        if (p->frozen || dml__trains(program, p)) continue;
         const dml_ref g = { program->g, p->offset * sizeof(float) };
         status = run->device->backend->zero(run->device, g, dml_shape_count(&p->shape) * sizeof(float));
     }
@@ -30737,7 +30772,7 @@ static bool dml__is_parameter(const dml_node *node)
 /* Whether a table has the node: a program's has what it runs, a graph's (NULL) everything. */
 static bool dml__is_listed(const dml_program *program, const dml_node *node)
 {
-    return !program || (node->index <= program->output->index && program->slot_of_node[node->index] >= 0);
+    return !program || dml__node_slot(program, node) >= 0;
 }
 
 /* The parameters that this node is the first of those listed to use, and how many of them are trained. */
@@ -36977,7 +37012,9 @@ DML__LOCAL int dml__find_axis(const dml_node *node, int axis)
     const int found = axis < 0 ? axis + x->ndim : axis;
     if (found >= 0 && found < x->ndim) return found;
     if (x->ndim == 0)
-        dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of a scalar, which has no axis", axis);
+        dml__node_fail(node, DML_ERROR_ARGUMENT,
+                       "axis %d asked for, of a scalar, which has no axis: dml_reshape to (1) gives it one",
+                       axis);
     dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
                    axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
     return -1;
@@ -40182,6 +40219,13 @@ static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, s
     return ref;
 }
 
+/* The weight decay of a parameter is the optimizer's times this: none of one that the loss doesn't depend on,
+   whose gradient is zero and which nobody trains here. */
+static inline float dml__decay_scale(const dml_trainer *trainer, const dml_node *parameter)
+{
+    return dml__trains(trainer->program, parameter) ? parameter->decay_scale : 0.0f;
+}
+
 /* Steps taken and skipped: what of the data, and of random numbers, the run has had. */
 static inline uint64_t dml__trainer_tried(const dml_trainer *trainer)
 {
@@ -40669,7 +40713,7 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, c
     dml__update update;
     memset(&update, 0, sizeof update);
     optimizer.lr *= group->lr_scale;
-    optimizer.weight_decay *= group->decay_scale;
+    optimizer.weight_decay *= dml__decay_scale(trainer, group);
     update.device = &trainer->context->device;
     update.pool = trainer->context->pool;
     update.n = end - begin;
@@ -40678,7 +40722,7 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, c
     for (int s = 0; s < trainer->states; s++)
         update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
-    update.adapts = group->decay_scale > 0.0f;
+    update.adapts = dml__decay_scale(trainer, group) > 0.0f;
     for (int i = 0; i < 2; i++) {
         update.norms_at[i].buffer = trainer->squares;
         update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
@@ -40717,7 +40761,9 @@ static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t en
             begin = p->offset;
             group = p;
         }
-        if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
+        if (p->lr_scale == group->lr_scale &&
+            dml__decay_scale(trainer, p) == dml__decay_scale(trainer, group))
+            continue;
         status = dml__update_run(trainer, group, NULL, begin, p->offset);
         begin = p->offset;
         group = p;
@@ -41971,7 +42017,7 @@ static bool dml__read_real(const char *text, float *value)
 static const char *dml__note_fault(const char *name, const char *text)
 {
     if (!*name || strlen(name) >= DML__NOTE_NAME_BYTES) return "its name needs 1 to 47 bytes";
-    if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || strstr(name, "crc32c"))
+    if (dml__is_own_name(name) || strstr(name, "crc32c"))
         return "names that begin with \"dml.\" or have \"crc32c\" in them are the library's own";
     if (strlen(text) >= DML__NOTE_BYTES) return "it has more than 255 bytes";
     return dml__is_utf8(name) && dml__is_utf8(text) ? NULL : "its name or text is not UTF-8";

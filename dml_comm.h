@@ -354,7 +354,8 @@ typedef enum dml_reduce_op {
 /* into[i] = a user's own op of into[i] and from[i], which must be associative and commutative: who comes
    first, and which partial results meet, is the collective's choice. `into` and `from` (count) don't overlap
    and have the alignment of their dtype. Called by whichever thread makes progress, with pieces of the array
-   of any count; it must not call the communicator. */
+   of any count, which begin anywhere: what belongs together must be one element. It must not call the
+   communicator. */
 typedef void (*dml_reduce_function)(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
 
 /* What a receive or a probe has found. */
@@ -454,7 +455,8 @@ typedef struct dml_comm_options {
 } dml_comm_options;
 
 /* Opens this rank's end and returns when all ranks have met: rank 0 listens on master_addr:master_port, the
-   others go there, in any order of starting. NULL options: all from the environment. Returns NULL only when
+   others go there, in any order of starting. Several may be opened, one after the other, at the same address,
+   where rank 0 listens until all have met. NULL options: all from the environment. Returns NULL only when
    there is no memory for the communicator itself; any other failure is on it, as with dml_open:
 
        dml_comm *comm = dml_comm_open(NULL);
@@ -517,6 +519,13 @@ DML_API dml_status dml_comm_status(const dml_comm *comm);
    wait for each other in the same calls or the network is slow, or there is no error. Asked before
    dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
+
+/* Ends the job from here, for a reason of the caller's own ("can't read data.bin"): this rank's calls from
+   now on and the others', those that they are in too, return DML_ERROR_PEER with "rank 2 of 8 gave up: " and
+   the reason, in all communicators of the job, and closing waits for nobody. It doesn't wait itself. A job
+   that has failed before keeps its first error. NULL: no reason. Returns the communicator's status;
+   DML_ERROR_STATE, and nothing is ended, for one that is closed and in a fork's child. */
+DML_API dml_status dml_comm_abort(dml_comm *comm, const char *reason);
 
 /* 0 and 1 for NULL. */
 DML_API int dml_comm_rank(const dml_comm *comm);
@@ -3636,6 +3645,110 @@ static inline void dml__nccl_close(dml__comm_job *job)
 DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
 
+/* ---- base/clock.c ---- */
+
+#ifndef DML_BASE_CLOCK_C
+#define DML_BASE_CLOCK_C
+
+/* ---- base/clock_internal.h ---- */
+
+/* clock_internal.h: time to within some milliseconds. */
+#ifndef DML_BASE_CLOCK_INTERNAL_H
+#define DML_BASE_CLOCK_INTERNAL_H
+
+/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
+DML__LOCAL double dml__about_seconds(void);
+
+#endif
+
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(void *, GetCurrentThread, 0, (void));
+DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
+#include <time.h>
+
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
+#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
+#endif
+
+DML_API double dml_seconds(void)
+{
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+DML__LOCAL double dml__about_seconds(void)
+{
+#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
+    return dml_seconds();
+}
+
+#endif
+
 /* ---- base/status.c ---- */
 
 #ifndef DML_BASE_STATUS_C
@@ -3991,60 +4104,6 @@ DML__LOCAL int dml__cpu_quota(const char *root);
 /* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
    isn't there, and elsewhere. */
 DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
-
-#endif
-
-/* ---- base/windows.h ---- */
-
-/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
-   thousands of names into the file of the user who implements the library there. */
-#ifndef DML_BASE_WINDOWS_H
-#define DML_BASE_WINDOWS_H
-
-#ifdef _WIN32
-
-#ifdef _WIN64
-#define DML__WINDOWS_NAME(name, bytes) #name
-#else
-#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
-#endif
-/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
-#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
-    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
-
-DML__WINDOWS(unsigned long, GetLastError, 0, (void));
-DML__WINDOWS(int, CloseHandle, 4, (void *handle));
-#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
-#define DML__WINDOWS_SHARING_VIOLATION 32
-#define DML__WINDOWS_DISK_FULL 112
-
-DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
-#define DML__WINDOWS_REPLACE_EXISTING 1
-#define DML__WINDOWS_WRITE_THROUGH 8
-
-DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
-DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
-DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
-DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
-DML__WINDOWS(int, SleepConditionVariableSRW, 16,
-             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
-DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
-#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
-
-DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
-DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
-
-DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
-DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
-DML__WINDOWS(void *, GetCurrentThread, 0, (void));
-DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
-DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
-
-DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
-/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
-DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
-
-#endif
 
 #endif
 
@@ -4442,56 +4501,6 @@ DML_API const char *dml_dtype_name(dml_dtype dtype)
 #undef DML__DTYPE_NAME
     };
     return (unsigned)dtype < DML__DTYPE_COUNT ? names[dtype] : "?";
-}
-
-#endif
-
-/* ---- base/clock.c ---- */
-
-#ifndef DML_BASE_CLOCK_C
-#define DML_BASE_CLOCK_C
-
-/* ---- base/clock_internal.h ---- */
-
-/* clock_internal.h: time to within some milliseconds. */
-#ifndef DML_BASE_CLOCK_INTERNAL_H
-#define DML_BASE_CLOCK_INTERNAL_H
-
-/* dml_seconds as it stood some milliseconds ago at most, in a fifth of the time where the system has that. */
-DML__LOCAL double dml__about_seconds(void);
-
-#endif
-
-#include <time.h>
-
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
-#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
-#endif
-
-DML_API double dml_seconds(void)
-{
-#ifdef _WIN32
-    long long now = 0, frequency = 1;
-    dml__windows_QueryPerformanceCounter(&now);
-    dml__windows_QueryPerformanceFrequency(&frequency);
-    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else
-    return (double)clock() / CLOCKS_PER_SEC;
-#endif
-}
-
-DML__LOCAL double dml__about_seconds(void)
-{
-#if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0)
-        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#endif
-    return dml_seconds();
 }
 
 #endif
@@ -22114,6 +22123,17 @@ DML_API void dml_comm_outlive(dml_comm *comm)
     dml__leave_job(comm->job);
 }
 
+DML_API dml_status dml_comm_abort(dml_comm *comm, const char *reason)
+{
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const dml_status status = dml__job_fail(job, job->rank, DML_ERROR_PEER, "rank %d of %d gave up%s%s",
+                                            job->rank, job->world, reason ? ": " : "", reason ? reason : "");
+    dml__leave_job(job);
+    return status;
+}
+
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
 {
     if (comm) comm->priority = priority;
@@ -30415,13 +30435,14 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
         if (to) to[at] = (double)*number;
     const dml_node *last = NULL;
     size_t last_width = 0;
+    float last_decay = 0;
     *runs = 0;
     for (; p; p = p->next_parameter) {
         const size_t count = dml_shape_count(&p->shape);
         const size_t width = p->sparse ? count / (size_t)p->shape.dims[0] : 0;
         if (p->frozen) continue;
-        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale &&
-                          last_width == width;
+        const float decay = dml__decay_scale(trainer, p);
+        const bool same = last && last->lr_scale == p->lr_scale && last_decay == decay && last_width == width;
         if (!same) {
             run = at;
             at += DML__PS_RUN;
@@ -30429,11 +30450,12 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
         }
         last = p;
         last_width = width;
+        last_decay = decay;
         if (!to) continue;
         if (!same) to[run + DML__PS_RUN_BEGIN] = (double)p->offset;
         to[run + DML__PS_RUN_END] = (double)(p->offset + count);
         to[run + DML__PS_RUN_LR] = (double)p->lr_scale;
-        to[run + DML__PS_RUN_DECAY] = (double)p->decay_scale;
+        to[run + DML__PS_RUN_DECAY] = (double)decay;
         to[run + DML__PS_RUN_WIDTH] = (double)width;
     }
     return at;

@@ -111,6 +111,7 @@
 
 DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
+#include "base/clock.c"
 #include "base/status.c"
 #include "base/error.c"
 #include "base/memory.c"
@@ -119,7 +120,6 @@ DML__DRIVERS_BEGIN
 #include "base/cpu_bf16.c"
 DML__DRIVERS_END
 #include "base/dtype.c"
-#include "base/clock.c"
 #include "base/float16.c"
 #include "base/philox.c"
 #include "base/os_thread.c"

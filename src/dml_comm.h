@@ -49,6 +49,7 @@
 
 DML__BODIES_BEGIN
 DML__DRIVERS_BEGIN
+#include "base/clock.c"
 #include "base/status.c"
 #include "base/error.c"
 #include "base/memory.c"
@@ -56,7 +57,6 @@ DML__DRIVERS_BEGIN
 #include "base/cpu.c"
 DML__DRIVERS_END
 #include "base/dtype.c"
-#include "base/clock.c"
 #include "base/float16.c"
 #include "base/os_thread.c"
 #include "net/sha256.c"

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static void set_number(const char *name, int value)
@@ -22,27 +23,52 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* Binds a socket to a port of loopback; of 0, to one that the system hands out. 0: it is taken. */
+static int bind_port(int fd, int port)
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons((uint16_t)port);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
+        return 0;
+    return ntohs(address.sin_port);
+}
+
+/* The first of those that the system hands out to connections, among which a program that counts on from
+   MASTER_PORT would find its own. */
+static int first_handed_out(void)
+{
+    int first = 0;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+    if (file && fscanf(file, "%d", &first) != 1) first = 0;
+    if (file) fclose(file);
+    return first > 0 ? first : 32768;
+}
+
 /* A port that nobody has now. On Linux it stays taken by a socket that doesn't listen, so that no other
    program gets it before rank 0 listens there, which it may as both let others use the address. */
 static int free_port(void)
 {
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    const int one = 1;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    enum { LEAST = 10000, TRIES = 64 };
+    const int one = 1, room = first_handed_out() - LEAST;
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &length) != 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
+    unsigned at = (unsigned)getpid() * 7919u + (unsigned)time(NULL);
+    int port = 0;
+    for (int i = 0; fd >= 0 && room > 0 && !port && i < TRIES; i++, at += 37)
+        port = bind_port(fd, LEAST + (int)(at % (unsigned)room));
+    if (fd >= 0 && !port) port = bind_port(fd, 0);
+    if (!port || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
         die(1, "can't find a free port: %s", strerror(errno));
 #ifdef __linux__
     fcntl(fd, F_SETFD, FD_CLOEXEC);
 #else
     close(fd);
 #endif
-    return ntohs(address.sin_port);
+    return port;
 }
 
 static void set_random_key(void)

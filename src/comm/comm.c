@@ -388,6 +388,17 @@ DML_API void dml_comm_outlive(dml_comm *comm)
     dml__leave_job(comm->job);
 }
 
+DML_API dml_status dml_comm_abort(dml_comm *comm, const char *reason)
+{
+    if (!comm || dml__is_gone(comm)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const dml_status status = dml__job_fail(job, job->rank, DML_ERROR_PEER, "rank %d of %d gave up%s%s",
+                                            job->rank, job->world, reason ? ": " : "", reason ? reason : "");
+    dml__leave_job(job);
+    return status;
+}
+
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
 {
     if (comm) comm->priority = priority;

@@ -42,7 +42,8 @@ typedef enum dml_reduce_op {
 /* into[i] = a user's own op of into[i] and from[i], which must be associative and commutative: who comes
    first, and which partial results meet, is the collective's choice. `into` and `from` (count) don't overlap
    and have the alignment of their dtype. Called by whichever thread makes progress, with pieces of the array
-   of any count; it must not call the communicator. */
+   of any count, which begin anywhere: what belongs together must be one element. It must not call the
+   communicator. */
 typedef void (*dml_reduce_function)(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
 
 /* What a receive or a probe has found. */
@@ -142,7 +143,8 @@ typedef struct dml_comm_options {
 } dml_comm_options;
 
 /* Opens this rank's end and returns when all ranks have met: rank 0 listens on master_addr:master_port, the
-   others go there, in any order of starting. NULL options: all from the environment. Returns NULL only when
+   others go there, in any order of starting. Several may be opened, one after the other, at the same address,
+   where rank 0 listens until all have met. NULL options: all from the environment. Returns NULL only when
    there is no memory for the communicator itself; any other failure is on it, as with dml_open:
 
        dml_comm *comm = dml_comm_open(NULL);
@@ -205,6 +207,13 @@ DML_API dml_status dml_comm_status(const dml_comm *comm);
    wait for each other in the same calls or the network is slow, or there is no error. Asked before
    dml_comm_close. */
 DML_API int dml_comm_culprit(const dml_comm *comm);
+
+/* Ends the job from here, for a reason of the caller's own ("can't read data.bin"): this rank's calls from
+   now on and the others', those that they are in too, return DML_ERROR_PEER with "rank 2 of 8 gave up: " and
+   the reason, in all communicators of the job, and closing waits for nobody. It doesn't wait itself. A job
+   that has failed before keeps its first error. NULL: no reason. Returns the communicator's status;
+   DML_ERROR_STATE, and nothing is ended, for one that is closed and in a fork's child. */
+DML_API dml_status dml_comm_abort(dml_comm *comm, const char *reason);
 
 /* 0 and 1 for NULL. */
 DML_API int dml_comm_rank(const dml_comm *comm);

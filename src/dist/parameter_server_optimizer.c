@@ -9,6 +9,7 @@
 #include "graph/node.h"
 #include "graph/program_internal.h"
 #include "train/optimizer_internal.h"
+#include "train/trainer_internal.h"
 
 /* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps it has taken, its numbers, and
    runs of parameters with the same scales and, of sparse ones, rows of the same width. */
@@ -124,13 +125,14 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
         if (to) to[at] = (double)*number;
     const dml_node *last = NULL;
     size_t last_width = 0;
+    float last_decay = 0;
     *runs = 0;
     for (; p; p = p->next_parameter) {
         const size_t count = dml_shape_count(&p->shape);
         const size_t width = p->sparse ? count / (size_t)p->shape.dims[0] : 0;
         if (p->frozen) continue;
-        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale &&
-                          last_width == width;
+        const float decay = dml__decay_scale(trainer, p);
+        const bool same = last && last->lr_scale == p->lr_scale && last_decay == decay && last_width == width;
         if (!same) {
             run = at;
             at += DML__PS_RUN;
@@ -138,11 +140,12 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
         }
         last = p;
         last_width = width;
+        last_decay = decay;
         if (!to) continue;
         if (!same) to[run + DML__PS_RUN_BEGIN] = (double)p->offset;
         to[run + DML__PS_RUN_END] = (double)(p->offset + count);
         to[run + DML__PS_RUN_LR] = (double)p->lr_scale;
-        to[run + DML__PS_RUN_DECAY] = (double)p->decay_scale;
+        to[run + DML__PS_RUN_DECAY] = (double)decay;
         to[run + DML__PS_RUN_WIDTH] = (double)width;
     }
     return at;

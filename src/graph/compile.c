@@ -367,6 +367,15 @@ static dml_status dml__allocate_program(dml_program *program)
     return program->g ? DML_OK : context->error.status;
 }
 
+/* How a user gets from a number, or some, a sample to the loss. */
+static const char *dml__way_to_a_loss(const dml_node *output)
+{
+    if (output->dtype != DML_F32) return "";
+    if (!output->batched) return ": dml_mean or dml_sum over its axes makes it one";
+    return output->shape.ndim ? ": dml_mean or dml_sum over its axes and then dml_batch_mean make it one"
+                              : ": dml_batch_mean makes it one";
+}
+
 static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)
 {
     dml_context *context = output->graph->context;
@@ -397,10 +406,10 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
     if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
-        return dml__node_fail(output, DML_ERROR_SHAPE,
-                              "it is %s%s %s; what is trained is one scalar loss for the batch",
-                              dml_shape_format(&output->shape, text),
-                              output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+        return dml__node_fail(
+            output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",
+            dml_shape_format(&output->shape, text), output->batched ? " a sample of" : " of",
+            dml_dtype_name(output->dtype), dml__way_to_a_loss(output));
     const dml_node *viewed = output;
     while (viewed->op->view) viewed = viewed->input[0];
     if (options->training && viewed->op == dml__parameter_op())

@@ -69,8 +69,7 @@ DML__LOCAL void dml__release_gradient_rows(dml_program *program)
 DML__LOCAL const dml__gradient_rows *dml__gradient_rows_of(const dml_program *program,
                                                            const dml_node *parameter)
 {
-    const int slot =
-        parameter->index <= program->output->index ? program->slot_of_node[parameter->index] : -1;
+    const int slot = dml__node_slot(program, parameter);
     return slot >= 0 ? program->slot[slot].rows : NULL;
 }
 

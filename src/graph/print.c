@@ -112,7 +112,7 @@ static bool dml__is_parameter(const dml_node *node)
 /* Whether a table has the node: a program's has what it runs, a graph's (NULL) everything. */
 static bool dml__is_listed(const dml_program *program, const dml_node *node)
 {
-    return !program || (node->index <= program->output->index && program->slot_of_node[node->index] >= 0);
+    return !program || dml__node_slot(program, node) >= 0;
 }
 
 /* The parameters that this node is the first of those listed to use, and how many of them are trained. */

@@ -204,8 +204,7 @@ static dml_status dml__zero_unreached(const dml__run *run)
     const dml_program *program = run->program;
     dml_status status = DML_OK;
     for (const dml_node *p = program->graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
-        const int slot = p->index <= program->output->index ? program->slot_of_node[p->index] : -1;
-        if (p->frozen || (slot >= 0 && program->slot[slot].has_gradient)) continue;
+        if (p->frozen || dml__trains(program, p)) continue;
         const dml_ref g = { program->g, p->offset * sizeof(float) };
         status = run->device->backend->zero(run->device, g, dml_shape_count(&p->shape) * sizeof(float));
     }

@@ -92,6 +92,19 @@ static inline dml__slot *dml__input_slot(const dml_program *program, const dml__
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+/* The slot of any of the graph's nodes, also of those built after its output; -1: it isn't in the program. */
+static inline int dml__node_slot(const dml_program *program, const dml_node *node)
+{
+    return node->index <= program->output->index ? program->slot_of_node[node->index] : -1;
+}
+
+/* Whether the output depends on a parameter, and trains it. */
+static inline bool dml__trains(const dml_program *program, const dml_node *parameter)
+{
+    const int slot = dml__node_slot(program, parameter);
+    return slot >= 0 && program->slot[slot].has_gradient;
+}
+
 /* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
 DML__LOCAL bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i);
 

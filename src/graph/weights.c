@@ -198,7 +198,8 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
-                              "first compile or the first use of their values");
+                              "first compile or the first use of their values%s",
+                              trained ? "" : "; dml_parameter_set_lr_scale of 0 holds it from here on");
     parameter->frozen = !trained;
     return DML_OK;
 }

@@ -114,6 +114,11 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
 {
     char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
     *found = dml__safetensors_find(file, name);
+    if (*found < 0 && dml__is_own_name(name))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" holds a run that trained other parameters: it has no '%s', which this one "
+                         "keeps as %s; dml_graph_load takes the model without the optimizer's state",
+                         path, name, dml_shape_format(shape, want));
     if (*found < 0)
         return dml__fail(
             error, DML_ERROR_FORMAT,
@@ -138,7 +143,7 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
     for (int i = 0; i < dml__safetensors_count(file); i++) {
         const char *name = dml__safetensors_at(file, i)->name;
         const dml_node *node = dml__graph_find(graph, name);
-        if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
+        if (dml__is_own_name(name) || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
                          "\"%s\" holds another model: its '%s' is no parameter of this one" DML__WAY_OUT,
                          path, dml__shown(name, strlen(name), shown));

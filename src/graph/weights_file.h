@@ -3,11 +3,18 @@
 #ifndef DML_GRAPH_WEIGHTS_FILE_H
 #define DML_GRAPH_WEIGHTS_FILE_H
 
+#include <string.h>
+
 #include "base/safetensors.h"
 #include "graph/node.h"
 
 /* What files of the library's own have besides parameters begins with this. */
 #define DML__OWN_TENSORS "dml."
+
+static inline bool dml__is_own_name(const char *name)
+{
+    return strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0;
+}
 
 /* Fills `tensors` with dml_graph_parameters(graph) of them: every parameter, with its values in `w`. */
 DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors);

@@ -49,8 +49,8 @@ DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node
                                                 dml_node *in_bias, dml_node *out_weight, dml_node *out_bias,
                                                 const dml_multi_head_attention_options *options);
 
-/* Positions that are learned: x (T, C) plus a parameter of that shape, normal with deviation 0.02 at first.
- */
+/* Positions that are learned: x (T, C) plus a parameter of that shape, normal with deviation 0.02 at first,
+   named after the sum: "add_1.positions". */
 DML_API dml_node *dml_learned_positions(dml_node *x);
 
 #endif

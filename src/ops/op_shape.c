@@ -107,7 +107,9 @@ DML__LOCAL int dml__find_axis(const dml_node *node, int axis)
     const int found = axis < 0 ? axis + x->ndim : axis;
     if (found >= 0 && found < x->ndim) return found;
     if (x->ndim == 0)
-        dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of a scalar, which has no axis", axis);
+        dml__node_fail(node, DML_ERROR_ARGUMENT,
+                       "axis %d asked for, of a scalar, which has no axis: dml_reshape to (1) gives it one",
+                       axis);
     dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
                    axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
     return -1;

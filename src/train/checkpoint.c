@@ -79,7 +79,7 @@ static bool dml__read_real(const char *text, float *value)
 static const char *dml__note_fault(const char *name, const char *text)
 {
     if (!*name || strlen(name) >= DML__NOTE_NAME_BYTES) return "its name needs 1 to 47 bytes";
-    if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || strstr(name, "crc32c"))
+    if (dml__is_own_name(name) || strstr(name, "crc32c"))
         return "names that begin with \"dml.\" or have \"crc32c\" in them are the library's own";
     if (strlen(text) >= DML__NOTE_BYTES) return "it has more than 255 bytes";
     return dml__is_utf8(name) && dml__is_utf8(text) ? NULL : "its name or text is not UTF-8";

@@ -96,6 +96,13 @@ static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, s
     return ref;
 }
 
+/* The weight decay of a parameter is the optimizer's times this: none of one that the loss doesn't depend on,
+   whose gradient is zero and which nobody trains here. */
+static inline float dml__decay_scale(const dml_trainer *trainer, const dml_node *parameter)
+{
+    return dml__trains(trainer->program, parameter) ? parameter->decay_scale : 0.0f;
+}
+
 /* Steps taken and skipped: what of the data, and of random numbers, the run has had. */
 static inline uint64_t dml__trainer_tried(const dml_trainer *trainer)
 {

@@ -283,7 +283,7 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, c
     dml__update update;
     memset(&update, 0, sizeof update);
     optimizer.lr *= group->lr_scale;
-    optimizer.weight_decay *= group->decay_scale;
+    optimizer.weight_decay *= dml__decay_scale(trainer, group);
     update.device = &trainer->context->device;
     update.pool = trainer->context->pool;
     update.n = end - begin;
@@ -292,7 +292,7 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, c
     for (int s = 0; s < trainer->states; s++)
         update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
-    update.adapts = group->decay_scale > 0.0f;
+    update.adapts = dml__decay_scale(trainer, group) > 0.0f;
     for (int i = 0; i < 2; i++) {
         update.norms_at[i].buffer = trainer->squares;
         update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
@@ -331,7 +331,9 @@ static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t en
             begin = p->offset;
             group = p;
         }
-        if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
+        if (p->lr_scale == group->lr_scale &&
+            dml__decay_scale(trainer, p) == dml__decay_scale(trainer, group))
+            continue;
         status = dml__update_run(trainer, group, NULL, begin, p->offset);
         begin = p->offset;
         group = p;

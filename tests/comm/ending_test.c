@@ -246,6 +246,63 @@ static void parents_that_leave_children(void)
     check_leaving(&jobs[4], IS_KILLED_CHILD_EXECUTED, DML_ERROR_PEER, "rank 1 of 3 died");
 }
 
+/* ---- a rank that gives up ---- */
+
+/* Rank 1 has a reason of its own; the others are in a call on another communicator, and wait for no timeout.
+ */
+static void giving_up_body(job_rank *me)
+{
+    float x[N] = { 1 };
+    dml_comm *group = dml_comm_split(me->comm, 0, 0);
+    if (me->rank == 1) {
+        job_sleep(0.2);
+        me->notes[0] = dml_comm_abort(group, "can't read \"data.bin\"");
+        me->notes[1] = dml_comm_abort(me->comm, "and another reason"); /* too late */
+    } else {
+        me->notes[0] = dml_comm_all_reduce(group, x, N, DML_F32, DML_SUM);
+        me->notes[1] = dml_comm_barrier(me->comm);
+    }
+    me->notes[2] = dml_comm_culprit(me->comm);
+}
+
+static void a_rank_that_gives_up(void)
+{
+    const char *const transports[] = { "tcp", "shm" };
+    job jobs[2];
+    for (int i = 0; i < 2; i++) {
+        job_prepare(&jobs[i], 3, 60, giving_up_body, NULL);
+        for (int rank = 0; rank < 3; rank++) jobs[i].ranks[rank].options.transport = transports[i];
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        job_wait(&jobs[i], 20);
+        for (int rank = 0; rank < 3; rank++) {
+            const job_rank *me = &jobs[i].ranks[rank];
+            check_rank_fails(me, "a rank that gives up", DML_ERROR_PEER,
+                             "rank 1 of 3 gave up: can't read \"data.bin\"", NULL);
+            for (int call = 0; call < 2; call++) CHECK_INT(me->notes[call], DML_ERROR_PEER);
+            CHECK_INT(me->notes[2], 1);
+            CHECK_MESSAGE(me->seconds < 10, "rank %d waited for %g s", rank, me->seconds);
+        }
+        job_release(&jobs[i]);
+    }
+}
+
+static void giving_up_alone(void)
+{
+    dml_comm *comm;
+    CHECK_INT(dml_comm_abort(NULL, "nothing"), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_comm_open_local(&comm, 1, NULL), DML_OK);
+    dml_comm *group = dml_comm_split(comm, 0, 0);
+    CHECK_INT(dml_comm_close(group), DML_OK);
+    CHECK_INT(dml_comm_abort(group, "it is closed"), DML_ERROR_STATE);
+    CHECK_INT(dml_comm_status(comm), DML_OK);
+    CHECK_INT(dml_comm_abort(comm, NULL), DML_ERROR_PEER);
+    CHECK_STRING(dml_comm_error(comm), "rank 0 of 1 gave up");
+    CHECK_INT(dml_comm_barrier(comm), DML_ERROR_PEER);
+    CHECK_INT(dml_comm_close(comm), DML_ERROR_PEER);
+}
+
 int main(void)
 {
     RUN(a_send_that_nobody_receives);
@@ -255,5 +312,7 @@ int main(void)
     RUN(the_sentence_at_closing);
     RUN(broadcasts_after_an_abort);
     RUN(parents_that_leave_children);
+    RUN(a_rank_that_gives_up);
+    RUN(giving_up_alone);
     return test_report("comm/ending");
 }

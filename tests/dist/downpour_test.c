@@ -85,6 +85,7 @@ static dml_trainer *make_trainer(const training *t, dml_context *context, int me
     dml_node *x = dml_input(graph, "x", DML_F32, IN), *labels = dml_input(graph, "t", DML_I32);
     dml_node *h = dml_tanh(dml_dense(x, t->differ && me == 1 ? 17 : 16));
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_tanh(dml_dense(h, 16)), CLASSES), labels);
+    if (t->groups) dml_dense(h, 2); /* another head, which this loss doesn't train */
     if (t->groups) dml_graph_decay_matrices_only(graph);
     if (t->groups) dml_parameter_set_lr_scale(dml_graph_find(graph, "dense_2.weight"), 0.5f);
     dml_trainer_options options = t->options;

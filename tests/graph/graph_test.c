@@ -461,7 +461,14 @@ static void bad_programs(void)
     REFUSED(dml_compile(y, NULL), DML_ERROR_ARGUMENT, "a batch of 0");
     REFUSED(dml_compile(y, &(dml_program_options){ .batch = -3 }), DML_ERROR_ARGUMENT, "a batch of -3");
     REFUSED(dml_compile(y, &train), DML_ERROR_SHAPE, "dense 'dense_1': it is 2 a sample of f32");
-    REFUSED(dml_compile(dml_input(graph, "s", DML_F32), &train), DML_ERROR_SHAPE, "one scalar loss");
+    dml_node *s = dml_input(graph, "s", DML_F32);
+    REFUSED(dml_compile(s, &train), DML_ERROR_SHAPE,
+            "it is scalar a sample of f32; what is trained is one scalar loss for the batch: dml_batch_mean "
+            "makes it one");
+    REFUSED(dml_compile(dml_input(graph, "v", DML_F32, 2), &train), DML_ERROR_SHAPE,
+            "dml_mean or dml_sum over its axes and then dml_batch_mean make it one");
+    REFUSED(dml_compile(dml_tanh(p), &train), DML_ERROR_SHAPE, "over its axes makes it one");
+    REFUSED(dml_concat((dml_node *[]){ s, s }, 2, 0), DML_ERROR_ARGUMENT, "dml_reshape to (1) gives it one");
     REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no trained parameter");
     REFUSED(dml_compile(unused, &(dml_program_options){ .batch = 1 }), DML_ERROR_ARGUMENT,
             "parameter 'parameter_1': no op uses it");

@@ -232,7 +232,13 @@ static void frozen_parameters_stay(void)
 
     CHECK_INT(dml_parameter_train(first, false), DML_OK); /* as it is */
     CHECK_INT(dml_parameter_train(first, true), DML_ERROR_STATE);
-    CHECK_CONTAINS(dml_error(n.context), "before the parameters are laid out");
+    CHECK_CONTAINS(
+        dml_error(n.context),
+        "before the parameters are laid out, by the first compile or the first use of their values");
+    CHECK(!strstr(dml_error(n.context), "lr_scale"));
+    dml_clear_error(n.context);
+    CHECK_INT(dml_parameter_train(dml_graph_parameter(n.graph, 1), false), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(n.context), "their values; dml_parameter_set_lr_scale of 0 holds it");
     dml_close(n.context);
 }
 EACH_BACKEND(frozen_parameters_stay)

@@ -468,19 +468,24 @@ static void bad_clipping(void)
     dml_close(context);
 }
 
-/* A parameter that this loss doesn't reach has no gradient, whatever an update or a swap left in g. */
+/* A parameter that this loss doesn't reach has no gradient, whatever an update or a swap left in g, and stays
+   as it is, whatever the optimizer's decay. */
 static void unreached_parameters(void)
 {
-    const dml_optimizer kinds[] = { dml_lamb(0.01f, 0.1f), dml_lars(0.01f, 0.9f), dml_sgd(0.01f, 0) };
-    for (int k = 0; k < 3; k++) {
+    const dml_optimizer kinds[] = { dml_lamb(0.01f, 0.1f), dml_lars(0.01f, 0.9f), dml_sgd(0.01f, 0),
+                                    dml_sgd(0.01f, 0.9f),  dml_adam(0.01f),       dml_adamw(0.01f, 0.5f) };
+    for (int k = 0; k < 6; k++) {
         dml_trainer_options options = { .optimizer = kinds[k], .average = 0.5f };
-        if (kinds[k].kind == DML_LARS) options.optimizer.weight_decay = 0.1f;
+        if (k > 0) options.optimizer.weight_decay = 0.1f;
         context = open_here(NULL);
         dml_node *loss = small_loss();
         dml_node *head = dml_dense(dml_node_input(dml_node_input(loss, 0), 0), 2);
         CHECK(head);
         dml_trainer *t = trainer_on(loss, options);
         const size_t at = dml_parameter_offset(dml_graph_find(dml_node_graph(loss), "dense_3.weight"));
+        float first[10], before[COUNT], after[COUNT];
+        memcpy(first, dml_trainer_get(t, DML_PARAMETERS, at, at + 10), sizeof first);
+        copy_vector(t, DML_PARAMETERS, before);
         CHECK_INT(dml_trainer_swap_average(t), DML_ERROR_STATE); /* of nothing yet */
         dml_clear_error(context);
         for (int step = 0; step < 3; step++) {
@@ -494,6 +499,10 @@ static void unreached_parameters(void)
             CHECK_INT(dml_trainer_swap_average(t), DML_OK);
         }
         CHECK_STRING(dml_error(context), "");
+        const float *last = dml_trainer_get(t, DML_PARAMETERS, at, at + 10);
+        CHECK(last && memcmp(last, first, sizeof first) == 0);
+        copy_vector(t, DML_PARAMETERS, after);
+        CHECK(memcmp(after, before, sizeof after) != 0);
         dml_close(context);
     }
 }
