@@ -119,9 +119,11 @@ typedef struct dml__ps_link {
     dml_dtype push_dtype, pull_dtype;
 } dml__ps_link;
 
-/* Records an error for the whole job; returns the status that stuck. */
+/* Records an error for the whole job, of this rank, or of another; returns the status that stuck. */
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
+DML__LOCAL dml_status dml__ps_blame(dml_comm *comm, int rank, dml_status status, const char *format, ...)
+    DML__PRINTF(4, 5);
 
 /* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count`, `options` and
    `runs` are the workers'. */

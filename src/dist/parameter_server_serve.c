@@ -177,17 +177,30 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
     }
 }
 
+/* The first worker that is left and isn't among those who have answered (NULL: nobody has); -1: none. */
+static int dml__ps_first_left(const dml__ps_server *server, const bool *answered)
+{
+    for (int w = 0; w < server->workers; w++)
+        if (server->guests[w].present && !(answered && answered[w])) return w;
+    return -1;
+}
+
+/* Who answers waits for another worker, or for this server. */
 static void dml__ps_give_up(dml__ps_server *server, double idle)
 {
-    int first = 0;
-    while (first < server->workers - 1 && !server->guests[first].present) first++;
+    dml_comm *all = server->link.all;
+    bool *answered =
+        (bool *)dml__allocate_array(&server->memory, (size_t)dml_comm_world_size(all), sizeof *answered);
+    if (answered) dml__ask_ranks(all, answered);
+    const int silent = answered ? dml__ps_first_left(server, answered) : -1;
+    const int first = silent < 0 ? dml__ps_first_left(server, NULL) : silent;
+    dml__release(&server->memory, answered);
     dml__ps_note(
-        server,
-        dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
-                     "no worker has asked for anything for %g s (idle_s); of the %d that are "
-                     "left, worker %d is the first: it is frozen, or needs longer for a step, for which "
-                     "options have a larger idle_s",
-                     idle, dml__ps_living(server), first));
+        server, dml__ps_blame(all, first < 0 ? all->rank : first, DML_ERROR_TIMEOUT,
+                              "no worker has asked for anything for %g s (idle_s); of the %d that are left, "
+                              "worker %d is the first%s: it is frozen, or needs longer for a step, for which "
+                              "options have a larger idle_s",
+                              idle, dml__ps_living(server), first, silent < 0 ? "" : " that doesn't answer"));
 }
 
 static void dml__ps_run(dml__ps_server *server)

@@ -139,10 +139,10 @@ static void dml__sandblaster_ask(dml__sandblaster *s)
         const bool works = helper->state == DML__HELPER_BUSY || helper->state == DML__HELPER_PUSHING;
         const bool silent = works && !s->answered[w];
         if (silent && helper->silent)
-            s->status = dml__ps_fail(s->comm, DML_ERROR_TIMEOUT,
-                                     "worker %d of %d has neither reported nor answered for %g s: it is "
-                                     "frozen, or a portion takes longer than the communicator's timeout",
-                                     w, s->workers, s->comm->job->timeout);
+            s->status = dml__ps_blame(s->comm, w, DML_ERROR_TIMEOUT,
+                                      "worker %d of %d has neither reported nor answered for %g s: it is "
+                                      "frozen, or a portion takes longer than the communicator's timeout",
+                                      w, s->workers, s->comm->job->timeout);
         helper->silent = silent;
     }
 }

@@ -548,7 +548,7 @@ enum { DEATH_COUNT = 150000 };
 
 /* Each process notes here what became of it. */
 typedef struct note {
-    int status, clocks, living, lost, first_lost;
+    int status, culprit, clocks, living, lost, first_lost;
     char error[256];
 } note;
 
@@ -637,8 +637,9 @@ static void deaths(void)
     munmap(notes, 5 * sizeof *notes);
 }
 
-/* The last worker that is left does nothing more, and nobody waits for it but the server. */
-static void wait_for_the_last_worker(double idle, const char *says)
+/* The last worker that is left does nothing more, and nobody waits for it but the server; or (`stays`) worker
+   0, too, which answers for itself. */
+static void wait_for_the_last_worker(double idle, bool stays, const char *says)
 {
     note *notes =
         (note *)mmap(NULL, 3 * sizeof *notes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -657,6 +658,7 @@ static void wait_for_the_last_worker(double idle, const char *says)
         if (rank == 2) {
             if (!(idle > 0)) comm->job->timeout = 0.05;
             notes[2].status = (int)dml_ps_serve(comm, &cluster, NULL, NULL);
+            notes[2].culprit = dml_comm_culprit(comm);
             snprintf(notes[2].error, sizeof notes[2].error, "%s", dml_comm_error(comm));
         } else {
             dml_ps *ps = dml_ps_open(comm, &cluster, 8, w, &options);
@@ -664,6 +666,12 @@ static void wait_for_the_last_worker(double idle, const char *says)
             dml_ps_clock(ps);
             dml_ps_wait(ps, dml_ps_pull(ps, w, 0, 8));
             if (rank == 1) raise(SIGSTOP);
+            for (int clock = 0; stays && clock < 2; clock++) {
+                dml_ps_push(ps, w, 0, 8, 1);
+                dml_ps_clock(ps);
+                dml_ps_wait(ps, dml_ps_pull(ps, w, 0, 8));
+            }
+            notes[rank].culprit = dml_comm_culprit(comm);
             dml_ps_close(ps);
         }
         dml_comm_close(comm);
@@ -673,15 +681,20 @@ static void wait_for_the_last_worker(double idle, const char *says)
     kill(pids[1], SIGKILL);
     for (int rank = 0; rank < 2; rank++) waitpid(pids[rank], NULL, 0);
     CHECK_INT(notes[2].status, DML_ERROR_TIMEOUT);
+    CHECK_INT(notes[2].culprit, 1);
     CHECK_CONTAINS(notes[2].error, says);
-    CHECK_CONTAINS(notes[2].error, "of the 1 that are left, worker 1 is the first");
+    CHECK_CONTAINS(notes[2].error, stays
+                                       ? "of the 2 that are left, worker 1 is the first that doesn't answer"
+                                       : "of the 1 that are left, worker 1 is the first that doesn't answer");
+    if (stays) CHECK_INT(notes[0].culprit, 1);
     munmap(notes, 3 * sizeof *notes);
 }
 
 static void a_frozen_last_worker(void)
 {
-    wait_for_the_last_worker(0.5, "no worker has asked for anything for 0.5 s (idle_s)");
-    wait_for_the_last_worker(0, "no worker has asked for anything for 3 s (idle_s)");
+    wait_for_the_last_worker(0.5, false, "no worker has asked for anything for 0.5 s (idle_s)");
+    wait_for_the_last_worker(0.5, true, "no worker has asked for anything for 0.5 s (idle_s)");
+    wait_for_the_last_worker(0, false, "no worker has asked for anything for 3 s (idle_s)");
 }
 
 int main(void)

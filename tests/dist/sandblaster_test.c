@@ -36,6 +36,7 @@ typedef struct plan {
     dml_ps_report reports[MOST];
     float w[MOST][COUNT];
     char error[MOST][512], comm_error[MOST][512];
+    int culprit[MOST];
 } plan;
 
 enum { IN_THE_FIRST_PORTION, IN_A_LATER_PORTION, IN_A_PUSH, IDLE, AT_THE_START, AFTER_A_LONG_CALL };
@@ -216,6 +217,7 @@ static void take_part(plan *p, int rank, dml_comm *comm)
     else
         work(p, rank, comm, &cluster);
     snprintf(p->comm_error[rank], sizeof p->comm_error[rank], "%s", dml_comm_error(comm));
+    p->culprit[rank] = dml_comm_culprit(comm);
 }
 
 static void body(test_rank *me)
@@ -490,6 +492,8 @@ static void ends_with_the_frozen(void)
             if (is_mortal(p, r) || (p->kills && r == p->victim)) continue;
             CHECK_MESSAGE(p->status[r] == DML_ERROR_TIMEOUT && strstr(p->comm_error[r], all[i].says),
                           "%s: rank %d: %d, %s", all[i].name, r, p->status[r], p->comm_error[r]);
+            CHECK_MESSAGE(all[i].with_others ? is_mortal(p, p->culprit[r]) : p->culprit[r] == p->victim,
+                          "%s: rank %d blames rank %d: %s", all[i].name, r, p->culprit[r], p->comm_error[r]);
         }
     }
     munmap(plans, JOBS * sizeof *plans);
