@@ -9615,7 +9615,8 @@ DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
    before the others have come too, or haven't for a while: then rank 0 says to all who has what.
 
    Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
-   nobody else who knows.
+   nobody else who knows. And a rank waits as long for welcomes that may be on their way: who sent one counts
+   it in, and would see it leave without a word.
 
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
@@ -9772,6 +9773,14 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
     shake->deadline = now + meeting->patience;
 }
 
+/* Why the job has failed. */
+static void dml__tell_connected(dml__meeting *meeting, int rank)
+{
+    dml__control control;
+    meeting->user->words(meeting->user->user, &control);
+    dml__send_control(&meeting->tcp->transport, rank, &control, 0);
+}
+
 static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool accepted)
 {
     dml__tcp_connected(meeting->tcp, shake->rank, (dml__channel)shake->channel, shake->fd);
@@ -9782,11 +9791,6 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
-            if (meeting->failed) {
-                dml__control control;
-                meeting->user->words(meeting->user->user, &control);
-                dml__send_control(&meeting->tcp->transport, shake->rank, &control, 0);
-            }
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -9794,6 +9798,7 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         memcpy(meeting->me.session, shake->welcome_in.session, sizeof meeting->me.session);
         meeting->me.has_session = true;
     }
+    if (meeting->failed && shake->channel == DML__CHANNEL_CONTROL) dml__tell_connected(meeting, shake->rank);
 }
 
 /* Whoever listens there may be a stranger, who goes, or whom the next try doesn't meet. One that has another
@@ -10061,16 +10066,31 @@ static bool dml__meet_all(dml__meeting *meeting)
     return true;
 }
 
-/* Rank 0, after a failure. Who comes after the deadline is too late anyway. */
+/* A rank below may have welcomed this one, and counts it in. */
+static bool dml__is_counted_in(const dml__meeting *meeting)
+{
+    for (int i = 0; i < meeting->outgoing; i++)
+        if (meeting->shakes[i].stage == DML__SHAKE_GET_WELCOME &&
+            meeting->shakes[i].channel == DML__CHANNEL_CONTROL)
+            return true;
+    return false;
+}
+
+/* After a failure. Nobody is sought any more; who comes after the deadline is too late anyway. */
 static void dml__tell_those_who_come(dml__meeting *meeting)
 {
     const double now = dml_seconds();
+    if (!meeting->shakes || !meeting->polls || !meeting->waits) return;
     meeting->failed = true;
-    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
-        if (meeting->shakes[i].stage == DML__SHAKE_HELD) dml__tell_held(meeting, &meeting->shakes[i]);
-    if (meeting->listener < 0 || now >= meeting->deadline) return;
+    for (int i = 0; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage == DML__SHAKE_HELD) dml__tell_held(meeting, shake);
+        if (shake->stage == DML__SHAKE_RESTING) shake->stage = DML__SHAKE_UNUSED;
+    }
+    if ((!meeting->me.rank && meeting->listener < 0) || now >= meeting->deadline) return;
     meeting->deadline = now + meeting->settings->grace;
-    while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
+    while ((meeting->me.rank ? dml__is_counted_in(meeting) : !dml__all_have_come(meeting)) &&
+           dml_seconds() < meeting->deadline)
         if (!dml__meet_once(meeting)) return;
 }
 
@@ -10154,7 +10174,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.expected = settings->world;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
-    if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
+    if (!met) dml__tell_those_who_come(&meeting);
     dml__end_meeting(&meeting);
     tcp->met = met;
     return met;
@@ -24126,9 +24146,11 @@ typedef struct dml__ps_link {
     dml_dtype push_dtype, pull_dtype;
 } dml__ps_link;
 
-/* Records an error for the whole job; returns the status that stuck. */
+/* Records an error for the whole job, of this rank, or of another; returns the status that stuck. */
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
+DML__LOCAL dml_status dml__ps_blame(dml_comm *comm, int rank, dml_status status, const char *format, ...)
+    DML__PRINTF(4, 5);
 
 /* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count`, `options` and
    `runs` are the workers'. */
@@ -24162,18 +24184,36 @@ DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory);
 
 /* How workers and servers begin, and how they end. */
 
+static dml_status dml__ps_fail_job(dml_comm *comm, int rank, dml_status status, const char *text)
+{
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    status = dml__job_fail(job, comm->world_ranks[rank], status, "rank %d: %s", job->rank, text);
+    dml__leave_job(job);
+    return status;
+}
+
+enum { DML__PS_FAULT_TEXT = 384 };
+
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
 {
-    char text[384];
+    char text[DML__PS_FAULT_TEXT];
     va_list arguments;
     if (!comm || dml__is_gone(comm)) return status;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    dml__enter_job(comm->job);
-    status = dml__job_fail(comm->job, comm->job->rank, status, "rank %d: %s", comm->job->rank, text);
-    dml__leave_job(comm->job);
-    return status;
+    return dml__ps_fail_job(comm, comm->rank, status, text);
+}
+
+DML__LOCAL dml_status dml__ps_blame(dml_comm *comm, int rank, dml_status status, const char *format, ...)
+{
+    char text[DML__PS_FAULT_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return dml__ps_fail_job(comm, rank, status, text);
 }
 
 static bool dml__ps_wire_dtype(dml_dtype dtype)
@@ -25730,17 +25770,30 @@ static void dml__ps_came(dml__ps_server *server, int index, bool lost)
     }
 }
 
+/* The first worker that is left and isn't among those who have answered (NULL: nobody has); -1: none. */
+static int dml__ps_first_left(const dml__ps_server *server, const bool *answered)
+{
+    for (int w = 0; w < server->workers; w++)
+        if (server->guests[w].present && !(answered && answered[w])) return w;
+    return -1;
+}
+
+/* Who answers waits for another worker, or for this server. */
 static void dml__ps_give_up(dml__ps_server *server, double idle)
 {
-    int first = 0;
-    while (first < server->workers - 1 && !server->guests[first].present) first++;
+    dml_comm *all = server->link.all;
+    bool *answered =
+        (bool *)dml__allocate_array(&server->memory, (size_t)dml_comm_world_size(all), sizeof *answered);
+    if (answered) dml__ask_ranks(all, answered);
+    const int silent = answered ? dml__ps_first_left(server, answered) : -1;
+    const int first = silent < 0 ? dml__ps_first_left(server, NULL) : silent;
+    dml__release(&server->memory, answered);
     dml__ps_note(
-        server,
-        dml__ps_fail(server->link.all, DML_ERROR_TIMEOUT,
-                     "no worker has asked for anything for %g s (idle_s); of the %d that are "
-                     "left, worker %d is the first: it is frozen, or needs longer for a step, for which "
-                     "options have a larger idle_s",
-                     idle, dml__ps_living(server), first));
+        server, dml__ps_blame(all, first < 0 ? all->rank : first, DML_ERROR_TIMEOUT,
+                              "no worker has asked for anything for %g s (idle_s); of the %d that are left, "
+                              "worker %d is the first%s: it is frozen, or needs longer for a step, for which "
+                              "options have a larger idle_s",
+                              idle, dml__ps_living(server), first, silent < 0 ? "" : " that doesn't answer"));
 }
 
 static void dml__ps_run(dml__ps_server *server)
@@ -31085,10 +31138,10 @@ static void dml__sandblaster_ask(dml__sandblaster *s)
         const bool works = helper->state == DML__HELPER_BUSY || helper->state == DML__HELPER_PUSHING;
         const bool silent = works && !s->answered[w];
         if (silent && helper->silent)
-            s->status = dml__ps_fail(s->comm, DML_ERROR_TIMEOUT,
-                                     "worker %d of %d has neither reported nor answered for %g s: it is "
-                                     "frozen, or a portion takes longer than the communicator's timeout",
-                                     w, s->workers, s->comm->job->timeout);
+            s->status = dml__ps_blame(s->comm, w, DML_ERROR_TIMEOUT,
+                                      "worker %d of %d has neither reported nor answered for %g s: it is "
+                                      "frozen, or a portion takes longer than the communicator's timeout",
+                                      w, s->workers, s->comm->job->timeout);
         helper->silent = silent;
     }
 }

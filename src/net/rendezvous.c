@@ -19,7 +19,8 @@
    before the others have come too, or haven't for a while: then rank 0 says to all who has what.
 
    Where that fails, rank 0 goes on taking in who comes to it for a short while, to say why: they would find
-   nobody else who knows.
+   nobody else who knows. And a rank waits as long for welcomes that may be on their way: who sent one counts
+   it in, and would see it leave without a word.
 
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
@@ -176,6 +177,14 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
     shake->deadline = now + meeting->patience;
 }
 
+/* Why the job has failed. */
+static void dml__tell_connected(dml__meeting *meeting, int rank)
+{
+    dml__control control;
+    meeting->user->words(meeting->user->user, &control);
+    dml__send_control(&meeting->tcp->transport, rank, &control, 0);
+}
+
 static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool accepted)
 {
     dml__tcp_connected(meeting->tcp, shake->rank, (dml__channel)shake->channel, shake->fd);
@@ -186,11 +195,6 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         if (shake->channel == DML__CHANNEL_CONTROL) {
             meeting->addresses[shake->rank] = shake->address;
             dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
-            if (meeting->failed) {
-                dml__control control;
-                meeting->user->words(meeting->user->user, &control);
-                dml__send_control(&meeting->tcp->transport, shake->rank, &control, 0);
-            }
         }
         shake->stage = DML__SHAKE_UNUSED;
     } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
@@ -198,6 +202,7 @@ static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool ac
         memcpy(meeting->me.session, shake->welcome_in.session, sizeof meeting->me.session);
         meeting->me.has_session = true;
     }
+    if (meeting->failed && shake->channel == DML__CHANNEL_CONTROL) dml__tell_connected(meeting, shake->rank);
 }
 
 /* Whoever listens there may be a stranger, who goes, or whom the next try doesn't meet. One that has another
@@ -465,16 +470,31 @@ static bool dml__meet_all(dml__meeting *meeting)
     return true;
 }
 
-/* Rank 0, after a failure. Who comes after the deadline is too late anyway. */
+/* A rank below may have welcomed this one, and counts it in. */
+static bool dml__is_counted_in(const dml__meeting *meeting)
+{
+    for (int i = 0; i < meeting->outgoing; i++)
+        if (meeting->shakes[i].stage == DML__SHAKE_GET_WELCOME &&
+            meeting->shakes[i].channel == DML__CHANNEL_CONTROL)
+            return true;
+    return false;
+}
+
+/* After a failure. Nobody is sought any more; who comes after the deadline is too late anyway. */
 static void dml__tell_those_who_come(dml__meeting *meeting)
 {
     const double now = dml_seconds();
+    if (!meeting->shakes || !meeting->polls || !meeting->waits) return;
     meeting->failed = true;
-    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
-        if (meeting->shakes[i].stage == DML__SHAKE_HELD) dml__tell_held(meeting, &meeting->shakes[i]);
-    if (meeting->listener < 0 || now >= meeting->deadline) return;
+    for (int i = 0; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage == DML__SHAKE_HELD) dml__tell_held(meeting, shake);
+        if (shake->stage == DML__SHAKE_RESTING) shake->stage = DML__SHAKE_UNUSED;
+    }
+    if ((!meeting->me.rank && meeting->listener < 0) || now >= meeting->deadline) return;
     meeting->deadline = now + meeting->settings->grace;
-    while (!dml__all_have_come(meeting) && dml_seconds() < meeting->deadline)
+    while ((meeting->me.rank ? dml__is_counted_in(meeting) : !dml__all_have_come(meeting)) &&
+           dml_seconds() < meeting->deadline)
         if (!dml__meet_once(meeting)) return;
 }
 
@@ -558,7 +578,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     meeting.expected = settings->world;
     meeting.me.user = &meeting;
     const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
-    if (!met && settings->rank == 0) dml__tell_those_who_come(&meeting);
+    if (!met) dml__tell_those_who_come(&meeting);
     dml__end_meeting(&meeting);
     tcp->met = met;
     return met;
