@@ -1809,11 +1809,18 @@ typedef struct dml_program_options {
        are infinite; what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations
        read counts as 65504 at most, in training passes. */
     dml_dtype dtype;
+    /* Nodes of the graph beside the output, whose values dml_program_read gives after a run: a model's other
+       outputs, the terms of a loss, what a layer has made. The program computes them in the same pass, also
+       where the output doesn't need them, and keeps them until the next run. Not inputs and parameters, nor
+       what is only another shape of one. The array is read while compiling. */
+    dml_node *const *watch; /* (watch_count) */
+    int watch_count;
 } dml_program_options;
 
-/* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
-   first compile of a graph lays out its parameters (graph/weights.h). */
+/* Compiles what `output` and the watched nodes need. NULL for a NULL node; NULL, with the error on the
+   context, for a batch below 1, a node that can't be watched, a training program whose output is not a scalar
+   f32 or is a parameter, or when memory is short. The first compile of a graph lays out its parameters
+   (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -1850,6 +1857,13 @@ struct dml__input_list {
    and while the parameters are being written. */
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
+
+/* values = what the last run, to predict or to train, made of a watched node, or of the output: (rows of that
+   run, shape), or (shape) of a node that has no batch, as its dtype has it. Waits for the device. In training
+   these are forward's values, before the update; of a batch in pieces, the last piece's. DML_ERROR_ARGUMENT
+   for another node; DML_ERROR_STATE where there was no run yet, the last one failed or had no samples; or, as
+   dml_program_run, with another thread in it. */
+DML_API dml_status dml_program_read(dml_program *program, const dml_node *node, void *values);
 
 /* The first error of a program with a thread of its own, since compiling or clearing it, but for another
    thread's being in the program; of any other program, its context's (dml_error). */
@@ -2978,6 +2992,10 @@ typedef struct dml_trainer_options {
        change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a device with memory of its
        own an update with one waits for the device. */
     float loss_scale;
+    /* Nodes beside the loss that steps leave for dml_program_read, as in dml_program_options: the terms of
+       the loss, the scores that it is made of. dml_program_read(dml_trainer_program(trainer), kl, &value); */
+    dml_node *const *watch; /* (watch_count), read while the trainer is created */
+    int watch_count;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -28545,6 +28563,7 @@ typedef struct dml__slot {
     dml_node *node;
     int root;            /* the slot whose memory this one is: its own index, but for views and fused */
     int uses, first_use; /* of how many inputs of the program's ops it is one, and the first such op's slot */
+    bool watched;        /* its value is there after a run */
     bool fused, gone;    /* a relu that the op of its input does; that has nothing to do in backward too */
     bool ends_in_relu;   /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
@@ -28597,9 +28616,11 @@ struct dml_program {
     dml__error error;
     int running;
     long process; /* whose thread `running` is */
-    int slots;
-    dml__slot *slot;   /* in order of execution */
-    int *slot_of_node; /* by node index; -1: not in the program */
+    int slots, nodes;
+    dml__slot *slot;   /* (slots) in order of execution */
+    int *slot_of_node; /* (nodes) by node index; -1: not in the program */
+    int output_slot;
+    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
@@ -28622,10 +28643,10 @@ static inline dml__slot *dml__input_slot(const dml_program *program, const dml__
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
-/* The slot of any of the graph's nodes, also of those built after its output; -1: it isn't in the program. */
+/* The slot of any of the graph's nodes, also of those built later; -1: it isn't in the program. */
 static inline int dml__node_slot(const dml_program *program, const dml_node *node)
 {
-    return node->index <= program->output->index ? program->slot_of_node[node->index] : -1;
+    return node->index < program->nodes ? program->slot_of_node[node->index] : -1;
 }
 
 /* Whether the output depends on a parameter, and trains it. */
@@ -29350,7 +29371,7 @@ static bool dml__becomes_narrow(const dml_program *program, int s, const dml__bl
 {
     const dml__slot *slot = &program->slot[s];
     return program->dtype != DML_F32 && value->bytes && !slot->exact && slot->node->dtype == DML_F32 &&
-           slot->node->op != dml__input_op() && s != program->slot[program->slots - 1].root &&
+           slot->node->op != dml__input_op() && s != program->slot[program->output_slot].root &&
            again->first - value->last > 1;
 }
 
@@ -29619,11 +29640,29 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
     return DML_OK;
 }
 
-/* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
-static dml_status dml__collect_slots(dml_program *program)
+static int dml__last_node(const dml_node *output, const dml_program_options *options)
+{
+    int last = output->index;
+    for (int i = 0; i < options->watch_count; i++)
+        if (options->watch[i]->index > last) last = options->watch[i]->index;
+    return last;
+}
+
+/* Who reads it after the run is one more user, whom no op may forestall. */
+static void dml__watch_slots(dml_program *program, const dml_program_options *options)
+{
+    for (int i = 0; i < options->watch_count; i++) {
+        dml__slot *slot = &program->slot[program->slot_of_node[options->watch[i]->index]];
+        slot->watched = true;
+        slot->uses++;
+    }
+}
+
+/* Compiling, step 1: a slot for each node that the output or a watched node needs, in order of creation. */
+static dml_status dml__collect_slots(dml_program *program, const dml_program_options *options)
 {
     dml_context *context = program->graph->context;
-    const int nodes = program->output->index + 1;
+    const int nodes = program->nodes = dml__last_node(program->output, options) + 1;
     dml_node **node = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof *node);
     program->slot_of_node = (int *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(int));
     program->slot = (dml__slot *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml__slot));
@@ -29637,7 +29676,8 @@ static dml_status dml__collect_slots(dml_program *program)
     for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
 
     int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
-    needed[nodes - 1] = 1;
+    needed[program->output->index] = 1;
+    for (int i = 0; i < options->watch_count; i++) needed[options->watch[i]->index] = 1;
     for (int i = nodes - 1; i >= 0; i--)
         for (int k = 0; needed[i] && k < node[i]->inputs; k++) needed[node[i]->input[k]->index] = 1;
     for (int i = 0; i < nodes; i++) {
@@ -29665,6 +29705,8 @@ static dml_status dml__collect_slots(dml_program *program)
         if (status == DML_OK) status = dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
+    program->output_slot = program->slot_of_node[program->output->index];
+    dml__watch_slots(program, options);
     return status;
 }
 
@@ -29721,7 +29763,7 @@ static void dml__find_gradients(dml_program *program)
             slot->has_gradient = slot->has_gradient ||
                                  (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
     }
-    program->slot[program->slots - 1].reached = true;
+    program->slot[program->output_slot].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
         for (int i = 0; slot->reached && i < slot->node->inputs; i++)
@@ -29815,8 +29857,11 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
-    dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+    dml__live_at(&blocks[3 * program->slot[program->output_slot].root], end);
     dml__narrow_lives(program, blocks);
+    /* Backward reads a watched value as it does without: from its copy in 16 bits, if there is one. */
+    for (int s = 0; s < program->slots; s++)
+        if (program->slot[s].watched) dml__live_at(&blocks[3 * program->slot[s].root], end);
 }
 
 /* Whether sizes can be counted: values, as many gradients, and what ops save; and values in 16 bits and again
@@ -29907,6 +29952,32 @@ static dml_status dml__allocate_program(dml_program *program)
     return program->g ? DML_OK : context->error.status;
 }
 
+static const dml_node *dml__viewed(const dml_node *node)
+{
+    while (node->op->view) node = node->input[0];
+    return node;
+}
+
+static dml_status dml__check_watch(const dml_node *output, const dml_program_options *options)
+{
+    dml__error *error = &output->graph->context->error;
+    if (options->watch_count < 0 || (options->watch_count > 0 && !options->watch))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%d nodes to watch were named, in an array that is %s",
+                         options->watch_count, options->watch ? "given" : "NULL");
+    for (int i = 0; i < options->watch_count; i++) {
+        const dml_node *node = options->watch[i];
+        if (!node || node->graph != output->graph)
+            return dml__fail(error, DML_ERROR_ARGUMENT, "node %d of the %d to watch is %s", i + 1,
+                             options->watch_count, node ? "of another graph" : "NULL");
+        const dml_node *viewed = dml__viewed(node);
+        if (viewed->op == dml__input_op() || viewed->op == dml__parameter_op())
+            return dml__fail(error, DML_ERROR_ARGUMENT, "'%s' can't be watched: %s", node->name,
+                             viewed->op == dml__input_op() ? "it is what the caller gives as an input"
+                                                           : "dml_parameter_read reads a parameter");
+    }
+    return DML_OK;
+}
+
 /* How a user gets from a number, or some, a sample to the loss. */
 static const char *dml__way_to_a_loss(const dml_node *output)
 {
@@ -29950,14 +30021,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",
             dml_shape_format(&output->shape, text), output->batched ? " a sample of" : " of",
             dml_dtype_name(output->dtype), dml__way_to_a_loss(output));
-    const dml_node *viewed = output;
-    while (viewed->op->view) viewed = viewed->input[0];
+    const dml_node *viewed = dml__viewed(output);
     if (options->training && viewed->op == dml__parameter_op())
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
                               "is trained is the output of an op that computes a loss",
                               viewed->name);
-    return DML_OK;
+    return dml__check_watch(output, options);
 }
 
 /* A pool of no thread but the caller's, which holds a program's scratch. */
@@ -30022,7 +30092,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
-    dml_status status = dml__collect_slots(program);
+    dml_status status = dml__collect_slots(program, options);
     if (status == DML_OK && !disjoint && !program->check) dml__fuse(program);
     if (status == DML_OK && context->device.host_memory && !disjoint)
         status = dml__read_inputs_in_place(program);
@@ -30030,7 +30100,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
         dml__find_gradients(program);
         dml__order_gradients(program);
         status = dml__make_gradient_rows(program);
-        if (status == DML_OK && !program->slot[program->slots - 1].has_gradient)
+        if (status == DML_OK && !program->slot[program->output_slot].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }
@@ -30514,11 +30584,15 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
     return run;
 }
 
+static dml_status dml__read_node(const dml__run *run, const dml_node *node, void *values)
+{
+    const size_t bytes = dml__count(run, node) * dml_dtype_size(node->dtype);
+    return run->device->backend->read(run->device, values, dml__value(run, node), bytes);
+}
+
 static dml_status dml__read_output(const dml__run *run, void *output)
 {
-    const dml_node *node = run->program->output;
-    const size_t bytes = dml__count(run, node) * dml_dtype_size(node->dtype);
-    return run->device->backend->read(run->device, output, dml__value(run, node), bytes);
+    return dml__read_node(run, run->program->output, output);
 }
 
 /* For a kernel that fails without a word. */
@@ -30547,17 +30621,30 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    return dml__explain_run(&run, dml__flush(run.context, status));
+    status = dml__explain_run(&run, dml__flush(run.context, status));
+    program->ran = status == DML_OK ? rows : 0;
+    return status;
 }
 
 /* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */
+static bool dml__claim_own_thread(dml_program *program)
+{
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
+        if (program->process == dml__process_id()) return false;
+        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
+    }
+    return true;
+}
+
+static void dml__release_own_thread(dml_program *program)
+{
+    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+}
+
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
-    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
-        if (program->process == dml__process_id()) return DML_ERROR_STATE;
-        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
-    }
+    if (!dml__claim_own_thread(program)) return DML_ERROR_STATE;
     dml_status status;
     if (dml__graph_claim(program->graph, true)) {
         status = dml__predict(program, rows, inputs, count, output);
@@ -30570,7 +30657,47 @@ static dml_status dml__predict_on_own_thread(dml_program *program, int rows, con
                                  "thread call dml_trainer_gather first"
                                : "the parameters are being written; predict between a trainer's steps");
     }
-    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+    dml__release_own_thread(program);
+    return status;
+}
+
+static dml_status dml__read_watched(dml_program *program, const dml_node *node, void *values)
+{
+    dml__error *error = dml__program_error_of(program);
+    if (error->status != DML_OK) return error->status;
+    if (!node || !values || node->graph != program->graph)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a value asked for %s",
+                         !node     ? "of a node that is NULL"
+                         : !values ? "with NULL for its place"
+                                   : "of a node of another graph");
+    const int slot = dml__node_slot(program, node);
+    if (node != program->output && (slot < 0 || !program->slot[slot].watched))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "the value of '%s' asked for, which this program doesn't keep: name it in .watch, "
+                         "when that is compiled",
+                         node->name);
+    if (!program->ran)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "the value of '%s' asked for, but there was no run of samples that ended well",
+                         node->name);
+    const dml__run run = dml__begin_run(program, program->ran, NULL);
+    return dml__explain_run(&run, dml__read_node(&run, node, values));
+}
+
+DML_API dml_status dml_program_read(dml_program *program, const dml_node *node, void *values)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    if (program->own_thread) {
+        if (!dml__claim_own_thread(program)) return DML_ERROR_STATE;
+        const dml_status status = dml__read_watched(program, node, values);
+        dml__release_own_thread(program);
+        return status;
+    }
+    dml_context *context = program->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__read_watched(program, node, values);
+    dml__leave(context, entry);
     return status;
 }
 
@@ -30598,6 +30725,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
+    program->ran = status == DML_OK ? rows : 0;
     return dml__explain_run(&run, status);
 }
 
@@ -30616,6 +30744,7 @@ DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml
     const dml__gradient_listener *listener = training->listener;
     size_t final_from = program->graph->trained_count;
     dml_status status = DML_OK;
+    program->ran = 0;
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml__slot *slot = &program->slot[s];
         status = dml__use(&run, slot);
@@ -41522,6 +41651,8 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     program_options.training = true;
     program_options.check = options ? options->check : DML_CHECK_NOTHING;
     program_options.dtype = options ? options->dtype : DML_F32;
+    program_options.watch = options ? options->watch : NULL;
+    program_options.watch_count = options ? options->watch_count : 0;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);

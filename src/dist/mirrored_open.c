@@ -189,6 +189,11 @@ static dml_status dml__check_mirrored(dml_context *context, const char *const *d
     if (options->trainer.batch < 1)
         return dml__fail(error, DML_ERROR_ARGUMENT, "a batch of %d asked for; it must be 1 or more",
                          options->trainer.batch);
+    if (options->trainer.watch_count)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "%d nodes to watch were named: each replica has nodes of its own, which it doesn't "
+                         "keep",
+                         options->trainer.watch_count);
     if (options->comm && dml_comm_status(options->comm))
         return dml__fail(error, dml_comm_status(options->comm), "%s", dml_comm_error(options->comm));
     return dml__check_cross_nccl(error, options);

@@ -79,11 +79,29 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
     return DML_OK;
 }
 
-/* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
-static dml_status dml__collect_slots(dml_program *program)
+static int dml__last_node(const dml_node *output, const dml_program_options *options)
+{
+    int last = output->index;
+    for (int i = 0; i < options->watch_count; i++)
+        if (options->watch[i]->index > last) last = options->watch[i]->index;
+    return last;
+}
+
+/* Who reads it after the run is one more user, whom no op may forestall. */
+static void dml__watch_slots(dml_program *program, const dml_program_options *options)
+{
+    for (int i = 0; i < options->watch_count; i++) {
+        dml__slot *slot = &program->slot[program->slot_of_node[options->watch[i]->index]];
+        slot->watched = true;
+        slot->uses++;
+    }
+}
+
+/* Compiling, step 1: a slot for each node that the output or a watched node needs, in order of creation. */
+static dml_status dml__collect_slots(dml_program *program, const dml_program_options *options)
 {
     dml_context *context = program->graph->context;
-    const int nodes = program->output->index + 1;
+    const int nodes = program->nodes = dml__last_node(program->output, options) + 1;
     dml_node **node = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof *node);
     program->slot_of_node = (int *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(int));
     program->slot = (dml__slot *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml__slot));
@@ -97,7 +115,8 @@ static dml_status dml__collect_slots(dml_program *program)
     for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
 
     int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
-    needed[nodes - 1] = 1;
+    needed[program->output->index] = 1;
+    for (int i = 0; i < options->watch_count; i++) needed[options->watch[i]->index] = 1;
     for (int i = nodes - 1; i >= 0; i--)
         for (int k = 0; needed[i] && k < node[i]->inputs; k++) needed[node[i]->input[k]->index] = 1;
     for (int i = 0; i < nodes; i++) {
@@ -125,6 +144,8 @@ static dml_status dml__collect_slots(dml_program *program)
         if (status == DML_OK) status = dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
+    program->output_slot = program->slot_of_node[program->output->index];
+    dml__watch_slots(program, options);
     return status;
 }
 
@@ -181,7 +202,7 @@ static void dml__find_gradients(dml_program *program)
             slot->has_gradient = slot->has_gradient ||
                                  (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
     }
-    program->slot[program->slots - 1].reached = true;
+    program->slot[program->output_slot].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
         for (int i = 0; slot->reached && i < slot->node->inputs; i++)
@@ -275,8 +296,11 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
-    dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+    dml__live_at(&blocks[3 * program->slot[program->output_slot].root], end);
     dml__narrow_lives(program, blocks);
+    /* Backward reads a watched value as it does without: from its copy in 16 bits, if there is one. */
+    for (int s = 0; s < program->slots; s++)
+        if (program->slot[s].watched) dml__live_at(&blocks[3 * program->slot[s].root], end);
 }
 
 /* Whether sizes can be counted: values, as many gradients, and what ops save; and values in 16 bits and again
@@ -367,6 +391,32 @@ static dml_status dml__allocate_program(dml_program *program)
     return program->g ? DML_OK : context->error.status;
 }
 
+static const dml_node *dml__viewed(const dml_node *node)
+{
+    while (node->op->view) node = node->input[0];
+    return node;
+}
+
+static dml_status dml__check_watch(const dml_node *output, const dml_program_options *options)
+{
+    dml__error *error = &output->graph->context->error;
+    if (options->watch_count < 0 || (options->watch_count > 0 && !options->watch))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%d nodes to watch were named, in an array that is %s",
+                         options->watch_count, options->watch ? "given" : "NULL");
+    for (int i = 0; i < options->watch_count; i++) {
+        const dml_node *node = options->watch[i];
+        if (!node || node->graph != output->graph)
+            return dml__fail(error, DML_ERROR_ARGUMENT, "node %d of the %d to watch is %s", i + 1,
+                             options->watch_count, node ? "of another graph" : "NULL");
+        const dml_node *viewed = dml__viewed(node);
+        if (viewed->op == dml__input_op() || viewed->op == dml__parameter_op())
+            return dml__fail(error, DML_ERROR_ARGUMENT, "'%s' can't be watched: %s", node->name,
+                             viewed->op == dml__input_op() ? "it is what the caller gives as an input"
+                                                           : "dml_parameter_read reads a parameter");
+    }
+    return DML_OK;
+}
+
 /* How a user gets from a number, or some, a sample to the loss. */
 static const char *dml__way_to_a_loss(const dml_node *output)
 {
@@ -410,14 +460,13 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",
             dml_shape_format(&output->shape, text), output->batched ? " a sample of" : " of",
             dml_dtype_name(output->dtype), dml__way_to_a_loss(output));
-    const dml_node *viewed = output;
-    while (viewed->op->view) viewed = viewed->input[0];
+    const dml_node *viewed = dml__viewed(output);
     if (options->training && viewed->op == dml__parameter_op())
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "it is the parameter '%s', whose gradient is 1 whatever its samples are; what "
                               "is trained is the output of an op that computes a loss",
                               viewed->name);
-    return DML_OK;
+    return dml__check_watch(output, options);
 }
 
 /* A pool of no thread but the caller's, which holds a program's scratch. */
@@ -482,7 +531,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
-    dml_status status = dml__collect_slots(program);
+    dml_status status = dml__collect_slots(program, options);
     if (status == DML_OK && !disjoint && !program->check) dml__fuse(program);
     if (status == DML_OK && context->device.host_memory && !disjoint)
         status = dml__read_inputs_in_place(program);
@@ -490,7 +539,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
         dml__find_gradients(program);
         dml__order_gradients(program);
         status = dml__make_gradient_rows(program);
-        if (status == DML_OK && !program->slot[program->slots - 1].has_gradient)
+        if (status == DML_OK && !program->slot[program->output_slot].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }

@@ -12,7 +12,7 @@ static bool dml__becomes_narrow(const dml_program *program, int s, const dml__bl
 {
     const dml__slot *slot = &program->slot[s];
     return program->dtype != DML_F32 && value->bytes && !slot->exact && slot->node->dtype == DML_F32 &&
-           slot->node->op != dml__input_op() && s != program->slot[program->slots - 1].root &&
+           slot->node->op != dml__input_op() && s != program->slot[program->output_slot].root &&
            again->first - value->last > 1;
 }
 

@@ -256,11 +256,15 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
     return run;
 }
 
+static dml_status dml__read_node(const dml__run *run, const dml_node *node, void *values)
+{
+    const size_t bytes = dml__count(run, node) * dml_dtype_size(node->dtype);
+    return run->device->backend->read(run->device, values, dml__value(run, node), bytes);
+}
+
 static dml_status dml__read_output(const dml__run *run, void *output)
 {
-    const dml_node *node = run->program->output;
-    const size_t bytes = dml__count(run, node) * dml_dtype_size(node->dtype);
-    return run->device->backend->read(run->device, output, dml__value(run, node), bytes);
+    return dml__read_node(run, run->program->output, output);
 }
 
 /* For a kernel that fails without a word. */
@@ -289,17 +293,30 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    return dml__explain_run(&run, dml__flush(run.context, status));
+    status = dml__explain_run(&run, dml__flush(run.context, status));
+    program->ran = status == DML_OK ? rows : 0;
+    return status;
 }
 
 /* Whoever is refused by another's presence in the program leaves no sentence: its error is the other's. */
+static bool dml__claim_own_thread(dml_program *program)
+{
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
+        if (program->process == dml__process_id()) return false;
+        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
+    }
+    return true;
+}
+
+static void dml__release_own_thread(dml_program *program)
+{
+    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+}
+
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
-    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
-        if (program->process == dml__process_id()) return DML_ERROR_STATE;
-        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
-    }
+    if (!dml__claim_own_thread(program)) return DML_ERROR_STATE;
     dml_status status;
     if (dml__graph_claim(program->graph, true)) {
         status = dml__predict(program, rows, inputs, count, output);
@@ -312,7 +329,47 @@ static dml_status dml__predict_on_own_thread(dml_program *program, int rows, con
                                  "thread call dml_trainer_gather first"
                                : "the parameters are being written; predict between a trainer's steps");
     }
-    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+    dml__release_own_thread(program);
+    return status;
+}
+
+static dml_status dml__read_watched(dml_program *program, const dml_node *node, void *values)
+{
+    dml__error *error = dml__program_error_of(program);
+    if (error->status != DML_OK) return error->status;
+    if (!node || !values || node->graph != program->graph)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a value asked for %s",
+                         !node     ? "of a node that is NULL"
+                         : !values ? "with NULL for its place"
+                                   : "of a node of another graph");
+    const int slot = dml__node_slot(program, node);
+    if (node != program->output && (slot < 0 || !program->slot[slot].watched))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "the value of '%s' asked for, which this program doesn't keep: name it in .watch, "
+                         "when that is compiled",
+                         node->name);
+    if (!program->ran)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "the value of '%s' asked for, but there was no run of samples that ended well",
+                         node->name);
+    const dml__run run = dml__begin_run(program, program->ran, NULL);
+    return dml__explain_run(&run, dml__read_node(&run, node, values));
+}
+
+DML_API dml_status dml_program_read(dml_program *program, const dml_node *node, void *values)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    if (program->own_thread) {
+        if (!dml__claim_own_thread(program)) return DML_ERROR_STATE;
+        const dml_status status = dml__read_watched(program, node, values);
+        dml__release_own_thread(program);
+        return status;
+    }
+    dml_context *context = program->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__read_watched(program, node, values);
+    dml__leave(context, entry);
     return status;
 }
 
@@ -340,6 +397,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
+    program->ran = status == DML_OK ? rows : 0;
     return dml__explain_run(&run, status);
 }
 
@@ -358,6 +416,7 @@ DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml
     const dml__gradient_listener *listener = training->listener;
     size_t final_from = program->graph->trained_count;
     dml_status status = DML_OK;
+    program->ran = 0;
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml__slot *slot = &program->slot[s];
         status = dml__use(&run, slot);

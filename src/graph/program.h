@@ -49,11 +49,18 @@ typedef struct dml_program_options {
        are infinite; what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations
        read counts as 65504 at most, in training passes. */
     dml_dtype dtype;
+    /* Nodes of the graph beside the output, whose values dml_program_read gives after a run: a model's other
+       outputs, the terms of a loss, what a layer has made. The program computes them in the same pass, also
+       where the output doesn't need them, and keeps them until the next run. Not inputs and parameters, nor
+       what is only another shape of one. The array is read while compiling. */
+    dml_node *const *watch; /* (watch_count) */
+    int watch_count;
 } dml_program_options;
 
-/* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
-   1, a training program whose output is not a scalar f32 or is a parameter, or when memory is short. The
-   first compile of a graph lays out its parameters (graph/weights.h). */
+/* Compiles what `output` and the watched nodes need. NULL for a NULL node; NULL, with the error on the
+   context, for a batch below 1, a node that can't be watched, a training program whose output is not a scalar
+   f32 or is a parameter, or when memory is short. The first compile of a graph lays out its parameters
+   (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -90,6 +97,13 @@ struct dml__input_list {
    and while the parameters are being written. */
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
+
+/* values = what the last run, to predict or to train, made of a watched node, or of the output: (rows of that
+   run, shape), or (shape) of a node that has no batch, as its dtype has it. Waits for the device. In training
+   these are forward's values, before the update; of a batch in pieces, the last piece's. DML_ERROR_ARGUMENT
+   for another node; DML_ERROR_STATE where there was no run yet, the last one failed or had no samples; or, as
+   dml_program_run, with another thread in it. */
+DML_API dml_status dml_program_read(dml_program *program, const dml_node *node, void *values);
 
 /* The first error of a program with a thread of its own, since compiling or clearing it, but for another
    thread's being in the program; of any other program, its context's (dml_error). */

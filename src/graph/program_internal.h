@@ -15,6 +15,7 @@ typedef struct dml__slot {
     dml_node *node;
     int root;            /* the slot whose memory this one is: its own index, but for views and fused */
     int uses, first_use; /* of how many inputs of the program's ops it is one, and the first such op's slot */
+    bool watched;        /* its value is there after a run */
     bool fused, gone;    /* a relu that the op of its input does; that has nothing to do in backward too */
     bool ends_in_relu;   /* such an op */
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
@@ -67,9 +68,11 @@ struct dml_program {
     dml__error error;
     int running;
     long process; /* whose thread `running` is */
-    int slots;
-    dml__slot *slot;   /* in order of execution */
-    int *slot_of_node; /* by node index; -1: not in the program */
+    int slots, nodes;
+    dml__slot *slot;   /* (slots) in order of execution */
+    int *slot_of_node; /* (nodes) by node index; -1: not in the program */
+    int output_slot;
+    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
@@ -92,10 +95,10 @@ static inline dml__slot *dml__input_slot(const dml_program *program, const dml__
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
-/* The slot of any of the graph's nodes, also of those built after its output; -1: it isn't in the program. */
+/* The slot of any of the graph's nodes, also of those built later; -1: it isn't in the program. */
 static inline int dml__node_slot(const dml_program *program, const dml_node *node)
 {
-    return node->index <= program->output->index ? program->slot_of_node[node->index] : -1;
+    return node->index < program->nodes ? program->slot_of_node[node->index] : -1;
 }
 
 /* Whether the output depends on a parameter, and trains it. */

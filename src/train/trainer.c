@@ -139,6 +139,8 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     program_options.training = true;
     program_options.check = options ? options->check : DML_CHECK_NOTHING;
     program_options.dtype = options ? options->dtype : DML_F32;
+    program_options.watch = options ? options->watch : NULL;
+    program_options.watch_count = options ? options->watch_count : 0;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);

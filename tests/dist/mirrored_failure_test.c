@@ -34,6 +34,9 @@ static void what_is_refused(void)
     options.trainer.clip_norm = -1;
     refused(cpus, 2, &options, "replica 0 (cpu): clip_norm -1 asked for");
     options = usual(2).options;
+    options.trainer.watch_count = 1;
+    refused(cpus, 2, &options, "1 nodes to watch were named");
+    options = usual(2).options;
     options.timeout_s = -1;
     refused(cpus, 2, &options, "no communicator of 2 replicas can be had");
     CHECK(!dml_mirrored_create(NULL, cpus, 2, &options));
