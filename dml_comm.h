@@ -1663,6 +1663,7 @@ typedef enum dml__step_kind {
     DML__STEP_COPY,           /* range[i] = source[i] */
     DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
     DML__STEP_REDUCE_BOTH,    /* range[i] = source[i] = op(range[i], source[i]) */
+    DML__STEP_REDUCE_OUT,     /* range[i] = OUT[i] = op(range[i], source[i]) */
     DML__STEP_KIND_COUNT
 } dml__step_kind;
 
@@ -1673,7 +1674,7 @@ static inline bool dml__has_source(int kind)
 }
 static inline bool dml__does_reduce(int kind)
 {
-    return kind == DML__STEP_RECEIVE_REDUCE || kind == DML__STEP_REDUCE || kind == DML__STEP_REDUCE_BOTH;
+    return kind == DML__STEP_RECEIVE_REDUCE || kind >= DML__STEP_REDUCE;
 }
 
 /* Up to how many earlier steps a step waits for. */
@@ -1719,7 +1720,7 @@ typedef struct dml__schedule {
    (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
    Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
    OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
-   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
+   this rank's part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
 typedef struct dml__collective {
     dml__comm_operation operation;
     int rank, size; /* in the group */
@@ -1951,7 +1952,7 @@ static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int si
                                          uint64_t shared)
 {
     if (!dml__is_shared(info)) return most;
-    if (info->write == dml__write_shared_reduce_scatter) shared /= (uint64_t)size;
+    if (info->write == dml__write_shared_reduce_scatter && size > 1) shared /= (uint64_t)size - 1;
     return most < shared ? most : shared;
 }
 
@@ -10501,9 +10502,12 @@ static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t
 
 DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT])
 {
-    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce",
-                                                             "copy", "reduce",  "reduce_both" };
-    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
+    static const char *const names[DML__STEP_KIND_COUNT] = { "send",      "receive", "receive_reduce",
+                                                             "copy",      "reduce",  "reduce_both",
+                                                             "reduce_out" };
+    static const char *const peers[DML__STEP_KIND_COUNT] = {
+        "to", "from", "from", "from", "by", "and", "by"
+    };
     const dml__step *const s = &schedule->steps[step];
     const size_t size = DML__STEP_TEXT; /* the longest text has 183 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);
@@ -11698,10 +11702,12 @@ static dml__stretch dml__shared_stretch(const dml__collective *c, int rank)
     return part;
 }
 
-/* Where what `from` gives to `to` lies: in the row of the one, at the place of the other's part. */
+/* Where what `from` gives to `to` lies: in the row of the one, which has no place for its own part, at the
+   place of the other's. */
 static uint64_t dml__given_at(const dml__collective *c, int from, int to)
 {
-    return (uint64_t)from * c->shared + dml__block_of(c, to).offset;
+    const uint64_t own = to > from ? dml__block_of(c, from + 1).offset - dml__block_of(c, from).offset : 0;
+    return (uint64_t)from * c->shared + dml__block_of(c, to).offset - own;
 }
 
 /* Where the sum of a rank's own part lies in the end: in what the last of the others gave it. */
@@ -11719,9 +11725,10 @@ static bool dml__adds_own_last(const dml__collective *c)
 /* Gives each other rank what of `space` is for it to sum, and sums what all have given of this rank's own, in
    the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: lines that
    one processor has only read and another writes again take three times as long as those that the reader has
-   written, where the two are far from each other (bench/lines on a Zen 4). The last step; who adds its own
-   last has the sum in OUT by it, too, if that is the space. */
-static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
+   written, where the two are far from each other (bench/lines on a Zen 4). The last step, which is of kind
+   `last_kind`. */
+static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space,
+                           dml__step_kind last_kind)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
     for (int i = 1; i < c->size; i++) {
@@ -11742,10 +11749,10 @@ static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__spac
             continue;
         }
         const bool adds_own = is_own || (c->rank == 0 && rank == 1);
-        const bool both = rank == c->size - 1 && dml__adds_own_last(c) && space == DML__SPACE_OUT;
+        const bool is_last = rank == c->size - 1;
         const uint64_t added = dml__given_at(c, sum, c->rank);
         if (!is_own) sum = rank;
-        const int step = dml__add_local(s, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE, DML__SPACE_SHARED,
+        const int step = dml__add_local(s, is_last ? last_kind : DML__STEP_REDUCE, DML__SPACE_SHARED,
                                         dml__given_at(c, sum, c->rank), own.count,
                                         adds_own ? space : DML__SPACE_SHARED, adds_own ? own.offset : added);
         dml__add_after(s, step, last);
@@ -11783,9 +11790,10 @@ static void dml__copy_from_shared(const dml__collective *c, dml__schedule *s, in
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
     if (c->size == 1) return;
-    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
+    const bool both = dml__adds_own_last(c); /* which leaves the sum in OUT, too */
+    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE);
     dml__signal_all(c, s, sum);
-    if (!dml__adds_own_last(c)) dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
+    if (!both) dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
     for (int i = 1; i < c->size; i++) {
         const int from = dml__rank_at(c, -i);
         const int come = dml__add_wait_signal(s, from);
@@ -11793,8 +11801,9 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
     }
 }
 
-/* The first half of it, on parts. OUT may lie in IN, so it is written when everything else is over. Cost: a,
-   and by each rank at once (m - 1) n copied there and (m - 1) n summed. */
+/* The first half of it, on parts. OUT may be this rank's part of IN, whose elements have been added when
+   theirs of OUT are written. Cost: a, and by each rank at once (m - 1) n copied there and (m - 1) n summed.
+ */
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s)
 {
     const uint64_t count = dml__shared_stretch(c, c->rank).count;
@@ -11802,10 +11811,7 @@ DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__
         dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_IN, 0);
         return;
     }
-    dml__sum_shared(c, s, DML__SPACE_IN);
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_SHARED,
-                                    dml__sum_at(c, c->rank));
-    dml__add_after(s, copy, DML__ALL_BEFORE);
+    dml__sum_shared(c, s, DML__SPACE_IN, DML__STEP_REDUCE_OUT);
 }
 
 /* The second half. Cost: a, and by each rank at once n copied there and (m - 1) n from there. */
@@ -15680,8 +15686,10 @@ static void dml__plain_text(const char *from, char *to, size_t bytes)
 /* "all_reduce ring" */
 static void dml__event_title(const dml__trace_event *event, char *text, size_t bytes)
 {
-    static const char *const names[] = { "send to", "receive from", "receive and reduce from", "copy",
-                                         "reduce" };
+    static const char *const names[DML__STEP_KIND_COUNT] = {
+        "send to", "receive from",    "receive and reduce from", "copy",
+        "reduce",  "reduce and copy", "reduce and copy"
+    };
     char call[DML__SIGNATURE_TEXT];
     int count;
     if (event->kind == DML__TRACE_SPAN) {
@@ -18535,22 +18543,23 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
-#define DML__BOTH_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
+#define DML__TWICE_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
 
 DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto)
 {
     const dml__step *s = &request->schedule.steps[step];
     const size_t element = dml__element_bytes(request);
-    const bool both = s->kind == DML__STEP_REDUCE_BOTH;
+    const bool twice = s->kind == DML__STEP_REDUCE_BOTH || s->kind == DML__STEP_REDUCE_OUT;
     uint64_t *const done = &request->states[step].done;
     while (*done < upto) {
         uint64_t count = upto - *done;
-        if (both && count > DML__BOTH_PIECE / element) count = DML__BOTH_PIECE / element;
+        if (twice && count > DML__TWICE_PIECE / element) count = DML__TWICE_PIECE / element;
         char *const source = dml__place(request, s->source_space, s->source + *done);
         dml__apply(request, step, source, count);
-        if (both)
-            dml__copy_bytes(source, dml__place(request, s->space, s->offset + *done),
-                            (size_t)count * element);
+        if (twice)
+            dml__copy_bytes(s->kind == DML__STEP_REDUCE_OUT ? dml__place(request, DML__SPACE_OUT, *done)
+                                                            : source,
+                            dml__place(request, s->space, s->offset + *done), (size_t)count * element);
         *done += count;
     }
 }

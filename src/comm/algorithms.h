@@ -136,7 +136,7 @@ static inline uint64_t dml__shared_round(const dml__algorithm_info *info, int si
                                          uint64_t shared)
 {
     if (!dml__is_shared(info)) return most;
-    if (info->write == dml__write_shared_reduce_scatter) shared /= (uint64_t)size;
+    if (info->write == dml__write_shared_reduce_scatter && size > 1) shared /= (uint64_t)size - 1;
     return most < shared ? most : shared;
 }
 

@@ -126,22 +126,23 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
         dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
-#define DML__BOTH_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
+#define DML__TWICE_PIECE ((size_t)8 << 10) /* bytes that the first cache still has when they are copied */
 
 DML__LOCAL void dml__apply_local(dml_request *request, int step, uint64_t upto)
 {
     const dml__step *s = &request->schedule.steps[step];
     const size_t element = dml__element_bytes(request);
-    const bool both = s->kind == DML__STEP_REDUCE_BOTH;
+    const bool twice = s->kind == DML__STEP_REDUCE_BOTH || s->kind == DML__STEP_REDUCE_OUT;
     uint64_t *const done = &request->states[step].done;
     while (*done < upto) {
         uint64_t count = upto - *done;
-        if (both && count > DML__BOTH_PIECE / element) count = DML__BOTH_PIECE / element;
+        if (twice && count > DML__TWICE_PIECE / element) count = DML__TWICE_PIECE / element;
         char *const source = dml__place(request, s->source_space, s->source + *done);
         dml__apply(request, step, source, count);
-        if (both)
-            dml__copy_bytes(source, dml__place(request, s->space, s->offset + *done),
-                            (size_t)count * element);
+        if (twice)
+            dml__copy_bytes(s->kind == DML__STEP_REDUCE_OUT ? dml__place(request, DML__SPACE_OUT, *done)
+                                                            : source,
+                            dml__place(request, s->space, s->offset + *done), (size_t)count * element);
         *done += count;
     }
 }

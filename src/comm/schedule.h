@@ -24,6 +24,7 @@ typedef enum dml__step_kind {
     DML__STEP_COPY,           /* range[i] = source[i] */
     DML__STEP_REDUCE,         /* range[i] = op(range[i], source[i]) */
     DML__STEP_REDUCE_BOTH,    /* range[i] = source[i] = op(range[i], source[i]) */
+    DML__STEP_REDUCE_OUT,     /* range[i] = OUT[i] = op(range[i], source[i]) */
     DML__STEP_KIND_COUNT
 } dml__step_kind;
 
@@ -34,7 +35,7 @@ static inline bool dml__has_source(int kind)
 }
 static inline bool dml__does_reduce(int kind)
 {
-    return kind == DML__STEP_RECEIVE_REDUCE || kind == DML__STEP_REDUCE || kind == DML__STEP_REDUCE_BOTH;
+    return kind == DML__STEP_RECEIVE_REDUCE || kind >= DML__STEP_REDUCE;
 }
 
 /* Up to how many earlier steps a step waits for. */
@@ -80,7 +81,7 @@ typedef struct dml__schedule {
    (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
    Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
    OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
-   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
+   this rank's part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
 typedef struct dml__collective {
     dml__comm_operation operation;
     int rank, size; /* in the group */

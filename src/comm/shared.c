@@ -16,10 +16,12 @@ static dml__stretch dml__shared_stretch(const dml__collective *c, int rank)
     return part;
 }
 
-/* Where what `from` gives to `to` lies: in the row of the one, at the place of the other's part. */
+/* Where what `from` gives to `to` lies: in the row of the one, which has no place for its own part, at the
+   place of the other's. */
 static uint64_t dml__given_at(const dml__collective *c, int from, int to)
 {
-    return (uint64_t)from * c->shared + dml__block_of(c, to).offset;
+    const uint64_t own = to > from ? dml__block_of(c, from + 1).offset - dml__block_of(c, from).offset : 0;
+    return (uint64_t)from * c->shared + dml__block_of(c, to).offset - own;
 }
 
 /* Where the sum of a rank's own part lies in the end: in what the last of the others gave it. */
@@ -37,9 +39,10 @@ static bool dml__adds_own_last(const dml__collective *c)
 /* Gives each other rank what of `space` is for it to sum, and sums what all have given of this rank's own, in
    the order of the ranks (a + b is b + a to the bit), each time there where what is added lies: lines that
    one processor has only read and another writes again take three times as long as those that the reader has
-   written, where the two are far from each other (bench/lines on a Zen 4). The last step; who adds its own
-   last has the sum in OUT by it, too, if that is the space. */
-static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space)
+   written, where the two are far from each other (bench/lines on a Zen 4). The last step, which is of kind
+   `last_kind`. */
+static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__space space,
+                           dml__step_kind last_kind)
 {
     const dml__stretch own = dml__shared_stretch(c, c->rank);
     for (int i = 1; i < c->size; i++) {
@@ -60,10 +63,10 @@ static int dml__sum_shared(const dml__collective *c, dml__schedule *s, dml__spac
             continue;
         }
         const bool adds_own = is_own || (c->rank == 0 && rank == 1);
-        const bool both = rank == c->size - 1 && dml__adds_own_last(c) && space == DML__SPACE_OUT;
+        const bool is_last = rank == c->size - 1;
         const uint64_t added = dml__given_at(c, sum, c->rank);
         if (!is_own) sum = rank;
-        const int step = dml__add_local(s, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE, DML__SPACE_SHARED,
+        const int step = dml__add_local(s, is_last ? last_kind : DML__STEP_REDUCE, DML__SPACE_SHARED,
                                         dml__given_at(c, sum, c->rank), own.count,
                                         adds_own ? space : DML__SPACE_SHARED, adds_own ? own.offset : added);
         dml__add_after(s, step, last);
@@ -101,9 +104,10 @@ static void dml__copy_from_shared(const dml__collective *c, dml__schedule *s, in
 DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__schedule *s)
 {
     if (c->size == 1) return;
-    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT);
+    const bool both = dml__adds_own_last(c); /* which leaves the sum in OUT, too */
+    const int sum = dml__sum_shared(c, s, DML__SPACE_OUT, both ? DML__STEP_REDUCE_BOTH : DML__STEP_REDUCE);
     dml__signal_all(c, s, sum);
-    if (!dml__adds_own_last(c)) dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
+    if (!both) dml__copy_from_shared(c, s, c->rank, dml__sum_at(c, c->rank), sum);
     for (int i = 1; i < c->size; i++) {
         const int from = dml__rank_at(c, -i);
         const int come = dml__add_wait_signal(s, from);
@@ -111,8 +115,9 @@ DML__LOCAL void dml__write_shared_all_reduce(const dml__collective *c, dml__sche
     }
 }
 
-/* The first half of it, on parts. OUT may lie in IN, so it is written when everything else is over. Cost: a,
-   and by each rank at once (m - 1) n copied there and (m - 1) n summed. */
+/* The first half of it, on parts. OUT may be this rank's part of IN, whose elements have been added when
+   theirs of OUT are written. Cost: a, and by each rank at once (m - 1) n copied there and (m - 1) n summed.
+ */
 DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__schedule *s)
 {
     const uint64_t count = dml__shared_stretch(c, c->rank).count;
@@ -120,10 +125,7 @@ DML__LOCAL void dml__write_shared_reduce_scatter(const dml__collective *c, dml__
         dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_IN, 0);
         return;
     }
-    dml__sum_shared(c, s, DML__SPACE_IN);
-    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, 0, count, DML__SPACE_SHARED,
-                                    dml__sum_at(c, c->rank));
-    dml__add_after(s, copy, DML__ALL_BEFORE);
+    dml__sum_shared(c, s, DML__SPACE_IN, DML__STEP_REDUCE_OUT);
 }
 
 /* The second half. Cost: a, and by each rank at once n copied there and (m - 1) n from there. */

@@ -123,9 +123,12 @@ static int dml__print_range(char *text, size_t bytes, dml__space space, uint64_t
 
 DML__LOCAL const char *dml__step_text(const dml__schedule *schedule, int step, char text[DML__STEP_TEXT])
 {
-    static const char *const names[DML__STEP_KIND_COUNT] = { "send", "receive", "receive_reduce",
-                                                             "copy", "reduce",  "reduce_both" };
-    static const char *const peers[DML__STEP_KIND_COUNT] = { "to", "from", "from", "from", "by", "and" };
+    static const char *const names[DML__STEP_KIND_COUNT] = { "send",      "receive", "receive_reduce",
+                                                             "copy",      "reduce",  "reduce_both",
+                                                             "reduce_out" };
+    static const char *const peers[DML__STEP_KIND_COUNT] = {
+        "to", "from", "from", "from", "by", "and", "by"
+    };
     const dml__step *const s = &schedule->steps[step];
     const size_t size = DML__STEP_TEXT; /* the longest text has 183 characters */
     size_t at = (size_t)snprintf(text, size, "%d: %s", step, names[s->kind]);

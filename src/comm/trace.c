@@ -272,8 +272,10 @@ static void dml__plain_text(const char *from, char *to, size_t bytes)
 /* "all_reduce ring" */
 static void dml__event_title(const dml__trace_event *event, char *text, size_t bytes)
 {
-    static const char *const names[] = { "send to", "receive from", "receive and reduce from", "copy",
-                                         "reduce" };
+    static const char *const names[DML__STEP_KIND_COUNT] = {
+        "send to", "receive from",    "receive and reduce from", "copy",
+        "reduce",  "reduce and copy", "reduce and copy"
+    };
     char call[DML__SIGNATURE_TEXT];
     int count;
     if (event->kind == DML__TRACE_SPAN) {

@@ -401,7 +401,7 @@ static void test_table(void)
 }
 
 /* What goes through memory that ranks share has no price where they share none. A round has as many elements
-   as a rank has room for, and of reduce-scatter as are the others' besides. */
+   as a rank has room for, of reduce-scatter what it gives to each of the three others. */
 static void test_shared(void)
 {
     static const dml__comm_operation operations[] = { DML__CALL_ALL_REDUCE, DML__CALL_ALL_GATHER,
@@ -419,7 +419,7 @@ static void test_shared(void)
         memset(&three, 0, sizeof three);
         call.operation = operations[o];
         call.size = 4;
-        call.count = o < 2 ? 1000 : 250;
+        call.count = o < 2 ? 1000 : 333;
         CHECK_INT(dml__price_collective(&model, info, &call, 4, 32, work, sizeof work, &one),
                   DML_ERROR_MEMORY);
         model.shared = 4000;

@@ -132,6 +132,9 @@ static bool move(group *g, int r, int index)
         float *const range = place(rank, step->space, step->offset + done, count);
         if (from && range && from != range) combine(g, step, range, from, count);
         if (from && range && step->kind == DML__STEP_REDUCE_BOTH) memcpy(from, range, count * sizeof *from);
+        float *const out =
+            step->kind == DML__STEP_REDUCE_OUT ? place(rank, DML__SPACE_OUT, done, count) : NULL;
+        if (out && range && out != range) memcpy(out, range, count * sizeof *out);
     }
     advance(rank, index, count);
     if (together) advance(other, twin, count);

@@ -177,8 +177,8 @@ static void write_rank(const dml__algorithm_info *info, const dml__collective *c
     }
 }
 
-/* All-gather takes its input from its place in OUT, reduce-scatter writes to a row of IN, and one all-to-all
-   has both in one. */
+/* All-gather takes its input from its place in OUT, reduce-scatter writes to its row of IN, and one
+   all-to-all has both in one. */
 static bool may_alias(const trial *t)
 {
     const dml__collective *const c = &t->call;
@@ -213,7 +213,7 @@ static void begin_run(const trial *t, group *g, bool alias)
         } else if (alias) {
             const bool row = c->operation == DML__CALL_REDUCE_SCATTER;
             free(out->data);
-            out->data = in->data + (row ? c->count * (test_random(&state) % (unsigned)c->size) : 0);
+            out->data = in->data + (row ? c->count * (uint64_t)r : 0);
         }
         copy_array(in_place(c->operation) ? out : in, &t->given[r]);
     }

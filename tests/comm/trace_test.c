@@ -222,6 +222,39 @@ static void steps(void)
     check_operations(true);
 }
 
+/* Each kind of step has a name: those through memory that all share, too, and the two halves of a sum. */
+static void shared_body(test_rank *me)
+{
+    static float data[WORLD][3 * WORLD];
+    float out[3];
+    dml_comm_all_reduce(me->comm, data[me->rank], 3 * WORLD, DML_F32, DML_SUM);
+    dml_comm_reduce_scatter(me->comm, data[me->rank], 3, DML_F32, DML_SUM, out);
+    if (dml_comm_trace_write(me->comm)) me->bad++;
+}
+
+static void steps_through_shared_memory(void)
+{
+    test_rank ranks[WORLD];
+    char path[128];
+    prepare(ranks, "shared", shared_body, path);
+    for (int rank = 0; rank < WORLD; rank++) {
+        ranks[rank].options.trace_steps = true;
+        ranks[rank].options.transport = "shm";
+        ranks[rank].options.algorithm = "shared";
+    }
+    ranks_run(ranks, WORLD);
+    check_ranks(ranks, WORLD);
+    const timeline line = read_all("shared", WORLD);
+    const bool shares = count_events(&line, 0, "all_reduce shared") == 1;
+    for (int rank = 0; rank < WORLD && shares; rank++) {
+        CHECK_INT(count_events(&line, rank, "reduce_scatter shared"), 1);
+        CHECK_INT(count_events(&line, rank, "reduce and copy"), rank == WORLD - 1 ? 2 : 1);
+        CHECK(count_events(&line, rank, "reduce") >= 4);
+    }
+    if (!shares) SKIP("ranks share no memory here");
+    free(line.events);
+}
+
 /* Everybody leaves a barrier after everybody has come to it: also by the clocks of the file. */
 static void barriers_body(test_rank *me)
 {
@@ -384,6 +417,7 @@ int main(void)
     if (!mkdtemp(folder)) return 1;
     RUN(operations);
     RUN(steps);
+    RUN(steps_through_shared_memory);
     RUN(clocks);
     RUN(the_last_ones);
     RUN(where_there_is_none);
