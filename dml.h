@@ -3787,9 +3787,11 @@ DML_API const char *dml_status_string(dml_status status)
 typedef struct dml__error {
     dml_status status;
     char text[512];
+    size_t buffer_bytes; /* of the caller's buffer that all memory comes from; 0: it comes from elsewhere */
 } dml__error;
 
-/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. */
+/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. Of
+   DML_ERROR_MEMORY the sentence ends in how large the caller's buffer is, if there is one. */
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
@@ -3800,6 +3802,7 @@ DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const 
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
 static void dml__make_one_line(char *text)
@@ -3815,6 +3818,10 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    const size_t used = strlen(error->text);
+    if (status == DML_ERROR_MEMORY && error->buffer_bytes)
+        snprintf(error->text + used, sizeof error->text - used,
+                 "; all memory comes from the caller's buffer of %zu bytes", error->buffer_bytes);
     dml__make_one_line(error->text);
     error->status = status;
     return status;
@@ -26506,6 +26513,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     dml_context *context = (dml_context *)dml__allocate(&memory, sizeof *context);
     if (!context) return NULL;
     context->memory = memory;
+    context->error.buffer_bytes = options->memory ? options->memory_bytes : 0;
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;

@@ -2013,9 +2013,11 @@ DML__LOCAL int dml__add_slots(const dml__collective *c, dml__schedule *s, dml__s
 typedef struct dml__error {
     dml_status status;
     char text[512];
+    size_t buffer_bytes; /* of the caller's buffer that all memory comes from; 0: it comes from elsewhere */
 } dml__error;
 
-/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. */
+/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. Of
+   DML_ERROR_MEMORY the sentence ends in how large the caller's buffer is, if there is one. */
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
@@ -3774,6 +3776,7 @@ DML_API const char *dml_status_string(dml_status status)
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
 static void dml__make_one_line(char *text)
@@ -3789,6 +3792,10 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    const size_t used = strlen(error->text);
+    if (status == DML_ERROR_MEMORY && error->buffer_bytes)
+        snprintf(error->text + used, sizeof error->text - used,
+                 "; all memory comes from the caller's buffer of %zu bytes", error->buffer_bytes);
     dml__make_one_line(error->text);
     error->status = status;
     return status;

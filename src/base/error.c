@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Names of files, nodes and devices are in sentences as they were given, and a sentence is one line. */
 static void dml__make_one_line(char *text)
@@ -20,6 +21,10 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_start(arguments, format);
     vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    const size_t used = strlen(error->text);
+    if (status == DML_ERROR_MEMORY && error->buffer_bytes)
+        snprintf(error->text + used, sizeof error->text - used,
+                 "; all memory comes from the caller's buffer of %zu bytes", error->buffer_bytes);
     dml__make_one_line(error->text);
     error->status = status;
     return status;

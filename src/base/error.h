@@ -10,9 +10,11 @@
 typedef struct dml__error {
     dml_status status;
     char text[512];
+    size_t buffer_bytes; /* of the caller's buffer that all memory comes from; 0: it comes from elsewhere */
 } dml__error;
 
-/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. */
+/* Records the error if none is recorded yet, and returns `status` either way. `error` may be NULL. Of
+   DML_ERROR_MEMORY the sentence ends in how large the caller's buffer is, if there is one. */
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 

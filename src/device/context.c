@@ -157,6 +157,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     dml_context *context = (dml_context *)dml__allocate(&memory, sizeof *context);
     if (!context) return NULL;
     context->memory = memory;
+    context->error.buffer_bytes = options->memory ? options->memory_bytes : 0;
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;

@@ -44,7 +44,7 @@ static void check_content(const char *path, const char *want)
 {
     void *data;
     size_t bytes;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(dml__file_read(&memory, path, 1000, &data, &bytes, &error), DML_OK);
     CHECK_INT(bytes, strlen(want));
     CHECK(data && bytes == strlen(want) && memcmp(data, want, bytes) == 0);
@@ -85,7 +85,7 @@ static void check_read_fails(const char *path, size_t limit, dml_status want, co
 {
     void *data = &data;
     size_t bytes = 1;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(dml__file_read(&memory, path, limit, &data, &bytes, &error), want);
     CHECK(data == NULL && bytes == 0);
     CHECK_INT(error.status, want);
@@ -107,7 +107,7 @@ static void reading_says_what_is_wrong(void)
     check_read_fails(path, 10, DML_ERROR_FORMAT, "11 bytes, more than the 10");
     char buffer[256];
     dml__memory small;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     void *data;
     size_t bytes;
     dml__memory_init(&small, NULL, buffer, 65);
@@ -118,7 +118,7 @@ static void reading_says_what_is_wrong(void)
 
 static void check_write_fails(const char *path, const char *part)
 {
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(write_text(path, "text", &error), DML_ERROR_IO);
     CHECK_INT(error.status, DML_ERROR_IO);
     CHECK_CONTAINS(error.text, part);
@@ -144,7 +144,7 @@ static void a_failed_write_keeps_the_old_file(void)
     const size_t n = 1 << 20;
     char *big = (char *)calloc(n, 1);
     const dml__file_part part = { big, n };
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     const char *path = in_folder("kept");
     CHECK_INT(write_text(path, "old", NULL), DML_OK);
     CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
@@ -192,7 +192,7 @@ static void make_stale(const char *path, int begin, int end, bool there)
 static void many_stale_temporaries(void)
 {
     const char *path = in_folder("often");
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     make_stale(path, 0, 999, true);
     CHECK_INT(write_text(path, "written", &error), DML_OK);
     check_content(path, "written");
@@ -235,7 +235,7 @@ static void pieces(void)
     const char *path = in_folder("pieces");
     dml__file_writer to;
     dml__file_reader from;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     char got[8] = "";
     CHECK_INT(write_text(path, "old", NULL), DML_OK);
     CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
@@ -273,7 +273,7 @@ static void a_failed_commit_cleans_up(void)
 {
     const char *path = in_folder("taken");
     dml__file_writer to;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
     CHECK(mkdir(path, 0700) == 0);
     CHECK_INT(dml__file_commit(&to, &error), DML_ERROR_IO);
@@ -286,7 +286,7 @@ static void a_failed_commit_cleans_up(void)
 
 static void check_unwritable(const char *path, const char *part)
 {
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(dml__file_check_writable(path, &error), DML_ERROR_IO);
     CHECK_CONTAINS(error.text, part);
     CHECK_INT(write_text(path, "text", NULL), DML_ERROR_IO); /* what it foretells */

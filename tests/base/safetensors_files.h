@@ -61,7 +61,7 @@ TEST__UNUSED static dml_status open_copy(const void *bytes, size_t size, dml__sa
 
 TEST__UNUSED static void check_refused_image(size_t size, const char *part)
 {
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file = (dml__safetensors *)&error;
     void *block;
     CHECK_INT(open_copy(image, size, &file, &block, &error), DML_ERROR_FORMAT);
@@ -78,7 +78,7 @@ TEST__UNUSED static void check_refused(const char *header, size_t data, const ch
 
 TEST__UNUSED static dml__safetensors *open_by_hand(const char *header, size_t data)
 {
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file;
     const size_t size = by_hand(header, data);
     CHECK_MESSAGE(dml__safetensors_open_memory(&memory, "here", image, size, &file, &error) == DML_OK,

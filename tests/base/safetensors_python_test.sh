@@ -81,7 +81,7 @@ static dml_status show(dml__memory *memory, const char *path, dml__error *error)
 int main(int argc, char **argv)
 {
     dml__memory memory;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     if (argc != 3) return 2;
     dml__memory_init(&memory, NULL, NULL, 0);
     const dml_status status = strcmp(argv[1], "save") == 0 ? save(&memory, argv[2], &error)

@@ -243,7 +243,7 @@ static void each_truncation_is_found(void)
 /* Whatever comes, it is opened and read or refused with a sentence. */
 static bool survives(const unsigned char *bytes, size_t size)
 {
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file;
     void *block;
     const dml_status status = open_copy(bytes, size, &file, &block, &error);

@@ -111,7 +111,7 @@ static void the_bytes_we_write(void)
     CHECK(memcmp(got, want, bytes) == 0);
     CHECK_INT(got[bytes], 0xee);
     memset(got, 0xee, sizeof got);
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(dml__safetensors_store(&memory, got, bytes - 1, &bytes, tensors, 2, &metadata, 1, &error),
               DML_ERROR_MEMORY);
     CHECK_CONTAINS(error.text, "there is room for");
@@ -181,7 +181,7 @@ static void round_trips(void)
     dml__tensor tensors[KINDS];
     unsigned char bytes[2000];
     size_t size;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file;
     const dml__metadata metadata[2] = { { "note", "\"\\/\b\x1f\xc3\xa9" }, { "", "" } };
     const char *path = in_folder("all.safetensors");
@@ -244,7 +244,7 @@ static void check_not_written(const dml__tensor *tensors, int count, const dml__
 {
     unsigned char bytes[1000];
     size_t size = 1;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     CHECK_INT(
         dml__safetensors_store(&memory, bytes, sizeof bytes, &size, tensors, count, metadata, pairs, &error),
         DML_ERROR_ARGUMENT);
@@ -326,7 +326,7 @@ static void the_longest_header(void)
     size_t size;
     dml__safetensors *file = NULL;
     char *bytes = (char *)malloc(room + 9);
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     memset(bytes, ' ', room + 9);
     memcpy(bytes + 8, "{}", 2);
     dml__store64(bytes, room);
@@ -382,7 +382,7 @@ static void each_allocation_may_fail(void)
     for (int way = 0; way < 4; way++) {
         dml_status status = DML_ERROR_MEMORY;
         for (fail_at = 1; status != DML_OK && fail_at < 50; fail_at++) {
-            dml__error error = { DML_OK, "" };
+            dml__error error = { DML_OK, "", 0 };
             dml__safetensors *file = NULL;
             size_t size = 0;
             allocations = live = 0;
@@ -434,7 +434,7 @@ static void little_memory(void)
         CHECK(memcmp(x, y, N * sizeof *x) == 0);
     }
     dml__safetensors_close(file);
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__memory_init(&small, NULL, buffer, 700);
     CHECK_INT(dml__safetensors_open_file(&small, path, &file, &error), DML_ERROR_MEMORY);
     CHECK_CONTAINS(error.text, "no memory");
@@ -467,7 +467,7 @@ static void files_that_fail(void)
 {
     const char *path = in_folder("short.safetensors");
     const int descriptors = open_descriptors();
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file = NULL;
     char data[100];
     CHECK_INT(dml__safetensors_open_file(&memory, path, &file, &error), DML_ERROR_IO);
@@ -501,7 +501,7 @@ static void a_failed_write_keeps_the_old_file(void)
     const int descriptors = open_descriptors();
     const char *path = in_folder("kept.safetensors");
     struct rlimit old, low;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     dml__safetensors *file = NULL;
     CHECK_INT(dml__safetensors_save(&memory, path, &tensor, 0, NULL, 0, NULL), DML_OK);
     CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
@@ -533,7 +533,7 @@ static void a_file_of_six_gibibytes(void)
     const float value = 1.5f;
     unsigned char last[4];
     dml__safetensors *file = NULL;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     write_image(path, size);
     dml__store_f32(last, value);
     const int descriptor = open(path, O_WRONLY);

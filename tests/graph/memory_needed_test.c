@@ -148,11 +148,38 @@ static void without_a_buffer(void)
     dml_close(context);
 }
 
+/* Whatever there is no memory left for, the sentence says of how much: what is the caller's to change. */
+static void what_is_too_small_is_named(void)
+{
+    int failed = 0;
+    for (size_t bytes = 4096; bytes < 12288; bytes += 512) {
+        char sentence[96];
+        snprintf(sentence, sizeof sentence, "; all memory comes from the caller's buffer of %zu bytes",
+                 bytes);
+        dml_context *context =
+            dml_open(&(dml_options){ .memory = memory, .memory_bytes = bytes, .threads = 1 });
+        if (context && predicts(context) != DML_OK) {
+            CHECK_INT(dml_status_of(context), DML_ERROR_MEMORY);
+            CHECK_CONTAINS(dml_error(context), sentence);
+            failed++;
+        }
+        dml_close(context);
+    }
+    CHECK(failed > 4);
+    const dml_allocator none = { .allocate = NULL };
+    dml_context *context = dml_open(&(dml_options){ .allocator = none, .threads = 1 });
+    dml_node *x = dml_input(dml_graph_create(context), "x", DML_F32, 1 << 20);
+    CHECK(!dml_compile(dml_relu(x), &(dml_program_options){ .batch = 2147483647 }));
+    CHECK(!strstr(dml_error(context), "buffer of 0"));
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(exactly_that_many_bytes_are_enough);
     RUN(any_smaller_buffer_says_so);
     RUN(it_never_shrinks);
     RUN(without_a_buffer);
+    RUN(what_is_too_small_is_named);
     return test_report("graph/memory_needed");
 }

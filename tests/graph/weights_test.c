@@ -376,7 +376,7 @@ static void weights_of_16_bits(void)
     for (size_t c = 0; c < 2 * sizeof sizes / sizeof *sizes; c++) {
         const int n = sizes[c / 2];
         const dml_dtype dtype = types[c % 2];
-        dml__error error = { DML_OK, "" };
+        dml__error error = { DML_OK, "", 0 };
         for (int i = 0; i < n; i++) values[i] = (float)(i - n / 2) * 0.37f;
         values[n - 1] = INFINITY;
         dml__narrow_line(DML_ISA_SCALAR, dtype, (size_t)n, values, narrow);
@@ -449,7 +449,7 @@ static void save_pretrained(dml_dtype dtype, const char *scope)
     static const int dims[][2] = { { HIDDEN, IN }, { HIDDEN }, { 5, HIDDEN }, { 5 } };
     char names[2][64];
     dml__memory memory;
-    dml__error error = { DML_OK, "" };
+    dml__error error = { DML_OK, "", 0 };
     for (int i = 0; i < 5 * HIDDEN; i++) values[i] = 100 + (float)i;
     snprintf(names[0], sizeof names[0], "%s.dense_1.weight", scope);
     snprintf(names[1], sizeof names[1], "%s.dense_1.bias", scope);
