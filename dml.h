@@ -30743,6 +30743,7 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
     const dml__run run = dml__begin_run(program, rows, training);
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__read_output(&run, loss);
+    program->ran = status == DML_OK ? rows : 0;
     return dml__explain_run(&run, status);
 }
 
