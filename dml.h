@@ -2992,8 +2992,8 @@ typedef struct dml_trainer_options {
        change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a device with memory of its
        own an update with one waits for the device. */
     float loss_scale;
-    /* Nodes beside the loss that steps leave for dml_program_read, as in dml_program_options: the terms of
-       the loss, the scores that it is made of. dml_program_read(dml_trainer_program(trainer), kl, &value); */
+    /* Nodes beside the loss, such as its terms and the scores that it is made of, whose values steps leave
+       for dml_program_read(dml_trainer_program(trainer), node, values): as in dml_program_options. */
     dml_node *const *watch; /* (watch_count), read while the trainer is created */
     int watch_count;
 } dml_trainer_options;

@@ -12506,7 +12506,9 @@ static double dml__price_work(const dml__price_run *run, const dml__price_step *
     case DML__STEP_SEND:
     case DML__STEP_RECEIVE: return link->overhead + bytes * link->touch;
     case DML__STEP_RECEIVE_REDUCE: return link->overhead + bytes * link->touch + bytes / model->reduce;
-    default: return model->local + bytes / (step->step.kind == DML__STEP_COPY ? model->copy : model->reduce);
+    case DML__STEP_COPY: return model->local + bytes / model->copy;
+    case DML__STEP_REDUCE: return model->local + bytes / model->reduce;
+    default: return 2 * model->local + bytes / model->reduce; /* a sum, and a copy while it is in the cache */
     }
 }
 
@@ -13665,9 +13667,9 @@ static const dml__algorithm_info dml__algorithm_table[] = {
 
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "shared", DML__CALL_ALL_GATHER, dml__write_shared_all_gather, true, false, NULL, dml__no_elements,
+      dml__message_per_other },
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },

@@ -189,9 +189,9 @@ static const dml__algorithm_info dml__algorithm_table[] = {
 
     { "bruck", DML__CALL_ALL_GATHER, dml__write_bruck_all_gather, true, false, dml__n_per_rank,
       dml__n_per_other, dml__message_per_level },
-    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
-      dml__message_per_other },
     { "shared", DML__CALL_ALL_GATHER, dml__write_shared_all_gather, true, false, NULL, dml__no_elements,
+      dml__message_per_other },
+    { "direct", DML__CALL_ALL_GATHER, dml__write_direct_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },
     { "ring", DML__CALL_ALL_GATHER, dml__write_ring_all_gather, false, false, NULL, dml__n_per_other,
       dml__message_per_other },

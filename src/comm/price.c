@@ -108,7 +108,9 @@ static double dml__price_work(const dml__price_run *run, const dml__price_step *
     case DML__STEP_SEND:
     case DML__STEP_RECEIVE: return link->overhead + bytes * link->touch;
     case DML__STEP_RECEIVE_REDUCE: return link->overhead + bytes * link->touch + bytes / model->reduce;
-    default: return model->local + bytes / (step->step.kind == DML__STEP_COPY ? model->copy : model->reduce);
+    case DML__STEP_COPY: return model->local + bytes / model->copy;
+    case DML__STEP_REDUCE: return model->local + bytes / model->reduce;
+    default: return 2 * model->local + bytes / model->reduce; /* a sum, and a copy while it is in the cache */
     }
 }
 
