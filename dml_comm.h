@@ -24202,36 +24202,35 @@ DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory);
 
 /* How workers and servers begin, and how they end. */
 
-static dml_status dml__ps_fail_job(dml_comm *comm, int rank, dml_status status, const char *text)
+static dml_status dml__ps_fail_job(dml_comm *comm, int rank, dml_status status, const char *format,
+                                   va_list arguments)
 {
+    char text[384];
     dml__comm_job *job = comm->job;
+    vsnprintf(text, sizeof text, format, arguments);
     dml__enter_job(job);
     status = dml__job_fail(job, comm->world_ranks[rank], status, "rank %d: %s", job->rank, text);
     dml__leave_job(job);
     return status;
 }
 
-enum { DML__PS_FAULT_TEXT = 384 };
-
 DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
 {
-    char text[DML__PS_FAULT_TEXT];
     va_list arguments;
     if (!comm || dml__is_gone(comm)) return status;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    status = dml__ps_fail_job(comm, comm->rank, status, format, arguments);
     va_end(arguments);
-    return dml__ps_fail_job(comm, comm->rank, status, text);
+    return status;
 }
 
 DML__LOCAL dml_status dml__ps_blame(dml_comm *comm, int rank, dml_status status, const char *format, ...)
 {
-    char text[DML__PS_FAULT_TEXT];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    status = dml__ps_fail_job(comm, rank, status, format, arguments);
     va_end(arguments);
-    return dml__ps_fail_job(comm, rank, status, text);
+    return status;
 }
 
 static bool dml__ps_wire_dtype(dml_dtype dtype)

@@ -259,6 +259,18 @@ static const char *const *other_devices(int *kinds, const char **slow)
     return names;
 }
 
+static void refuse_twice(const char *device)
+{
+    const char *const twice[] = { device, "cpu", device };
+    const dml_mirrored_options options = usual(2).options;
+    dml_context *context = open_seeded();
+    char sentence[64];
+    snprintf(sentence, sizeof sentence, "devices 1 and 3 are both %s", device);
+    CHECK(!dml_mirrored_create(build_loss(context, false), twice, 3, &options));
+    CHECK_CONTAINS(dml_error(context), sentence);
+    dml_close(context);
+}
+
 static void devices_of_several_kinds(void)
 {
     int kinds;
@@ -274,25 +286,7 @@ static void devices_of_several_kinds(void)
         like.options.timeout_s = 300; /* drivers compile kernels in the first step */
         compare_with_one(&like, 1e-5);
     }
-}
-
-static void one_device_twice(void)
-{
-    int kinds;
-    const char *slow;
-    const char *const *devices = other_devices(&kinds, &slow);
-    if (kinds < 2) {
-        SKIP("no other device than the CPU");
-        return;
-    }
-    const char *const twice[] = { devices[1], "cpu", devices[1] };
-    const dml_mirrored_options options = usual(2).options;
-    dml_context *context = open_seeded();
-    char sentence[64];
-    snprintf(sentence, sizeof sentence, "devices 1 and 3 are both %s", devices[1]);
-    CHECK(!dml_mirrored_create(build_loss(context, false), twice, 3, &options));
-    CHECK_CONTAINS(dml_error(context), sentence);
-    dml_close(context);
+    refuse_twice(devices[1]);
 }
 
 /* A CPU and two implementations of OpenCL, of which Oclgrind is slow: a small model, and few samples. */
@@ -511,7 +505,6 @@ int main(void)
     RUN(loss_scales_move_together);
     RUN(devices_of_several_kinds);
     RUN(devices_of_three_kinds);
-    RUN(one_device_twice);
     RUN(processes_of_several_replicas);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
