@@ -204,6 +204,31 @@ static void other_outputs(void)
 }
 EACH_BACKEND(other_outputs)
 
+/* A rank whose share of a step is no samples has nothing to read, nor what it read before. */
+static dml_status finish_with_one_more(void *state, dml_trainer *trainer, double *samples)
+{
+    (void)state, (void)trainer;
+    *samples += 1; /* another rank's */
+    return DML_OK;
+}
+
+static void a_step_without_samples(void)
+{
+    backend_here = find_backend("cpu");
+    heads h = build_heads();
+    dml_node *watch[] = { h.first };
+    float first;
+    dml_trainer *t = dml_trainer_create(
+        h.loss, &(dml_trainer_options){ .batch = BATCH, .watch = watch, .watch_count = 1 });
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ .finish = finish_with_one_more, .ranks = 2 }), DML_OK);
+    for (int rows = BATCH; rows >= 0; rows -= BATCH) {
+        CHECK_INT(dml_trainer_step(t, rows, DML_INPUTS(rows_in, targets), NULL), DML_OK);
+        CHECK_INT(dml_program_read(dml_trainer_program(t), h.first, &first), rows ? DML_OK : DML_ERROR_STATE);
+    }
+    CHECK_CONTAINS(dml_error(h.context), "no run of samples that ended well");
+    dml_close(h.context);
+}
+
 /* ---- what is refused ---- */
 
 #define REFUSED(call, status, sentence)                                                                      \
@@ -272,6 +297,7 @@ int main(void)
     RUN_EACH(random_graphs);
     RUN_EACH(terms_of_a_loss);
     RUN_EACH(other_outputs);
+    RUN(a_step_without_samples);
     RUN(refused);
     return test_report("graph/watch");
 }
