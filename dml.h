@@ -27063,6 +27063,56 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #ifndef DML_GRAPH_NODE_H
 #define DML_GRAPH_NODE_H
 
+/* ---- graph/part.h ---- */
+
+/* part.h: a model that several ranks compute together, each with a part of some of its parameters. */
+#ifndef DML_GRAPH_PART_H
+#define DML_GRAPH_PART_H
+
+#include <stddef.h>
+
+/* Which part of a whole tensor a rank has. One axis of the tensor, (outer, sum of block, inner), is made of
+   blocks, as queries, keys and values lie in one projection: of each the rank has the rank-th of as many
+   equal stretches as there are ranks. */
+typedef struct dml__shard {
+    int rank, ranks; /* ranks 0: the tensor is whole */
+    int axis;        /* that is cut */
+    size_t outer, inner;
+    size_t block[3]; /* 0: there are fewer */
+} dml__shard;
+
+/* Elements of the whole tensor. */
+static inline size_t dml__part_whole(const dml__shard *part)
+{
+    return part->outer * (part->block[0] + part->block[1] + part->block[2]) * part->inner;
+}
+
+/* Where element i of the part is in the whole. */
+static inline size_t dml__part_element(const dml__shard *part, size_t i)
+{
+    const size_t whole = part->block[0] + part->block[1] + part->block[2];
+    const size_t ranks = (size_t)part->ranks, axis = whole / ranks;
+    const size_t row = i / part->inner / axis, inner = i % part->inner;
+    size_t at = i / part->inner % axis, before = 0;
+    int b = 0;
+    for (; at >= part->block[b] / ranks; b++) {
+        at -= part->block[b] / ranks;
+        before += part->block[b];
+    }
+    return (row * whole + before + (size_t)part->rank * (part->block[b] / ranks) + at) * part->inner + inner;
+}
+
+/* The ranks of a graph that is cut, as a trainer needs them. */
+typedef struct dml__model_ranks {
+    int rank, ranks; /* ranks 0: the model is whole */
+    void *user;
+    /* values[i] = its sum over the ranks. */
+    dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
+    void (*leave)(void *user); /* when the graph is destroyed */
+} dml__model_ranks;
+
+#endif
+
 #define DML__MAX_INPUTS 8
 #define DML__NAME_PLACES 64
 
@@ -27096,7 +27146,9 @@ struct dml_node {
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool statistic;    /* a norm reads it as a running statistic: frozen for good */
     bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
-    size_t place;      /* in the order of first use, in elements: what its initial values depend on */
+    dml__shard part;   /* that this rank has, of a model that is cut */
+    size_t place;      /* in the whole model, in the order of first use, in elements: what its initial values
+                          depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
     dml_node *next_parameter;
@@ -27114,12 +27166,14 @@ struct dml_graph {
     /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
-    dml_buffer *w;                         /* on the device; NULL until it is laid out */
-    float *mirror;                         /* w on the host, where the device has memory of its own */
-    int programs;                          /* compiled and not destroyed */
-    bool spread;                           /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;                          /* whose threads `readers` counts */
-    int readers; /* programs that predict on their own threads now; -1: w is being written */
+    size_t whole_count;                    /* of all ranks' w, where the model is cut */
+    dml__model_ranks model;
+    dml_buffer *w; /* on the device; NULL until it is laid out */
+    float *mirror; /* w on the host, where the device has memory of its own */
+    int programs;  /* compiled and not destroyed */
+    bool spread;   /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;  /* whose threads `readers` counts */
+    int readers;   /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
@@ -27361,6 +27415,7 @@ static void dml__graph_destroy_owned(dml__owned *owned)
         next = node->next;
         dml__release(&context->memory, node);
     }
+    if (graph->model.leave) graph->model.leave(graph->model.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -27473,8 +27528,10 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     else
         graph->first_parameter = parameter;
     graph->last_parameter = parameter;
-    parameter->place = graph->parameter_count;
-    graph->parameter_count += dml_shape_count(&parameter->shape);
+    const size_t count = dml_shape_count(&parameter->shape);
+    parameter->place = graph->whole_count;
+    graph->parameter_count += count;
+    graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
 }
 
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
@@ -27618,7 +27675,7 @@ static void dml__note_first_uses_again(dml_graph *graph)
         p->next_parameter = NULL;
     }
     graph->first_parameter = graph->last_parameter = NULL;
-    graph->parameter_count = 0;
+    graph->parameter_count = graph->whole_count = 0;
     for (dml_node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
 }
@@ -27934,7 +27991,8 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
     const dml_initializer *init = &parameter->init;
     const size_t count = dml_shape_count(&parameter->shape);
     for (size_t i = 0; i < count; i++) {
-        const uint64_t element = (uint64_t)(parameter->place + i);
+        const size_t in_whole = parameter->part.ranks ? dml__part_element(&parameter->part, i) : i;
+        const uint64_t element = (uint64_t)(parameter->place + in_whole);
         switch (init->kind) {
         case DML_INIT_CONSTANT: w[i] = init->a; break;
         case DML_INIT_UNIFORM:
@@ -28277,6 +28335,10 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error);
 
+/* DML_ERROR_FORMAT where the file has a tensor that no parameter takes. */
+DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
+                                         const char *path);
+
 /* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
                                            const char *path);
@@ -28415,8 +28477,8 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     return DML_OK;
 }
 
-/* A tensor of the file that no parameter takes. */
-static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file, const char *path)
+DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
+                                         const char *path)
 {
     char shown[DML__SHOWN_BYTES];
     for (int i = 0; i < dml__safetensors_count(file); i++) {
@@ -30005,6 +30067,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             &context->error, DML_ERROR_UNSUPPORTED,
             "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
             options->training ? "to train" : "to predict", context->device.backend->name);
+    if (options && options->own_thread && output->graph->model.ranks)
+        return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                         "a program with a thread of its own asked for, of a model that is cut over %d "
+                         "ranks, which all run the same passes in the same order",
+                         output->graph->model.ranks);
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
@@ -40608,34 +40675,40 @@ static size_t dml__owned_count(const dml_trainer *trainer)
     return trainer->own_end - trainer->own_begin;
 }
 
-/* A launch over what is owned of g, which is buffer 0. */
-static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+/* A launch over g[begin, begin + n), which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size,
+                                          size_t begin, size_t n)
 {
-    const size_t n = dml__owned_count(trainer);
     dml_launch launch = dml__launch(kernel, size, 1);
-    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     launch.buffer[1].buffer = trainer->squares;
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = (int32_t)dml__squares_of(n);
     return launch;
 }
 
-static dml_status dml__start_device_norm(dml_trainer *trainer)
+/* The same over what is owned of g. */
+static dml_launch dml__launch_on_own(const dml_trainer *trainer, const char *kernel)
 {
-    if (dml__owned_count(trainer) > INT32_MAX)
+    const size_t n = dml__owned_count(trainer);
+    return dml__launch_on_gradient(trainer, kernel, n, trainer->own_begin, n);
+}
+
+static dml_status dml__start_device_squares(dml_trainer *trainer, size_t begin, size_t n)
+{
+    if (n > INT32_MAX)
         return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
                          "the norm of a gradient of %zu elements asked of a device; it can be of %d at most",
-                         dml__owned_count(trainer), INT32_MAX);
-    const dml_launch launch =
-        dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
+                         n, INT32_MAX);
+    const dml_launch launch = dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(n), begin, n);
     return dml__submit(&trainer->context->device, &launch);
 }
 
-static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
+static dml_status dml__read_device_squares(dml_trainer *trainer, size_t n, double *sum)
 {
     dml_device *device = &trainer->context->device;
     float squares[DML__MOST_SQUARES];
-    const size_t groups = dml__squares_of(dml__owned_count(trainer));
+    const size_t groups = dml__squares_of(n);
     const dml_ref from = { trainer->squares, 0 };
     const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
     *sum = 0;
@@ -40643,21 +40716,49 @@ static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
     return status;
 }
 
-/* The norm of g as it is, over all owners. */
+/* The sum of the squares of g[begin, end). */
+static dml_status dml__squares_within(dml_trainer *trainer, size_t begin, size_t end, double *squares)
+{
+    const size_t n = end - begin;
+    *squares = 0;
+    if (trainer->context->device.host_memory) {
+        const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, begin));
+        *squares = dml__sum_of_squares(trainer->context->pool, n, g);
+        return DML_OK;
+    }
+    dml_status status = n ? dml__start_device_squares(trainer, begin, n) : DML_OK;
+    if (n && status == DML_OK) status = dml__read_device_squares(trainer, n, squares);
+    return status;
+}
+
+/* The same of g[begin, end) where the model is cut: of what its ranks have alike, only the first one's. */
+static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size_t end, double *squares)
+{
+    const dml_graph *graph = trainer->program->graph;
+    const dml_node *p = graph->first_parameter;
+    dml_status status = DML_OK;
+    *squares = 0;
+    for (; p && status == DML_OK; p = p->next_parameter) {
+        const size_t behind = p->offset + dml_shape_count(&p->shape);
+        const size_t from = p->offset > begin ? p->offset : begin, to = behind < end ? behind : end;
+        double own = 0;
+        if (p->frozen || from >= to || (!p->part.ranks && graph->model.rank > 0)) continue;
+        status = dml__squares_within(trainer, from, to, &own);
+        *squares += own;
+    }
+    return status;
+}
+
+/* The norm of g as it is, over all owners and all ranks of the model. */
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
-    const size_t n = dml__owned_count(trainer);
+    const dml__model_ranks *model = &trainer->program->graph->model;
     double squares = 0;
-    dml_status status = DML_OK;
-    if (trainer->context->device.host_memory) {
-        const float *g =
-            (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
-        squares = dml__sum_of_squares(trainer->context->pool, n, g);
-    } else if (n) {
-        status = dml__start_device_norm(trainer);
-        if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
-    }
+    dml_status status = (model->ranks ? dml__squares_of_parts : dml__squares_within)(
+        trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
+    if (status == DML_OK && model->ranks)
+        status = model->sum(model->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }
@@ -40726,7 +40827,8 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
 /* Clipping needs it there alone. */
 static bool dml__norm_stays_on_device(const dml_trainer *trainer)
 {
-    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer);
+    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer) &&
+           !trainer->program->graph->model.ranks;
 }
 
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
@@ -40741,7 +40843,7 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
     *norm = trainer->norm;
     if (!dml__norm_stays_on_device(trainer)) return DML_OK;
     double squares;
-    const dml_status status = dml__read_device_squares(trainer, &squares);
+    const dml_status status = dml__read_device_squares(trainer, dml__owned_count(trainer), &squares);
     *norm = sqrt(squares);
     return status;
 }
@@ -40752,14 +40854,15 @@ static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
 {
     const bool measures = !dml__norm_stays_on_device(trainer);
     const dml_status status =
-        measures ? dml__measure_norm(trainer, &trainer->norm) : dml__start_device_norm(trainer);
+        measures ? dml__measure_norm(trainer, &trainer->norm)
+                 : dml__start_device_squares(trainer, trainer->own_begin, dml__owned_count(trainer));
     if (status != DML_OK) return status;
     if (measures) {
         const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
         if (factor >= 1) return DML_OK;
         return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor);
     }
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", dml__owned_count(trainer));
+    dml_launch launch = dml__launch_on_own(trainer, "clip_norm");
     launch.real[0] = trainer->clip_norm;
     return dml__submit(&trainer->context->device, &launch);
 }
@@ -40772,7 +40875,7 @@ static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
                         (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin)));
         return DML_OK;
     }
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_values", dml__owned_count(trainer));
+    dml_launch launch = dml__launch_on_own(trainer, "clip_values");
     launch.real[0] = trainer->clip_value;
     return dml__submit(device, &launch);
 }
@@ -41654,6 +41757,13 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK ||
         (options && dml__check_options(options, &context->error) != DML_OK))
         return NULL;
+    if (row->whole && loss->graph->model.ranks) {
+        dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                  "%s asked for, of a model that is cut over %d ranks: it goes by the norms of whole "
+                  "parameters, of which each rank has a part; take another optimizer",
+                  row->name, loss->graph->model.ranks);
+        return NULL;
+    }
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
@@ -42800,6 +42910,11 @@ static dml_status dml__check_gradients_in(dml_node *loss, int rows, const void *
     memset(&program_options, 0, sizeof program_options);
     if (context->error.status != DML_OK) return context->error.status;
     if (!result) return dml__fail_null(&context->error, "dml_check_gradients", "result");
+    if (loss->graph->model.ranks)
+        return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                         "a check of gradients asked for, of a model that is cut over %d ranks; check it on "
+                         "one",
+                         loss->graph->model.ranks);
     memset(result, 0, sizeof *result);
     if (options) c.options = *options;
     dml_status status = dml__complete_check(&c.options, &context->error);

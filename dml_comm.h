@@ -1468,6 +1468,78 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
                                             dml_sandblaster_result *result);
 
 #endif
+
+/* ---- dist/tensor_parallel.h ---- */
+
+/* tensor_parallel.h: one model over several ranks, each of which has a part of its layers and of their
+   parameters, so that together they hold, and compute, what doesn't fit in one.
+
+   Each rank builds the same graph, on a communicator of the ranks that share it, and feeds it the same
+   samples; what is between parallel layers is alike on all of them to the bit, and so is the loss. A pair of
+   layers cuts what lies between them, and costs one all-reduce of activations in forward and one in backward:
+
+       dml_node *h = dml_gelu(dml_column_parallel_dense(x, 4 * C, comm));     (4 C / m units on each rank)
+       dml_node *y = dml_row_parallel_dense(h, C, comm);                      (C again, alike on all)
+
+   All else of a program is as on one rank. With dml_comm_split there are replicas of such models: ranks with
+   the same part synchronise by a strategy, on a communicator of theirs (docs/strategies.md). A model that is
+   cut is the same as one that isn't: parameters have the whole one's names and first values, and m ranks
+   follow one rank's losses up to rounding. In files each rank has its part.
+
+   Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model
+   parallelism", 2019, section 3. */
+#ifndef DML_DIST_TENSOR_PARALLEL_H
+#define DML_DIST_TENSOR_PARALLEL_H
+
+/* The two nodes that the layers below are made of, each the adjoint of the other. x is f32, of any shape, the
+   same on all ranks.
+
+       node                 forward                   backward                  Megatron's
+       dml_parallel_copy    x itself                  the sum over the ranks    f
+       dml_parallel_sum     the sum over the ranks    the gradient itself       g
+
+   Between a copy and a sum each rank computes something of its own; outside of such pairs all compute the
+   same. On a communicator of one rank both are x itself. Every rank runs the same passes in the same order,
+   also those that only predict. Programs with threads of their own, dml_check_gradients, replicas in one
+   process and optimizers that go by the norms of parameters (LARS, LAMB) are refused; clip_norm, a loss scale
+   and dml_trainer_gradient_norm are about the whole model's gradient, and calls that all of its ranks make.
+
+   The communicator stays the caller's, who closes it after the graph is destroyed; one graph is cut over one.
+   DML_ERROR_ARGUMENT for another one or NULL; a rank that is missing, or calls for something else, ends the
+   run within the communicator's timeout, with its sentence. */
+DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
+DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
+
+/* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the bias,
+   and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all ranks;
+   several such layers share one exchange where they are given the same dml_parallel_copy. DML_ERROR_ARGUMENT
+   unless m divides the units. */
+DML_API dml_node *dml_column_parallel_dense(dml_node *x, int units, dml_comm *comm);
+
+/* dml_dense (..., in) -> (..., units) of m ranks, each of which is given its stretch (..., in / m) of the inputs,
+   as the layer above leaves them, and has as many columns of the weight: the sum, with the bias, is alike on
+   all ranks. */
+DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm);
+
+/* dml_multi_head_attention x (T, C) -> (T, C), alike on all ranks, of which each has heads / m of the heads,
+   and of those of keys and values as many. DML_ERROR_ARGUMENT unless m divides both; DML_ERROR_UNSUPPORTED
+   for cross attention (.memory). */
+DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
+                                         const dml_multi_head_attention_options *options, dml_comm *comm);
+
+#ifndef DML_NO_STDIO
+/* The whole model's file (dml_graph_save) of one that is cut: a call that all its ranks make with the same
+   path, which rank 0 writes, with memory for the whole. An error is every rank's. */
+DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
+
+/* Reads the whole model's file, which may come from a run without parts, or with others: each rank takes its
+   part of what it reads, with memory for the largest tensor. A call of each rank's own; errors are those of
+   dml_graph_load. Of graphs that aren't cut both are dml_graph_save and dml_graph_load. What a trainer has
+   besides is in parts: dml_trainer_save on each rank to a file of its own, and dml_trainer_load from it. */
+DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);
+#endif
+
+#endif
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -29461,6 +29533,12 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
 {
     dml_context *context = loss->graph->context;
     if (dml__check_mirrored(context, devices, count, options) != DML_OK) return NULL;
+    if (loss->graph->model.ranks) {
+        dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                  "replicas asked for, of a model that is cut over %d ranks: each rank has one device",
+                  loss->graph->model.ranks);
+        return NULL;
+    }
     dml_mirrored *all = (dml_mirrored *)dml__allocate(&context->memory, sizeof *all);
     if (!all) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for replicas");
@@ -31427,6 +31505,9 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     if (dml__sync_attached(&s->trainer->sync))
         return dml__ps_fail(s->comm, DML_ERROR_STATE,
                             "Sandblaster by a trainer that has a sync strategy: it takes one without");
+    if (s->trainer->program->graph->model.ranks)
+        return dml__ps_fail(s->comm, DML_ERROR_UNSUPPORTED,
+                            "Sandblaster by a trainer whose model is cut over ranks: it takes whole ones");
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
     if (!s->ps) return dml_comm_status(s->comm);
     s->peers = dml_ps_workers_comm(s->ps);
@@ -31480,6 +31561,681 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     if (result) *result = s.result;
     return dml_comm_status(comm) != DML_OK ? dml__sync_failed(trainer, comm) : status;
 }
+
+#endif
+
+/* ---- dist/model_ranks.c ---- */
+
+#ifndef DML_DIST_MODEL_RANKS_C
+#define DML_DIST_MODEL_RANKS_C
+
+/* ---- dist/model_ranks.h ---- */
+
+/* model_ranks.h: the ranks over which one graph is cut, and what its nodes exchange with them. */
+#ifndef DML_DIST_MODEL_RANKS_H
+#define DML_DIST_MODEL_RANKS_H
+
+/* From now on the graph is this rank's part of one that these ranks have, whose trainers' norms are over all
+   of them; of one rank it stays whole. NULL, a communicator that has failed and a second one of the same
+   graph are errors, recorded with `what` asked for it. */
+DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what);
+
+/* The communicator of a graph that is cut. */
+DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph);
+
+/* to (n) = the sum over the ranks of from (n), + beta what is there. `to` may be `from`. */
+DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                          float beta, dml_ref to);
+
+#endif
+
+#include <string.h>
+
+enum { DML__STAGED = 1 << 18 }; /* floats in a piece */
+
+typedef struct dml__model {
+    dml_comm *comm;
+    dml__memory *memory;
+    float *sent, *there; /* (DML__STAGED) each */
+} dml__model;
+
+static dml_status dml__sum_of_model(void *user, double *values, size_t count, dml__error *error)
+{
+    dml_comm *comm = ((const dml__model *)user)->comm;
+    if (dml_comm_all_reduce(comm, values, count, DML_F64, DML_SUM) == DML_OK) return DML_OK;
+    return dml__fail(error, dml_comm_status(comm), "the norm over the model's ranks: %s",
+                     dml_comm_error(comm));
+}
+
+static void dml__leave_model(void *user)
+{
+    dml__model *model = (dml__model *)user;
+    dml__comm_let_go(model->comm);
+    dml__release(model->memory, model);
+}
+
+DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
+{
+    dml__error *error = &graph->context->error;
+    dml__memory *memory = &graph->context->memory;
+    if (error->status != DML_OK) return error->status;
+    if (!comm)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: its communicator is NULL: none was given, or there "
+                         "was no memory left to open one",
+                         what);
+    if (dml_comm_status(comm) != DML_OK)
+        return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
+    if (dml_comm_world_size(comm) == 1) return DML_OK;
+    if (graph->model.user) {
+        if (dml__model_comm(graph) == comm) return DML_OK;
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: its communicator is another one than that of the graph's other parallel nodes; "
+                         "a graph is cut over one",
+                         what);
+    }
+    if (graph->programs > 0)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "%s: a first parallel node after the graph was compiled; build the whole model "
+                         "first",
+                         what);
+    dml__model *model =
+        (dml__model *)dml__allocate_unset(memory, sizeof *model + 2 * DML__STAGED * sizeof(float));
+    if (!model) return dml__fail(error, DML_ERROR_MEMORY, "%s: no memory left for what ranks exchange", what);
+    model->comm = comm;
+    model->memory = memory;
+    model->sent = (float *)(void *)(model + 1);
+    model->there = model->sent + DML__STAGED;
+    dml__comm_keep(comm);
+    graph->model.rank = dml_comm_rank(comm);
+    graph->model.ranks = dml_comm_world_size(comm);
+    graph->model.user = model;
+    graph->model.sum = dml__sum_of_model;
+    graph->model.leave = dml__leave_model;
+    return DML_OK;
+}
+
+DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+{
+    return ((const dml__model *)graph->model.user)->comm;
+}
+
+static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, float *data, size_t n)
+{
+    dml_comm *comm = dml__model_comm(node->graph);
+    if (dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK) return DML_OK;
+    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
+                     run->backward ? "backward" : "forward", dml_comm_error(comm));
+}
+
+/* By way of the host. */
+static dml_status dml__sum_staged(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                  float beta, dml_ref to)
+{
+    const dml__model *model = (const dml__model *)node->graph->model.user;
+    const dml_backend *backend = run->device->backend;
+    const size_t bytes = n * sizeof(float);
+    dml_status status = backend->read(run->device, model->sent, from, bytes);
+    if (status == DML_OK) status = dml__all_reduce_of(run, node, model->sent, n);
+    if (status == DML_OK && beta != 0.0f) {
+        status = backend->read(run->device, model->there, to, bytes);
+        for (size_t i = 0; i < n; i++) model->sent[i] += beta * model->there[i];
+    }
+    return status == DML_OK ? backend->write(run->device, to, model->sent, bytes) : status;
+}
+
+/* In place, where that is the host's memory. */
+static dml_status dml__sum_piece(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                 float beta, dml_ref to)
+{
+    if (!run->device->host_memory || beta != 0.0f) return dml__sum_staged(run, node, n, from, beta, to);
+    if (dml__host(from) != dml__host(to)) memcpy(dml__host(to), dml__host(from), n * sizeof(float));
+    return dml__all_reduce_of(run, node, (float *)dml__host(to), n);
+}
+
+/* In the same pieces on all ranks, whatever devices they have. */
+DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                          float beta, dml_ref to)
+{
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const dml_ref read = { from.buffer, from.offset + at * sizeof(float) };
+        const dml_ref write = { to.buffer, to.offset + at * sizeof(float) };
+        status = dml__sum_piece(run, node, n - at < DML__STAGED ? n - at : DML__STAGED, read, beta, write);
+    }
+    return status;
+}
+
+#endif
+
+/* ---- dist/tensor_parallel.c ---- */
+
+#ifndef DML_DIST_TENSOR_PARALLEL_C
+#define DML_DIST_TENSOR_PARALLEL_C
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the two nodes ---- */
+
+static dml_status dml__parallel_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s; it takes f32",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+    node->dtype = x->dtype;
+    node->batched = x->batched;
+    node->shape = x->shape;
+    return DML_OK;
+}
+
+/* to = from + beta what is there. */
+static dml_status dml__parallel_pass_on(const dml__run *run, size_t n, dml_ref from, float beta, dml_ref to)
+{
+    if (beta == 0.0f && from.buffer == to.buffer && from.offset == to.offset) return DML_OK;
+    if (run->device->host_memory) {
+        dml_axpby(run->pool, n, 1.0f, (const float *)dml__host(from), beta, (float *)dml__host(to));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = 1.0f;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__parallel_copy_forward(const dml__run *run, const dml_node *node)
+{
+    return dml__parallel_pass_on(run, dml__count(run, node), dml__value(run, node->input[0]), 0,
+                                 dml__value(run, node));
+}
+
+static dml_status dml__parallel_sum_forward(const dml__run *run, const dml_node *node)
+{
+    return dml__sum_over_model(run, node, dml__count(run, node), dml__value(run, node->input[0]), 0,
+                               dml__value(run, node));
+}
+
+static dml_status dml__parallel_copy_backward(const dml__run *run, const dml_node *node)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__sum_over_model(run, node, dml__count(run, node), dml__gradient(run, node),
+                               dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
+}
+
+static dml_status dml__parallel_sum_backward(const dml__run *run, const dml_node *node)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__parallel_pass_on(run, dml__count(run, node), dml__gradient(run, node),
+                                 dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
+}
+
+static void dml__parallel_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%d ranks", node->graph->model.ranks);
+}
+
+static const dml__op *dml__parallel_copy_op(void)
+{
+    static const dml__op op = { "parallel_copy",
+                                dml__parallel_infer,
+                                dml__parallel_copy_forward,
+                                dml__parallel_copy_backward,
+                                0,
+                                NULL,
+                                false,
+                                true,
+                                dml__parallel_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+static const dml__op *dml__parallel_sum_op(void)
+{
+    static const dml__op op = { "parallel_sum",
+                                dml__parallel_infer,
+                                dml__parallel_sum_forward,
+                                dml__parallel_sum_backward,
+                                0,
+                                NULL,
+                                false,
+                                true,
+                                dml__parallel_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_comm *comm)
+{
+    if (!x || dml__join_model(x->graph, comm, op->name) != DML_OK) return NULL;
+    return dml_comm_world_size(comm) == 1 ? x : dml__node_create(op, 1, &x, NULL, 0);
+}
+
+DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm)
+{
+    return dml__parallel_node(dml__parallel_copy_op(), x, comm);
+}
+
+DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm)
+{
+    return dml__parallel_node(dml__parallel_sum_op(), x, comm);
+}
+
+/* ---- parameters of which each rank has a part ---- */
+
+/* Blocks of rows are cut, or (one block of) columns; what is left of a shape that has been checked. */
+typedef struct dml__cut {
+    int block[3];
+    bool columns;
+} dml__cut;
+
+/* A layer's parameter, as dml__layer_parameter makes it of the whole shape, `columns` 0 for a bias. */
+static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer, const char *name,
+                                         dml_initializer init, int rows, int columns, const dml__cut *cut)
+{
+    const int ranks = graph->model.ranks ? graph->model.ranks : 1;
+    const int own_rows = cut && !cut->columns ? rows / ranks : rows;
+    const int own_columns = cut && cut->columns ? columns / ranks : columns;
+    dml_node *p = dml__layer_parameter(
+        graph, layer, name, init, columns ? dml_shape_of(own_rows, own_columns) : dml_shape_of(own_rows));
+    if (!p || !cut || ranks == 1) return p;
+    p->part.rank = graph->model.rank;
+    p->part.ranks = ranks;
+    p->part.axis = cut->columns;
+    p->part.outer = cut->columns ? (size_t)rows : 1;
+    p->part.inner = cut->columns || !columns ? 1 : (size_t)columns;
+    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)cut->block[i];
+    return p;
+}
+
+/* A copy that the layer's caller has made is the layer's. */
+static dml_node *dml__parallel_copied(dml_node *x, dml_comm *comm)
+{
+    return x->op == dml__parallel_copy_op() ? x : dml_parallel_copy(x, comm);
+}
+
+/* x and what it is of, as the layers take it: its last dimension; 0, with the error recorded, where that
+   isn't there. */
+static int dml__parallel_width(const dml_node *x, const char *what)
+{
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype == DML_F32 && x->shape.ndim > 0) return x->shape.dims[x->shape.ndim - 1];
+    dml__fail(&dml__node_context(x)->error, DML_ERROR_SHAPE,
+              "%s: its input is %s %s; it takes f32 with at least one dimension", what,
+              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+    return 0;
+}
+
+/* ---- dense layers ---- */
+
+DML_API dml_node *dml_column_parallel_dense(dml_node *x, int units, dml_comm *comm)
+{
+    static const char what[] = "column_parallel_dense";
+    if (!x || dml__join_model(x->graph, comm, what) != DML_OK) return NULL;
+    const int ranks = dml_comm_world_size(comm), in = dml__parallel_width(x, what);
+    if (!in) return NULL;
+    if (units < 1 || units % ranks) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: %d units asked for over %d ranks; they must be a multiple of that", what, units,
+                  ranks);
+        return NULL;
+    }
+    const dml__cut cut = { { units, 0, 0 }, false };
+    dml_node *copy = dml__parallel_copied(x, comm), *last = x->graph->last;
+    dml_node *w =
+        copy ? dml__parallel_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), units, in, &cut)
+             : NULL;
+    dml_node *bias =
+        w ? dml__parallel_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), units, 0, &cut)
+          : NULL;
+    dml_node *layer = bias ? dml_dense_with(copy, w, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm)
+{
+    static const char what[] = "row_parallel_dense";
+    if (!x || dml__join_model(x->graph, comm, what) != DML_OK) return NULL;
+    const int ranks = dml_comm_world_size(comm), own = dml__parallel_width(x, what);
+    if (!own) return NULL;
+    if (units < 1 || own > INT32_MAX / ranks) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: %d units of %d inputs on each of %d ranks asked for; it takes 1 unit or more, and %d "
+                  "inputs in all",
+                  what, units, own, ranks, INT32_MAX);
+        return NULL;
+    }
+    const int in = own * ranks;
+    const dml__cut cut = { { in, 0, 0 }, true };
+    dml_node *last = x->graph->last;
+    dml_node *w =
+        dml__parallel_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), units, in, &cut);
+    dml_node *bias =
+        w ? dml__parallel_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), units, 0, NULL)
+          : NULL;
+    dml_node *sum = bias ? dml_parallel_sum(dml_dense_with(x, w, NULL), comm) : NULL;
+    dml_node *layer = sum ? dml_add(sum, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+/* ---- attention ---- */
+
+static dml_status dml__parallel_attention_check(const dml_node *x, int heads, int kv_heads, int ranks,
+                                                const dml_multi_head_attention_options *o)
+{
+    static const char what[] = "parallel_attention";
+    dml__error *error = &dml__node_context(x)->error;
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim != 2)
+        return dml__fail(error, DML_ERROR_SHAPE, "%s: its input is %s %s; it takes f32 positions x channels",
+                         what, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+    if (o->memory)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "%s: cross attention (.memory) asked for; dml_multi_head_attention on all ranks "
+                         "alike has it",
+                         what);
+    const int channels = x->shape.dims[1];
+    if (heads < 1 || kv_heads < 1 || channels > INT32_MAX / 3 || channels % heads || heads % kv_heads ||
+        heads % ranks || kv_heads % ranks)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: %d channels, %d heads and %d of keys and values asked for over %d ranks; the "
+                         "heads must divide the channels, those of keys and values the heads, and the ranks "
+                         "both",
+                         what, channels, heads, kv_heads, ranks);
+    if (o->window < 0 || o->rotary_base < 0 || (o->rotary ? channels / heads % 2 != 0 : o->rotary_base != 0))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: a window of %d, %srotary positions in heads of width %d with a base of %g; a "
+                         "window is 0 or more, a base too, of an even width, and 0 without rotary",
+                         what, o->window, o->rotary ? "" : "no ", channels / heads, (double)o->rotary_base);
+    return DML_OK;
+}
+
+/* The four parameters, as dml_multi_head_attention has them. */
+static bool dml__parallel_heads_make(dml_graph *graph, int channels, const int block[3], bool no_bias,
+                                     dml_node *parameter[4])
+{
+    static const char *const name[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
+                                        "out_proj.bias" };
+    const int rows = block[0] + block[1] + block[2];
+    const double glorot = sqrt(6.0 / ((double)rows + channels)), plain = 1 / sqrt((double)channels);
+    const dml__cut in = { { block[0], block[1], block[2] }, false }, out = { { channels, 0, 0 }, true };
+    for (int i = 0; i < 4; i++) {
+        const float bound = (float)(i == 0 ? glorot : plain);
+        parameter[i] = NULL;
+        if (i % 2 && no_bias) continue;
+        parameter[i] = dml__parallel_parameter(graph, dml__attention_op(), name[i],
+                                               i % 2 ? dml_init_constant(0) : dml_init_uniform(-bound, bound),
+                                               i < 2 ? rows : channels, i % 2 ? 0 : channels,
+                                               i < 2    ? &in
+                                               : i == 2 ? &out
+                                                        : NULL);
+        if (!parameter[i]) return false;
+    }
+    return true;
+}
+
+DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
+                                         const dml_multi_head_attention_options *options, dml_comm *comm)
+{
+    dml_multi_head_attention_options o;
+    dml_attention_options attention;
+    dml_rotary_options rotary;
+    dml_node *p[4];
+    memset(&o, 0, sizeof o);
+    memset(&attention, 0, sizeof attention);
+    memset(&rotary, 0, sizeof rotary);
+    if (options) o = *options;
+    if (!x || dml__join_model(x->graph, comm, "parallel_attention") != DML_OK) return NULL;
+    const int ranks = dml_comm_world_size(comm), kv_heads = o.kv_heads ? o.kv_heads : heads;
+    if (dml__parallel_attention_check(x, heads, kv_heads, ranks, &o) != DML_OK) return NULL;
+    const int channels = x->shape.dims[1], width = channels / heads;
+    const int block[3] = { channels, kv_heads * width, kv_heads * width };
+    const int own = heads / ranks, own_kv = kv_heads / ranks;
+    dml_node *copy = dml__parallel_copied(x, comm), *last = x->graph->last;
+    if (!copy || !dml__parallel_heads_make(x->graph, channels, block, o.no_bias, p)) {
+        if (copy) dml__graph_drop_after(x->graph, last);
+        return NULL;
+    }
+    attention.kv_heads = own_kv;
+    attention.causal = o.causal;
+    attention.window = o.window;
+    attention.lengths = o.lengths;
+    rotary.base = o.rotary_base;
+    rotary.rotated = own + own_kv;
+    dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
+    if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
+    dml_node *mixed = dml_attention_packed(qkv, own, &attention);
+    dml_node *sum = mixed ? dml_parallel_sum(dml_dense_with(mixed, p[2], NULL), comm) : NULL;
+    return sum && p[3] ? dml_add(sum, p[3]) : sum;
+}
+
+#endif
+
+/* ---- dist/parallel_file.c ---- */
+
+/* Whole models' files of graphs that are cut (dist/tensor_parallel.h). */
+#ifndef DML_DIST_PARALLEL_FILE_C
+#define DML_DIST_PARALLEL_FILE_C
+
+#ifndef DML_NO_STDIO
+
+#include <stdio.h>
+#include <string.h>
+
+static size_t dml__whole_elements(const dml_node *p)
+{
+    return p->part.ranks ? dml__part_whole(&p->part) : dml_shape_count(&p->shape);
+}
+
+static dml_shape dml__whole_shape(const dml_node *p)
+{
+    dml_shape shape = p->shape;
+    if (p->part.ranks)
+        shape.dims[p->part.axis] = (int)(p->part.block[0] + p->part.block[1] + p->part.block[2]);
+    return shape;
+}
+
+static size_t dml__largest_whole(const dml_graph *graph)
+{
+    size_t most = 1;
+    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
+        if (dml__whole_elements(p) > most) most = dml__whole_elements(p);
+    return most;
+}
+
+/* ---- writing ---- */
+
+/* What writes a file: on rank 0 all of the model, on the others nothing. */
+typedef struct dml__whole_model {
+    float *w, *parts;     /* (elements of the whole); (elements of the largest tensor) */
+    dml_shape *shape;     /* (parameters) */
+    dml__tensor *tensors; /* (parameters) */
+} dml__whole_model;
+
+static bool dml__allocate_whole(dml_graph *graph, dml__whole_model *whole)
+{
+    dml__memory *memory = &graph->context->memory;
+    const size_t count = (size_t)dml_graph_parameters(graph);
+    whole->w = (float *)dml__allocate_array(memory, graph->whole_count, sizeof *whole->w);
+    whole->parts = (float *)dml__allocate_array(memory, dml__largest_whole(graph), sizeof *whole->parts);
+    whole->shape = (dml_shape *)dml__allocate_array(memory, count, sizeof *whole->shape);
+    whole->tensors = (dml__tensor *)dml__allocate_array(memory, count, sizeof *whole->tensors);
+    return whole->w && whole->parts && whole->shape && whole->tensors;
+}
+
+static void dml__release_whole(dml_graph *graph, const dml__whole_model *whole)
+{
+    dml__memory *memory = &graph->context->memory;
+    dml__release(memory, whole->tensors);
+    dml__release(memory, whole->shape);
+    dml__release(memory, whole->parts);
+    dml__release(memory, whole->w);
+}
+
+/* All ranks' parts of p to rank 0, and there to their places in `to` (elements of the whole). */
+static dml_status dml__gather_parameter(dml_comm *comm, const dml_node *p, const float *own,
+                                        const dml__whole_model *whole, float *to)
+{
+    const size_t count = dml_shape_count(&p->shape);
+    const bool here = dml_comm_rank(comm) == 0;
+    dml__shard part = p->part;
+    if (!part.ranks) {
+        if (here) memcpy(to, own, count * sizeof *to);
+        return DML_OK;
+    }
+    const dml_status status = dml_comm_gather(comm, own, count, DML_F32, whole->parts, 0);
+    for (part.rank = 0; here && status == DML_OK && part.rank < part.ranks; part.rank++)
+        for (size_t i = 0; i < count; i++)
+            to[dml__part_element(&part, i)] = whole->parts[(size_t)part.rank * count + i];
+    return status;
+}
+
+static dml_status dml__gather_whole(dml_graph *graph, dml_comm *comm, dml__whole_model *whole)
+{
+    const float *w = dml_graph_get(graph, 0, graph->parameter_count);
+    dml_status status = w ? DML_OK : dml_comm_abort(comm, dml_error(graph->context));
+    float *to = whole->w;
+    int i = 0;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter, i++) {
+        status = dml__gather_parameter(comm, p, w + p->offset, whole, to);
+        if (dml_comm_rank(comm) > 0) continue;
+        whole->shape[i] = dml__whole_shape(p);
+        whole->tensors[i].name = p->name;
+        whole->tensors[i].dtype = DML_F32;
+        whole->tensors[i].ndim = whole->shape[i].ndim;
+        whole->tensors[i].dims = whole->shape[i].dims;
+        whole->tensors[i].data = to;
+        to += dml__whole_elements(p);
+    }
+    return status;
+}
+
+/* Every rank learns what became of rank 0's part in it. */
+static dml_status dml__agree_with_first(dml_graph *graph, dml_comm *comm, dml_status status)
+{
+    dml__error *error = &graph->context->error;
+    char text[320];
+    int32_t first = (int32_t)status;
+    memset(text, 0, sizeof text);
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, error->text);
+    if (dml_comm_broadcast(comm, &first, 1, DML_I32, 0) != DML_OK ||
+        dml_comm_broadcast(comm, text, sizeof text, DML_U8, 0) != DML_OK)
+        return dml__fail(error, dml_comm_status(comm), "saving a model that is cut: %s",
+                         dml_comm_error(comm));
+    if (first == DML_OK || status != DML_OK) return (dml_status)first;
+    return dml__fail(error, (dml_status)first, "rank 0 says: %s", text);
+}
+
+static dml_status dml__parallel_save_in(dml_graph *graph, const char *path)
+{
+    dml_comm *comm = dml__model_comm(graph);
+    dml_context *context = graph->context;
+    dml__whole_model whole;
+    memset(&whole, 0, sizeof whole);
+    dml_status status = context->error.status;
+    if (status == DML_OK && dml_comm_rank(comm) == 0 && !dml__allocate_whole(graph, &whole))
+        status = dml__fail(&context->error, DML_ERROR_MEMORY,
+                           "no memory left for the %zu parameters of a whole model", graph->whole_count);
+    status = dml__agree_with_first(graph, comm, status);
+    if (status == DML_OK) {
+        status = dml__gather_whole(graph, comm, &whole);
+        if (status != DML_OK && dml_comm_status(comm) != DML_OK)
+            status = dml__fail(&context->error, dml_comm_status(comm), "saving a model that is cut: %s",
+                               dml_comm_error(comm));
+        if (status == DML_OK && dml_comm_rank(comm) == 0)
+            status = dml__safetensors_save(&context->memory, path, whole.tensors, dml_graph_parameters(graph),
+                                           NULL, 0, &context->error);
+        status = dml__agree_with_first(graph, comm, status);
+    }
+    dml__release_whole(graph, &whole);
+    return status;
+}
+
+DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path)
+{
+    if (!graph || !graph->model.ranks) return graph ? dml_graph_save(graph, path) : DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_save", "path");
+    const dml__entry entry = dml__enter(graph->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__parallel_save_in(graph, path);
+    dml__leave(graph->context, entry);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static dml_status dml__whole_fits(const dml_graph *graph, const dml__safetensors *file, const char *path)
+{
+    dml_status status = DML_OK;
+    int found;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const dml_shape shape = dml__whole_shape(p);
+        status = dml__file_has(file, path, p->name, &shape, &found, &graph->context->error);
+    }
+    return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
+}
+
+/* `all` (elements of the largest tensor) is where a tensor is read to. */
+static dml_status dml__read_parts(dml_graph *graph, dml__safetensors *file, float *all)
+{
+    float *w = dml__graph_host(graph);
+    if (!w) return graph->context->error.status;
+    dml_status status = DML_OK;
+    for (dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const size_t count = dml_shape_count(&p->shape);
+        status = dml__safetensors_read_floats(file, dml__safetensors_find(file, p->name), all,
+                                              &graph->context->error);
+        for (size_t i = 0; i < count && status == DML_OK; i++)
+            w[p->offset + i] = all[p->part.ranks ? dml__part_element(&p->part, i) : i];
+        p->loaded = true;
+    }
+    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+}
+
+static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
+{
+    dml_context *context = graph->context;
+    dml__safetensors *file = NULL;
+    float *all = NULL;
+    dml_status status = dml__graph_lay_out(graph);
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__whole_fits(graph, file, path);
+    if (status == DML_OK) {
+        all = (float *)dml__allocate_array(&context->memory, dml__largest_whole(graph), sizeof *all);
+        if (!all)
+            status = dml__fail(&context->error, DML_ERROR_MEMORY,
+                               "no memory left to read a tensor of %zu elements", dml__largest_whole(graph));
+    }
+    if (status == DML_OK && (status = dml__graph_claim_writing(graph)) == DML_OK) {
+        status = dml__read_parts(graph, file, all);
+        dml__graph_release(graph, false);
+    }
+    dml__release(&context->memory, all);
+    dml__safetensors_close(file);
+    return status;
+}
+
+DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path)
+{
+    if (!graph || !graph->model.ranks) return graph ? dml_graph_load(graph, path) : DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_load", "path");
+    const dml__entry entry = dml__enter(graph->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__parallel_load_in(graph, path);
+    dml__leave(graph->context, entry);
+    return status;
+}
+
+#endif
 
 #endif
 #endif

@@ -35,6 +35,7 @@
 #include "dist/parameter_server_sync.h"
 #include "dist/downpour_sync.h"
 #include "dist/sandblaster.h"
+#include "dist/tensor_parallel.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -163,6 +164,9 @@ DML__DRIVERS_END
 #include "dist/downpour_sync.c"
 #include "dist/sandblaster_coordinator.c"
 #include "dist/sandblaster.c"
+#include "dist/model_ranks.c"
+#include "dist/tensor_parallel.c"
+#include "dist/parallel_file.c"
 #endif
 DML__BODIES_END
 

@@ -436,6 +436,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             &context->error, DML_ERROR_UNSUPPORTED,
             "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
             options->training ? "to train" : "to predict", context->device.backend->name);
+    if (options && options->own_thread && output->graph->model.ranks)
+        return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                         "a program with a thread of its own asked for, of a model that is cut over %d "
+                         "ranks, which all run the same passes in the same order",
+                         output->graph->model.ranks);
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",

@@ -22,6 +22,7 @@ static void dml__graph_destroy_owned(dml__owned *owned)
         next = node->next;
         dml__release(&context->memory, node);
     }
+    if (graph->model.leave) graph->model.leave(graph->model.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -134,8 +135,10 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     else
         graph->first_parameter = parameter;
     graph->last_parameter = parameter;
-    parameter->place = graph->parameter_count;
-    graph->parameter_count += dml_shape_count(&parameter->shape);
+    const size_t count = dml_shape_count(&parameter->shape);
+    parameter->place = graph->whole_count;
+    graph->parameter_count += count;
+    graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
 }
 
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
@@ -279,7 +282,7 @@ static void dml__note_first_uses_again(dml_graph *graph)
         p->next_parameter = NULL;
     }
     graph->first_parameter = graph->last_parameter = NULL;
-    graph->parameter_count = 0;
+    graph->parameter_count = graph->whole_count = 0;
     for (dml_node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
 }

@@ -6,6 +6,7 @@
 #include "base/platform.h"
 #include "device/context_internal.h"
 #include "graph/graph.h"
+#include "graph/part.h"
 #include "graph/shape.h"
 
 #define DML__MAX_INPUTS 8
@@ -41,7 +42,9 @@ struct dml_node {
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool statistic;    /* a norm reads it as a running statistic: frozen for good */
     bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
-    size_t place;      /* in the order of first use, in elements: what its initial values depend on */
+    dml__shard part;   /* that this rank has, of a model that is cut */
+    size_t place;      /* in the whole model, in the order of first use, in elements: what its initial values
+                          depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
     dml_node *next_parameter;
@@ -59,12 +62,14 @@ struct dml_graph {
     /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
-    dml_buffer *w;                         /* on the device; NULL until it is laid out */
-    float *mirror;                         /* w on the host, where the device has memory of its own */
-    int programs;                          /* compiled and not destroyed */
-    bool spread;                           /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;                          /* whose threads `readers` counts */
-    int readers; /* programs that predict on their own threads now; -1: w is being written */
+    size_t whole_count;                    /* of all ranks' w, where the model is cut */
+    dml__model_ranks model;
+    dml_buffer *w; /* on the device; NULL until it is laid out */
+    float *mirror; /* w on the host, where the device has memory of its own */
+    int programs;  /* compiled and not destroyed */
+    bool spread;   /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;  /* whose threads `readers` counts */
+    int readers;   /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.

@@ -136,8 +136,8 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     return DML_OK;
 }
 
-/* A tensor of the file that no parameter takes. */
-static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file, const char *path)
+DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
+                                         const char *path)
 {
     char shown[DML__SHOWN_BYTES];
     for (int i = 0; i < dml__safetensors_count(file); i++) {

@@ -24,6 +24,10 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error);
 
+/* DML_ERROR_FORMAT where the file has a tensor that no parameter takes. */
+DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
+                                         const char *path);
+
 /* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
                                            const char *path);

@@ -133,6 +133,13 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK ||
         (options && dml__check_options(options, &context->error) != DML_OK))
         return NULL;
+    if (row->whole && loss->graph->model.ranks) {
+        dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
+                  "%s asked for, of a model that is cut over %d ranks: it goes by the norms of whole "
+                  "parameters, of which each rank has a part; take another optimizer",
+                  row->name, loss->graph->model.ranks);
+        return NULL;
+    }
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;

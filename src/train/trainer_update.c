@@ -40,34 +40,40 @@ static size_t dml__owned_count(const dml_trainer *trainer)
     return trainer->own_end - trainer->own_begin;
 }
 
-/* A launch over what is owned of g, which is buffer 0. */
-static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+/* A launch over g[begin, begin + n), which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size,
+                                          size_t begin, size_t n)
 {
-    const size_t n = dml__owned_count(trainer);
     dml_launch launch = dml__launch(kernel, size, 1);
-    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     launch.buffer[1].buffer = trainer->squares;
     launch.integer[0] = (int32_t)n;
     launch.integer[1] = (int32_t)dml__squares_of(n);
     return launch;
 }
 
-static dml_status dml__start_device_norm(dml_trainer *trainer)
+/* The same over what is owned of g. */
+static dml_launch dml__launch_on_own(const dml_trainer *trainer, const char *kernel)
 {
-    if (dml__owned_count(trainer) > INT32_MAX)
+    const size_t n = dml__owned_count(trainer);
+    return dml__launch_on_gradient(trainer, kernel, n, trainer->own_begin, n);
+}
+
+static dml_status dml__start_device_squares(dml_trainer *trainer, size_t begin, size_t n)
+{
+    if (n > INT32_MAX)
         return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
                          "the norm of a gradient of %zu elements asked of a device; it can be of %d at most",
-                         dml__owned_count(trainer), INT32_MAX);
-    const dml_launch launch =
-        dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
+                         n, INT32_MAX);
+    const dml_launch launch = dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(n), begin, n);
     return dml__submit(&trainer->context->device, &launch);
 }
 
-static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
+static dml_status dml__read_device_squares(dml_trainer *trainer, size_t n, double *sum)
 {
     dml_device *device = &trainer->context->device;
     float squares[DML__MOST_SQUARES];
-    const size_t groups = dml__squares_of(dml__owned_count(trainer));
+    const size_t groups = dml__squares_of(n);
     const dml_ref from = { trainer->squares, 0 };
     const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
     *sum = 0;
@@ -75,21 +81,49 @@ static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
     return status;
 }
 
-/* The norm of g as it is, over all owners. */
+/* The sum of the squares of g[begin, end). */
+static dml_status dml__squares_within(dml_trainer *trainer, size_t begin, size_t end, double *squares)
+{
+    const size_t n = end - begin;
+    *squares = 0;
+    if (trainer->context->device.host_memory) {
+        const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, begin));
+        *squares = dml__sum_of_squares(trainer->context->pool, n, g);
+        return DML_OK;
+    }
+    dml_status status = n ? dml__start_device_squares(trainer, begin, n) : DML_OK;
+    if (n && status == DML_OK) status = dml__read_device_squares(trainer, n, squares);
+    return status;
+}
+
+/* The same of g[begin, end) where the model is cut: of what its ranks have alike, only the first one's. */
+static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size_t end, double *squares)
+{
+    const dml_graph *graph = trainer->program->graph;
+    const dml_node *p = graph->first_parameter;
+    dml_status status = DML_OK;
+    *squares = 0;
+    for (; p && status == DML_OK; p = p->next_parameter) {
+        const size_t behind = p->offset + dml_shape_count(&p->shape);
+        const size_t from = p->offset > begin ? p->offset : begin, to = behind < end ? behind : end;
+        double own = 0;
+        if (p->frozen || from >= to || (!p->part.ranks && graph->model.rank > 0)) continue;
+        status = dml__squares_within(trainer, from, to, &own);
+        *squares += own;
+    }
+    return status;
+}
+
+/* The norm of g as it is, over all owners and all ranks of the model. */
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
-    const size_t n = dml__owned_count(trainer);
+    const dml__model_ranks *model = &trainer->program->graph->model;
     double squares = 0;
-    dml_status status = DML_OK;
-    if (trainer->context->device.host_memory) {
-        const float *g =
-            (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
-        squares = dml__sum_of_squares(trainer->context->pool, n, g);
-    } else if (n) {
-        status = dml__start_device_norm(trainer);
-        if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
-    }
+    dml_status status = (model->ranks ? dml__squares_of_parts : dml__squares_within)(
+        trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
+    if (status == DML_OK && model->ranks)
+        status = model->sum(model->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }
@@ -158,7 +192,8 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
 /* Clipping needs it there alone. */
 static bool dml__norm_stays_on_device(const dml_trainer *trainer)
 {
-    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer);
+    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer) &&
+           !trainer->program->graph->model.ranks;
 }
 
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
@@ -173,7 +208,7 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
     *norm = trainer->norm;
     if (!dml__norm_stays_on_device(trainer)) return DML_OK;
     double squares;
-    const dml_status status = dml__read_device_squares(trainer, &squares);
+    const dml_status status = dml__read_device_squares(trainer, dml__owned_count(trainer), &squares);
     *norm = sqrt(squares);
     return status;
 }
@@ -184,14 +219,15 @@ static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
 {
     const bool measures = !dml__norm_stays_on_device(trainer);
     const dml_status status =
-        measures ? dml__measure_norm(trainer, &trainer->norm) : dml__start_device_norm(trainer);
+        measures ? dml__measure_norm(trainer, &trainer->norm)
+                 : dml__start_device_squares(trainer, trainer->own_begin, dml__owned_count(trainer));
     if (status != DML_OK) return status;
     if (measures) {
         const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
         if (factor >= 1) return DML_OK;
         return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor);
     }
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", dml__owned_count(trainer));
+    dml_launch launch = dml__launch_on_own(trainer, "clip_norm");
     launch.real[0] = trainer->clip_norm;
     return dml__submit(&trainer->context->device, &launch);
 }
@@ -204,7 +240,7 @@ static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
                         (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin)));
         return DML_OK;
     }
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_values", dml__owned_count(trainer));
+    dml_launch launch = dml__launch_on_own(trainer, "clip_values");
     launch.real[0] = trainer->clip_value;
     return dml__submit(device, &launch);
 }

@@ -1,0 +1,128 @@
+#ifndef DML_DIST_MODEL_RANKS_C
+#define DML_DIST_MODEL_RANKS_C
+
+#include "dist/model_ranks.h"
+
+#include "base/memory.h"
+#include "comm/job.h"
+#include "graph/node.h"
+#include "graph/program_internal.h"
+
+#include <string.h>
+
+enum { DML__STAGED = 1 << 18 }; /* floats in a piece */
+
+typedef struct dml__model {
+    dml_comm *comm;
+    dml__memory *memory;
+    float *sent, *there; /* (DML__STAGED) each */
+} dml__model;
+
+static dml_status dml__sum_of_model(void *user, double *values, size_t count, dml__error *error)
+{
+    dml_comm *comm = ((const dml__model *)user)->comm;
+    if (dml_comm_all_reduce(comm, values, count, DML_F64, DML_SUM) == DML_OK) return DML_OK;
+    return dml__fail(error, dml_comm_status(comm), "the norm over the model's ranks: %s",
+                     dml_comm_error(comm));
+}
+
+static void dml__leave_model(void *user)
+{
+    dml__model *model = (dml__model *)user;
+    dml__comm_let_go(model->comm);
+    dml__release(model->memory, model);
+}
+
+DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
+{
+    dml__error *error = &graph->context->error;
+    dml__memory *memory = &graph->context->memory;
+    if (error->status != DML_OK) return error->status;
+    if (!comm)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: its communicator is NULL: none was given, or there "
+                         "was no memory left to open one",
+                         what);
+    if (dml_comm_status(comm) != DML_OK)
+        return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
+    if (dml_comm_world_size(comm) == 1) return DML_OK;
+    if (graph->model.user) {
+        if (dml__model_comm(graph) == comm) return DML_OK;
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: its communicator is another one than that of the graph's other parallel nodes; "
+                         "a graph is cut over one",
+                         what);
+    }
+    if (graph->programs > 0)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "%s: a first parallel node after the graph was compiled; build the whole model "
+                         "first",
+                         what);
+    dml__model *model =
+        (dml__model *)dml__allocate_unset(memory, sizeof *model + 2 * DML__STAGED * sizeof(float));
+    if (!model) return dml__fail(error, DML_ERROR_MEMORY, "%s: no memory left for what ranks exchange", what);
+    model->comm = comm;
+    model->memory = memory;
+    model->sent = (float *)(void *)(model + 1);
+    model->there = model->sent + DML__STAGED;
+    dml__comm_keep(comm);
+    graph->model.rank = dml_comm_rank(comm);
+    graph->model.ranks = dml_comm_world_size(comm);
+    graph->model.user = model;
+    graph->model.sum = dml__sum_of_model;
+    graph->model.leave = dml__leave_model;
+    return DML_OK;
+}
+
+DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+{
+    return ((const dml__model *)graph->model.user)->comm;
+}
+
+static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, float *data, size_t n)
+{
+    dml_comm *comm = dml__model_comm(node->graph);
+    if (dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK) return DML_OK;
+    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
+                     run->backward ? "backward" : "forward", dml_comm_error(comm));
+}
+
+/* By way of the host. */
+static dml_status dml__sum_staged(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                  float beta, dml_ref to)
+{
+    const dml__model *model = (const dml__model *)node->graph->model.user;
+    const dml_backend *backend = run->device->backend;
+    const size_t bytes = n * sizeof(float);
+    dml_status status = backend->read(run->device, model->sent, from, bytes);
+    if (status == DML_OK) status = dml__all_reduce_of(run, node, model->sent, n);
+    if (status == DML_OK && beta != 0.0f) {
+        status = backend->read(run->device, model->there, to, bytes);
+        for (size_t i = 0; i < n; i++) model->sent[i] += beta * model->there[i];
+    }
+    return status == DML_OK ? backend->write(run->device, to, model->sent, bytes) : status;
+}
+
+/* In place, where that is the host's memory. */
+static dml_status dml__sum_piece(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                 float beta, dml_ref to)
+{
+    if (!run->device->host_memory || beta != 0.0f) return dml__sum_staged(run, node, n, from, beta, to);
+    if (dml__host(from) != dml__host(to)) memcpy(dml__host(to), dml__host(from), n * sizeof(float));
+    return dml__all_reduce_of(run, node, (float *)dml__host(to), n);
+}
+
+/* In the same pieces on all ranks, whatever devices they have. */
+DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                          float beta, dml_ref to)
+{
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const dml_ref read = { from.buffer, from.offset + at * sizeof(float) };
+        const dml_ref write = { to.buffer, to.offset + at * sizeof(float) };
+        status = dml__sum_piece(run, node, n - at < DML__STAGED ? n - at : DML__STAGED, read, beta, write);
+    }
+    return status;
+}
+
+#endif

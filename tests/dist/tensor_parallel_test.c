@@ -1,0 +1,507 @@
+/* Tensor parallelism: a model that is cut over ranks is the model that isn't. */
+#include "dist/tensor_parallel.h"
+
+#include "../comm/ranks.h"
+#include "../graph/backends.h"
+#include "dist/all_reduce_sync.h"
+#include "dist/mirrored.h"
+#include "dist/zero_sync.h"
+#include "graph/part.h"
+#include "graph/weights.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_norm.h"
+#include "ops/op_reduce.h"
+#include "ops/op_sample_norm.h"
+#include "train/gradient_check.h"
+#include "train/trainer_internal.h"
+
+#include <math.h>
+
+enum { T = 5, C = 24, CLASSES = 3, BATCH = 8, MOST_STEPS = 50, MOST = 8192 };
+
+/* ---- a block of a transformer, whole or cut ---- */
+
+typedef struct job {
+    int parts, replicas; /* ranks that share a model; models */
+    int steps, kv_heads;
+    bool rotary, no_bias, shared_copy;
+    int stage; /* of ZeRO between the replicas; 0: all-reduce; only where there are several */
+    dml_trainer_options trainer;
+} job;
+
+typedef struct outcome {
+    float loss[MOST_STEPS], w[MOST], norm[MOST_STEPS];
+    bool found[MOST]; /* of w: by some rank's part */
+    size_t count;
+    int skipped;
+} outcome;
+
+static job now;
+static outcome got[RANKS_MAX], want;
+
+static dml_node *build(dml_context *context, dml_comm *comm)
+{
+    const dml_multi_head_attention_options attention = {
+        .kv_heads = now.kv_heads, .causal = true, .rotary = now.rotary, .no_bias = now.no_bias
+    };
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, T, C), *t = dml_input(graph, "t", DML_I32);
+    dml_node *h = dml_learned_positions(x);
+    dml_node *n = dml_layer_norm(h, NULL);
+    h = dml_add(h, comm ? dml_parallel_attention(n, 12, &attention, comm)
+                        : dml_multi_head_attention(n, 12, &attention));
+    n = dml_layer_norm(h, NULL);
+    dml_node *gate = NULL, *m;
+    if (comm) {
+        if (now.shared_copy) n = dml_parallel_copy(n, comm);
+        m = dml_gelu(dml_column_parallel_dense(n, 36, comm));
+        if (now.shared_copy) gate = dml_column_parallel_dense(n, 36, comm);
+        if (gate) m = dml_mul(m, gate);
+        m = dml_row_parallel_dense(m, C, comm);
+    } else {
+        m = dml_gelu(dml_dense(n, 36));
+        if (now.shared_copy) m = dml_mul(m, dml_dense(n, 36));
+        m = dml_dense(m, C);
+    }
+    h = dml_layer_norm(dml_add(h, m), NULL);
+    return dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
+}
+
+static void make_batch(int step, float *x, int32_t *t)
+{
+    unsigned state = 33u + (unsigned)step;
+    test_fill(&state, x, (size_t)(BATCH * T * C));
+    for (int i = 0; i < BATCH; i++) t[i] = x[i * T * C] > 0.2f ? 2 : x[i * T * C + 1] > 0 ? 1 : 0;
+}
+
+/* What this rank has of w, at its places in the whole. Parts that two replicas have must be alike. */
+static void put_weights(test_rank *me, dml_graph *graph, outcome *to)
+{
+    const float *w = dml_graph_get(graph, 0, dml_graph_parameter_count(graph));
+    to->count = graph->whole_count;
+    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
+        for (size_t i = 0; i < dml_shape_count(&p->shape); i++) {
+            const size_t at = p->place + (p->part.ranks ? dml__part_element(&p->part, i) : i);
+            me->bad += at >= MOST;
+            if (at >= MOST) return;
+            to->w[at] = w[p->offset + i];
+            to->found[at] = true;
+        }
+}
+
+/* One rank of the job, or all of it alone (comm NULL). */
+static void train(test_rank *me, dml_comm *model, dml_comm *replicas, int replica, outcome *to)
+{
+    float x[BATCH * T * C];
+    int32_t t[BATCH];
+    dml_context *context = open_here(&(dml_options){ .threads = 1, .seed = 9 });
+    dml_node *loss = build(context, model);
+    dml_trainer *trainer = dml_trainer_create(loss, &now.trainer);
+    CHECK_MESSAGE(trainer, "%s", dml_error(context));
+    if (!trainer) {
+        dml_close(context);
+        return;
+    }
+    if (replicas && now.stage)
+        dml_trainer_sync(trainer, dml_zero_sync(replicas, &(dml_zero_options){ .stage = now.stage }));
+    else if (replicas)
+        dml_trainer_sync(trainer, dml_all_reduce_sync(replicas, NULL));
+    const int rows = replicas ? BATCH / now.replicas : BATCH, first = replicas ? replica * rows : 0;
+    for (int step = 0; step < now.steps && dml_status_of(context) == DML_OK; step++) {
+        make_batch(step, x, t);
+        dml_trainer_backward(trainer, rows, DML_INPUTS(x + first * T * C, t + first), 0, &to->loss[step]);
+        if (now.trainer.clip_norm > 0) to->norm[step] = (float)dml_trainer_gradient_norm(trainer);
+        dml_trainer_update(trainer);
+    }
+    dml_trainer_gather(trainer);
+    CHECK_MESSAGE(!dml_status_of(context), "%s", dml_error(context));
+    to->skipped = (int)trainer->skipped;
+    put_weights(me, dml_node_graph(loss), to);
+    dml_close(context);
+}
+
+/* Consecutive ranks share a model. */
+static void train_rank(test_rank *me)
+{
+    const int part = me->rank % now.parts, replica = me->rank / now.parts;
+    dml_comm *model = dml_comm_split(me->comm, replica, part);
+    dml_comm *replicas = dml_comm_split(me->comm, part, replica);
+    train(me, model, now.replicas > 1 ? replicas : NULL, replica, &got[me->rank]);
+    dml_comm_close(replicas);
+    dml_comm_close(model);
+}
+
+static void check_job(const char *transport, double tolerance)
+{
+    test_rank ranks[RANKS_MAX], alone;
+    memset(got, 0, sizeof got);
+    memset(&want, 0, sizeof want);
+    memset(&alone, 0, sizeof alone);
+    train(&alone, NULL, NULL, 0, &want);
+    ranks_prepare(ranks, now.parts * now.replicas, 60, train_rank, NULL);
+    ranks_run_on(ranks, now.parts * now.replicas, transport);
+    check_ranks(ranks, now.parts * now.replicas);
+    for (int r = 0; r < now.parts * now.replicas; r++) {
+        const outcome *mine = &got[r], *first = &got[r % now.parts];
+        CHECK_INT(mine->count, want.count);
+        for (int step = 0; step < now.steps; step++) {
+            const int own = r / now.parts * now.parts;
+            CHECK_MESSAGE(mine->loss[step] == got[own].loss[step], "ranks %d and %d of a model: loss %g, %g",
+                          own, r, (double)got[own].loss[step], (double)mine->loss[step]);
+            CHECK_NEAR(mine->norm[step], want.norm[step], tolerance * (1 + want.norm[step]));
+            double mean = 0;
+            for (int replica = 0; replica < now.replicas; replica++)
+                mean += (double)got[replica * now.parts].loss[step] / now.replicas;
+            CHECK_NEAR(mean, want.loss[step], tolerance);
+        }
+        CHECK_INT(mine->skipped, want.skipped);
+        for (size_t i = 0; i < want.count; i++) {
+            CHECK_MESSAGE(mine->found[i] == first->found[i] && mine->w[i] == first->w[i],
+                          "rank %d differs from its replica, rank %d, at %d", r, r % now.parts, (int)i);
+            if (mine->found[i]) CHECK_NEAR(mine->w[i], want.w[i], 20 * tolerance);
+        }
+    }
+    for (size_t i = 0; i < want.count; i++) {
+        bool found = false;
+        for (int r = 0; r < now.parts; r++) found = found || got[r].found[i];
+        CHECK_MESSAGE(found, "no rank has element %d", (int)i);
+    }
+}
+
+static job usual(int parts)
+{
+    job j;
+    memset(&j, 0, sizeof j);
+    j.parts = parts;
+    j.replicas = 1;
+    j.steps = 5;
+    j.trainer.batch = BATCH;
+    j.trainer.optimizer = dml_sgd(0.05f, 0.9f);
+    return j;
+}
+
+/* 12 heads and 36 units: 1, 2, 3, 4 and 6 ranks divide both. */
+static void follow_one_rank(void)
+{
+    static const int parts[] = { 2, 1, 3, 4, 6 };
+    for (int i = 0; i < 5; i++) {
+        now = usual(parts[i]);
+        if (now.parts < 3) now.steps = MOST_STEPS;
+        check_job("local", 1e-5);
+    }
+    now = usual(2);
+    now.kv_heads = 4;
+    now.rotary = now.no_bias = now.shared_copy = true;
+    check_job("tcp", 1e-5);
+}
+
+/* What is about the whole gradient: its norm, clipping, overflow. */
+static void about_the_whole_gradient(void)
+{
+    now = usual(3);
+    now.trainer.clip_norm = 0.5f;
+    now.trainer.optimizer = dml_adam(0.003f);
+    check_job("local", 1e-4);
+    now = usual(2);
+    now.steps = 12;
+    now.trainer.dtype = DML_F16;
+    now.trainer.loss_scale = 1e7f; /* too large at first */
+    check_job("local", 1e-2);
+    CHECK_MESSAGE(want.skipped > 0 && want.skipped < now.steps, "%d steps skipped", want.skipped);
+}
+
+static void replicas_of_models(void)
+{
+    now = usual(2);
+    now.replicas = 2;
+    check_job("local", 1e-5);
+    for (now.stage = 1; now.stage <= 3; now.stage++) {
+        now.trainer.clip_norm = now.stage == 2 ? 0.5f : 0;
+        check_job("local", 1e-5);
+    }
+    now = usual(4);
+    now.replicas = 2;
+    now.trainer.clip_norm = 0.5f;
+    now.trainer.average = 0.9f;
+    check_job("shm", 1e-5);
+}
+
+/* All of it at once, where a launch takes long. */
+static void on_a_device_with_memory_of_its_own(void)
+{
+    now = usual(2);
+    now.replicas = slow_here() ? 1 : 2;
+    now.steps = slow_here() ? 1 : 3;
+    now.kv_heads = 4;
+    now.rotary = now.shared_copy = true;
+    now.trainer.clip_norm = 0.5f;
+    check_job("local", 1e-4);
+}
+
+/* ---- the two nodes ---- */
+
+/* y = sum(copy(x) * rank + 1) + x, and its gradient, of a value and of an input's; odd sizes, several pieces.
+ */
+enum { MANY = (1 << 18) + 7 };
+static void two_nodes(test_rank *me)
+{
+    static const int sizes[] = { 1, 7, MANY };
+    for (int s = slow_here(); s < 3 - slow_here(); s++) {
+        const int n = sizes[s];
+        float *y = malloc(2 * (size_t)n * sizeof *y), *x = y + n, loss;
+        for (int i = 0; i < n; i++) x[i] = (float)(i % 13) - 6;
+        dml_context *context = open_here(&(dml_options){ .threads = 1 });
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *w = dml_parameter(graph, "w", dml_init_constant(2), n);
+        dml_node *v = dml_mul(dml_input(graph, "x", DML_F32, n), w);
+        dml_node *own = dml_affine(dml_parallel_copy(v, me->comm), (float)me->rank, 1);
+        dml_node *sum = dml_add(dml_parallel_sum(own, me->comm), v);
+        dml_trainer *trainer =
+            dml_trainer_create(dml_batch_mean(dml_sum(sum, dml_shape_of(0), false), NULL),
+                               &(dml_trainer_options){ .batch = 3, .optimizer = dml_sgd(1, 0) });
+        dml_program *program = dml_compile(sum, &(dml_program_options){ .batch = 3 });
+        dml_program_run(program, 1, DML_INPUTS(x), y);
+        const float all = (float)(me->world * (me->world - 1) / 2 + 1);
+        for (int i = 0; i < n; i++) me->bad += y[i] != all * 2 * x[i] + (float)me->world;
+        dml_trainer_step(trainer, 1, DML_INPUTS(x), &loss);
+        const float *got_w = dml_graph_get(graph, 0, (size_t)n);
+        for (int i = 0; i < n && got_w; i++) me->bad += got_w[i] != 2 - all * x[i];
+        CHECK_MESSAGE(!dml_status_of(context), "%s", dml_error(context));
+        dml_close(context);
+        free(y);
+    }
+}
+
+static void copies_and_sums(void)
+{
+    test_rank ranks[RANKS_MAX];
+    for (int world = 1; world <= (cpu_here() ? RANKS_MAX : 2); world += 1 + (world > 4)) {
+        ranks_prepare(ranks, world, 60, two_nodes, NULL);
+        ranks_run_on(ranks, world, "local");
+        check_ranks(ranks, world);
+    }
+}
+
+/* ---- files ---- */
+
+/* Saved by three ranks, as by one, and read again by one, two and three. */
+static char whole_path[64], plain_path[64];
+
+static void check_weights(test_rank *me, dml_graph *graph)
+{
+    memset(&got[me->rank], 0, sizeof got[0]);
+    put_weights(me, graph, &got[me->rank]);
+    for (size_t i = 0; i < want.count; i++)
+        me->bad += got[me->rank].found[i] && got[me->rank].w[i] != want.w[i];
+}
+
+static void save_whole(test_rank *me)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 9 });
+    dml_graph *graph = dml_node_graph(build(context, me->comm));
+    CHECK_MESSAGE(!dml_parallel_save(graph, whole_path), "%s", dml_error(context));
+    check_weights(me, graph);
+    CHECK_INT(dml_parallel_save(graph, "/no such folder/w"), DML_ERROR_IO);
+    CHECK_MESSAGE(strstr(dml_error(context), "no such folder"), "%s", dml_error(context));
+    CHECK((strstr(dml_error(context), "rank 0 says") != NULL) == (me->rank > 0));
+    dml_clear_error(context);
+    CHECK_INT(dml_parallel_save(graph, NULL), DML_ERROR_ARGUMENT);
+    dml_close(context);
+}
+
+static void load_whole(test_rank *me)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 10 }); /* which begins otherwise */
+    dml_graph *graph = dml_node_graph(build(context, me->comm));
+    CHECK_MESSAGE(!dml_parallel_load(graph, whole_path), "%s", dml_error(context));
+    check_weights(me, graph);
+    CHECK(dml_parameter_loaded(dml_graph_parameter(graph, 0)));
+    CHECK(dml_parallel_load(graph, "/no such file") != DML_OK);
+    dml_clear_error(context);
+    dml_graph *other = dml_graph_create(context);
+    dml_parallel_sum(dml_dense(dml_input(other, "x", DML_F32, 3), 2), me->comm);
+    CHECK_INT(dml_parallel_load(other, whole_path), DML_ERROR_FORMAT);
+    dml_close(context);
+}
+
+static bool same_files(const char *a, const char *b)
+{
+    FILE *first = fopen(a, "rb"), *second = fopen(b, "rb");
+    int one = 0, two = 1;
+    while (first && second && (one = fgetc(first)) == (two = fgetc(second)) && one != EOF) continue;
+    if (first) fclose(first);
+    if (second) fclose(second);
+    return one == two;
+}
+
+static void files_are_of_whole_models(void)
+{
+    test_rank ranks[3], alone;
+    memset(&alone, 0, sizeof alone);
+    memset(&want, 0, sizeof want);
+    snprintf(whole_path, sizeof whole_path, "/tmp/dml_tensor_parallel_%ld.w", (long)getpid());
+    snprintf(plain_path, sizeof plain_path, "/tmp/dml_tensor_parallel_%ld.p", (long)getpid());
+    now = usual(1);
+    now.kv_heads = 6;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 9 });
+    dml_graph *graph = dml_node_graph(build(context, NULL));
+    put_weights(&alone, graph, &want);
+    CHECK_INT(dml_graph_save(graph, plain_path), DML_OK);
+    dml_close(context);
+    ranks_prepare(ranks, 3, 60, save_whole, NULL);
+    ranks_run_on(ranks, 3, "local");
+    check_ranks(ranks, 3);
+    CHECK(same_files(whole_path, plain_path));
+    for (int world = 1; world <= 3; world++) {
+        ranks_prepare(ranks, world, 60, load_whole, NULL);
+        ranks_run_on(ranks, world, "local");
+        check_ranks(ranks, world);
+    }
+    remove(whole_path);
+    remove(plain_path);
+}
+
+/* ---- what is refused ---- */
+
+#define REFUSED(call, word)                                                                                  \
+    do {                                                                                                     \
+        CHECK(!(call));                                                                                      \
+        CHECK_MESSAGE(strstr(dml_error(context), word), "%s", dml_error(context));                           \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+static void refusals(test_rank *me)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, T, C), *t = dml_input(graph, "t", DML_I32);
+    dml_multi_head_attention_options cross = { .memory = x };
+    REFUSED(dml_parallel_copy(x, NULL), "NULL");
+    REFUSED(dml_column_parallel_dense(x, 0, me->comm), "0 units");
+    REFUSED(dml_column_parallel_dense(x, 5, me->comm), "5 units asked for over 2 ranks");
+    REFUSED(dml_column_parallel_dense(t, 4, me->comm), "i32");
+    REFUSED(dml_row_parallel_dense(x, 0, me->comm), "0 units");
+    REFUSED(dml_parallel_sum(t, me->comm), "f32");
+    REFUSED(dml_parallel_attention(t, 2, NULL, me->comm), "positions x channels");
+    REFUSED(dml_parallel_attention(x, 3, NULL, me->comm), "3 heads");
+    REFUSED(dml_parallel_attention(x, 5, NULL, me->comm), "5 heads");
+    REFUSED(dml_parallel_attention(x, 4, &cross, me->comm), "cross");
+    REFUSED(dml_parallel_attention(x, 4, &(dml_multi_head_attention_options){ .rotary_base = 5 }, me->comm),
+            "without rotary");
+    REFUSED(dml_parallel_attention(x, 4, &(dml_multi_head_attention_options){ .kv_heads = 1 }, me->comm),
+            "1 of keys and values");
+    dml_node *h = dml_row_parallel_dense(dml_column_parallel_dense(x, 4, me->comm), 3, me->comm);
+    dml_comm *other = dml_comm_split(me->comm, 0, -me->rank);
+    REFUSED(dml_parallel_copy(x, other), "another one");
+    dml_comm_close(other);
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
+    static const float values[T * C];
+    const int32_t label = 0;
+    dml_gradient_check check;
+    REFUSED(dml_trainer_create(loss, &(dml_trainer_options){ .batch = 2, .optimizer = dml_lars(0.1f, 0.9f) }),
+            "lars");
+    REFUSED(dml_compile(h, &(dml_program_options){ .batch = 1, .own_thread = true }), "own");
+    REFUSED(!dml_check_gradients(loss, 1, DML_INPUTS(values, &label), NULL, &check), "cut over 2 ranks");
+    const char *const cpu = "cpu*1";
+    const dml_mirrored_options mirrored = { .trainer = { .batch = 2, .optimizer = dml_sgd(0.1f, 0) } };
+    REFUSED(dml_mirrored_create(loss, &cpu, 1, &mirrored), "cut over 2 ranks");
+    dml_close(context);
+
+    context = dml_open(&(dml_options){ .threads = 1 });
+    graph = dml_graph_create(context);
+    h = dml_dense(dml_input(graph, "x", DML_F32, C), 4);
+    dml_program *early = dml_compile(h, &(dml_program_options){ .batch = 1 });
+    REFUSED(dml_parallel_sum(h, me->comm), "after the graph was compiled");
+    dml_program_destroy(early);
+    dml_close(context);
+}
+
+static void what_is_refused(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 60, refusals, NULL);
+    ranks_run_on(ranks, 2, "local");
+    check_ranks(ranks, 2);
+}
+
+/* Rank 1 runs fewer samples, or leaves. Whoever is left says whose layer it was, and what became of it. */
+static bool leaves;
+static char sentence[RANKS_MAX][512];
+static void unlike(test_rank *me)
+{
+    static const float x[4 * C];
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *h = dml_column_parallel_dense(dml_input(graph, "x", DML_F32, C), 6, me->comm);
+    dml_program *program =
+        dml_compile(dml_row_parallel_dense(h, 2, me->comm), &(dml_program_options){ .batch = 4 });
+    float y[8];
+    if (me->rank == 0 || !leaves) {
+        CHECK(dml_program_run(program, me->rank == 1 ? 3 : 4, DML_INPUTS(x), y) != DML_OK);
+        snprintf(sentence[me->rank], sizeof sentence[0], "%s", dml_error(context));
+        CHECK_MESSAGE(strstr(dml_error(context), "parallel_sum_1"), "%s", dml_error(context));
+    }
+    dml_close(context);
+}
+
+static void ranks_that_differ_or_leave(void)
+{
+    test_rank ranks[2];
+    leaves = false;
+    ranks_prepare(ranks, 2, 5, unlike, NULL);
+    ranks_run_on(ranks, 2, "local");
+    CHECK_MESSAGE(strstr(sentence[0], "8") && strstr(sentence[0], "6"), "%s", sentence[0]);
+    leaves = true;
+    ranks_prepare(ranks, 2, 5, unlike, NULL);
+    ranks_run_on(ranks, 2, "local");
+    CHECK_MESSAGE(strstr(sentence[0], "rank 1"), "%s", sentence[0]);
+}
+
+/* ---- places ---- */
+
+/* Queries, keys and values of (6 + 2 + 2) x 3 between two ranks: each has the like half of each. */
+static void parts_are_places_of_the_whole(void)
+{
+    const dml__shard rows = { 1, 2, 0, 1, 3, { 6, 2, 2 } };
+    static const size_t want_rows[] = { 3, 4, 5, 7, 9 };
+    CHECK_INT(dml__part_whole(&rows), 30);
+    for (size_t i = 0; i < 15; i++) CHECK_INT(dml__part_element(&rows, i), want_rows[i / 3] * 3 + i % 3);
+    const dml__shard columns = { 2, 3, 1, 4, 1, { 6, 0, 0 } };
+    CHECK_INT(dml__part_whole(&columns), 24);
+    for (size_t i = 0; i < 8; i++) CHECK_INT(dml__part_element(&columns, i), i / 2 * 6 + 4 + i % 2);
+}
+
+/* Ranks that are threads launch one at a time. */
+#ifdef HOST_C
+#define FOR_THREADS()                                                                                        \
+    do {                                                                                                     \
+        if (slow_here()) backend_here = host_c_for_threads();                                                \
+    } while (0)
+#else
+#define FOR_THREADS() (void)0
+#endif
+
+static void models_that_are_cut(void)
+{
+    FOR_THREADS();
+    if (!cpu_here()) on_a_device_with_memory_of_its_own();
+    copies_and_sums();
+}
+EACH_BACKEND(models_that_are_cut)
+
+int main(void)
+{
+    RUN(parts_are_places_of_the_whole);
+    RUN(files_are_of_whole_models);
+    RUN(what_is_refused);
+    RUN(ranks_that_differ_or_leave);
+    backend_here = find_backend("cpu");
+    RUN(follow_one_rank);
+    RUN(about_the_whole_gradient);
+    RUN(replicas_of_models);
+    RUN_EACH(models_that_are_cut);
+    return test_report("dist/tensor_parallel");
+}
