@@ -236,7 +236,7 @@ tsan.flags := -O1 -g1 -fsanitize=thread -DDML_NO_AVX512
 # Where threads meet: with one kind of vectors, and none; what a thread gets is cut the same way for all. (Work-items that
 # race are oclgrind's to find.)
 tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/patience comm/groups comm/tune \
-    comm/fork dist/across_steps dist/all_reduce_sync dist/downpour dist/mirrored dist/parameter_server dist/sandblaster dist/zero_sync gpu/backend
+    comm/fork dist/across_steps dist/all_reduce_sync dist/downpour dist/mirrored dist/parameter_server dist/pipeline dist/sandblaster dist/zero_sync gpu/backend
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 

@@ -27166,20 +27166,27 @@ struct dml_graph {
     /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
-    size_t whole_count;                    /* of all ranks' w, where the model is cut */
-    dml__model_ranks model;
-    dml_buffer *w; /* on the device; NULL until it is laid out */
-    float *mirror; /* w on the host, where the device has memory of its own */
-    int programs;  /* compiled and not destroyed */
-    bool spread;   /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;  /* whose threads `readers` counts */
-    int readers;   /* programs that predict on their own threads now; -1: w is being written */
+    /* Where the model is cut (graph/part.h): of stages before this one, and with them and all parts of this
+       one's, which are what random numbers are keyed by. */
+    size_t place_before, whole_count; /* elements */
+    int nodes_before;
+    dml__model_ranks model, stages; /* that have parts of each layer; layers of their own */
+    dml_buffer *w;                  /* on the device; NULL until it is laid out */
+    float *mirror;                  /* w on the host, where the device has memory of its own */
+    int programs;                   /* compiled and not destroyed */
+    bool spread;                    /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;                   /* whose threads `readers` counts */
+    int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
    NULL, with the error recorded, when an input is NULL or of another graph, or the op refuses. */
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
+
+/* A node without inputs; appended. */
+DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
+                                      dml_dtype dtype, dml_shape shape);
 
 /* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
    "conv2d_2". NULL, with the error recorded, on failure. */
@@ -27217,6 +27224,12 @@ DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *er
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
+
+/* Over how many ranks the model is cut; 0: it is whole. */
+static inline int dml__graph_cuts(const dml_graph *graph)
+{
+    return graph->model.ranks ? graph->model.ranks : graph->stages.ranks;
+}
 
 static inline dml_context *dml__node_context(const dml_node *node)
 {
@@ -27298,6 +27311,8 @@ typedef struct dml__run {
 /* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
    host_memory device the op's work goes to dml__chain_of where that gives a chain. */
 #define DML__IS_ELEMENTWISE 0x80000u
+/* Its gradient is wanted, though no parameter lies behind it here. */
+#define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
 
@@ -27416,6 +27431,7 @@ static void dml__graph_destroy_owned(dml__owned *owned)
         dml__release(&context->memory, node);
     }
     if (graph->model.leave) graph->model.leave(graph->model.user);
+    if (graph->stages.leave) graph->stages.leave(graph->stages.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -27588,15 +27604,14 @@ static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *s
     return DML_OK;
 }
 
-/* A node without inputs: an input or a parameter. */
-static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                  dml_shape shape)
+DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
+                                      dml_shape shape)
 {
     if (!graph || graph->context->error.status != DML_OK) return NULL;
     dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
     if (!node) return NULL;
     node->dtype = dtype;
-    node->batched = op == dml__input_op();
+    node->batched = op != dml__parameter_op();
     dml_status status = dml__check_dimensions(node, &shape);
     if (status == DML_OK) {
         /* Dimensions past the last are zero, however the caller left them. */
@@ -27675,7 +27690,8 @@ static void dml__note_first_uses_again(dml_graph *graph)
         p->next_parameter = NULL;
     }
     graph->first_parameter = graph->last_parameter = NULL;
-    graph->parameter_count = graph->whole_count = 0;
+    graph->parameter_count = 0;
+    graph->whole_count = graph->place_before;
     for (dml_node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
 }
@@ -28690,7 +28706,11 @@ struct dml_program {
     dml__slot *slot;   /* (slots) in order of execution */
     int *slot_of_node; /* (nodes) by node index; -1: not in the program */
     int output_slot;
-    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
+    /* A pass whose forward half has been made (dml__program_forward), of so many samples; 0: none. */
+    int ahead;
+    void *
+        exchange; /* of this pass, for ops that exchange with other ranks; NULL: they wait for what they do */
+    int ran;      /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
@@ -28763,6 +28783,11 @@ typedef struct dml__training {
  */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
+
+/* Its first half alone: dml__program_train, of the same samples and keys and before another run in this
+   arena, goes on from there. */
+DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
+                                           const dml__training *training);
 
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
@@ -29828,7 +29853,8 @@ static void dml__find_gradients(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
-        slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
+        slot->has_gradient = (slot->node->op == dml__parameter_op() && !slot->node->frozen) ||
+                             (slot->node->op->needs & DML__IS_SOURCE);
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient ||
                                  (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
@@ -30067,11 +30093,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             &context->error, DML_ERROR_UNSUPPORTED,
             "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
             options->training ? "to train" : "to predict", context->device.backend->name);
-    if (options && options->own_thread && output->graph->model.ranks)
+    if (options && options->own_thread && dml__graph_cuts(output->graph))
         return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                          "a program with a thread of its own asked for, of a model that is cut over %d "
                          "ranks, which all run the same passes in the same order",
-                         output->graph->model.ranks);
+                         dml__graph_cuts(output->graph));
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
@@ -30794,13 +30820,26 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 {
     dml__run run = dml__begin_run(program, rows, training);
     dml__round_factors(&run, program->dtype);
-    dml_status status = dml__forward(&run, inputs);
+    DML_ASSERT(!program->ahead || program->ahead == rows);
+    dml_status status = program->ahead ? DML_OK : dml__forward(&run, inputs);
+    program->ahead = 0;
     run.backward = true;
     if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
+    return dml__explain_run(&run, status);
+}
+
+DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
+                                           const dml__training *training)
+{
+    const dml__run run = dml__begin_run(program, rows, training);
+    dml__round_factors(&run, program->dtype);
+    const dml_status status = dml__forward(&run, inputs);
+    dml__round_factors(&run, DML_F32);
+    program->ahead = status == DML_OK ? rows : 0;
     return dml__explain_run(&run, status);
 }
 
@@ -36271,7 +36310,8 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     const size_t n = dml__count(run, node);
     const float p = run->training ? *(const float *)node->attributes : 0;
     /* Weights' streams are small numbers. */
-    const dml_random random = { run->context->seed, 0x80000000u | (uint32_t)node->index, run->step };
+    const uint32_t index = (uint32_t)(node->graph->nodes_before + node->index);
+    const dml_random random = { run->context->seed, 0x80000000u | index, run->step };
     const uint32_t part = run->part & 0x3FFFFFFFu; /* whose numbers are 2^32 blocks of four */
     const uint64_t first = (uint64_t)part << 34;
     if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;
@@ -40514,6 +40554,16 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                                int count, int flags, float *loss);
 
+/* The forward half of the backward pass that will be the `ahead`-th from now on (0: the next), on inputs that
+   dml__program_check has passed. */
+DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                              uint32_t ahead);
+
+/* For backward passes that are somebody else's to make: `work` has the context to itself, as
+   dml_trainer_backward has. `what` failed where it does so without a word. */
+DML__LOCAL dml_status dml__trainer_part(dml_trainer *trainer, dml_status (*work)(void *user), void *user,
+                                        const char *what);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
@@ -40753,12 +40803,15 @@ static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
     const dml__model_ranks *model = &trainer->program->graph->model;
+    const dml__model_ranks *stages = &trainer->program->graph->stages;
     double squares = 0;
     dml_status status = (model->ranks ? dml__squares_of_parts : dml__squares_within)(
         trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
     if (status == DML_OK && model->ranks)
         status = model->sum(model->user, &squares, 1, &trainer->context->error);
+    if (status == DML_OK && stages->ranks)
+        status = stages->sum(stages->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }
@@ -40828,7 +40881,7 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
 static bool dml__norm_stays_on_device(const dml_trainer *trainer)
 {
     return !trainer->context->device.host_memory && !dml__owns_a_part(trainer) &&
-           !trainer->program->graph->model.ranks;
+           !dml__graph_cuts(trainer->program->graph);
 }
 
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
@@ -41547,13 +41600,20 @@ static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
                             : status;
 }
 
+/* Which of a step's passes, of all ranks, random numbers are keyed by: the pass of this rank after so many.
+ */
+static uint32_t dml__part_of_pass(const dml_trainer *trainer, uint32_t passes)
+{
+    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
+    return passes * ranks + (uint32_t)trainer->sync.rank;
+}
+
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
                                 float *loss)
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
     const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
-                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
+                                     dml__part_of_pass(trainer, trainer->passes++),
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
     const dml_status status = dml__scale_held(trainer, pass);
@@ -41585,6 +41645,14 @@ DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer)
     if (!trainer->program->over_ranks || sync->ranks <= 1 || sync->all_reduce) return DML_OK;
     return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
                      "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
+}
+
+DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                              uint32_t ahead)
+{
+    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
+                                     dml__part_of_pass(trainer, trainer->passes + ahead), 1, false, NULL };
+    return dml__program_forward(trainer->program, rows, inputs, &training);
 }
 
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
@@ -41903,6 +41971,14 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
     return dml__end_part(trainer, &part, status, "the backward pass");
+}
+
+DML__LOCAL dml_status dml__trainer_part(dml_trainer *trainer, dml_status (*work)(void *user), void *user,
+                                        const char *what)
+{
+    dml__part part;
+    const dml_status status = dml__begin_part(trainer, trainer->program->changes_w, &part);
+    return status == DML_OK ? dml__end_part(trainer, &part, work(user), what) : status;
 }
 
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end)
@@ -42910,11 +42986,11 @@ static dml_status dml__check_gradients_in(dml_node *loss, int rows, const void *
     memset(&program_options, 0, sizeof program_options);
     if (context->error.status != DML_OK) return context->error.status;
     if (!result) return dml__fail_null(&context->error, "dml_check_gradients", "result");
-    if (loss->graph->model.ranks)
+    if (dml__graph_cuts(loss->graph))
         return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                          "a check of gradients asked for, of a model that is cut over %d ranks; check it on "
                          "one",
-                         loss->graph->model.ranks);
+                         dml__graph_cuts(loss->graph));
     memset(result, 0, sizeof *result);
     if (options) c.options = *options;
     dml_status status = dml__complete_check(&c.options, &context->error);

@@ -1510,15 +1510,15 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
-/* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the bias,
-   and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all ranks;
-   several such layers share one exchange where they are given the same dml_parallel_copy. DML_ERROR_ARGUMENT
-   unless m divides the units. */
+/* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the
+   bias, and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all
+   ranks; several such layers share one exchange where they are given the same dml_parallel_copy.
+   DML_ERROR_ARGUMENT unless m divides the units. */
 DML_API dml_node *dml_column_parallel_dense(dml_node *x, int units, dml_comm *comm);
 
-/* dml_dense (..., in) -> (..., units) of m ranks, each of which is given its stretch (..., in / m) of the inputs,
-   as the layer above leaves them, and has as many columns of the weight: the sum, with the bias, is alike on
-   all ranks. */
+/* dml_dense (..., in) -> (..., units) of m ranks, each of which is given its stretch (..., in / m) of the
+   inputs, as the layer above leaves them, and has as many columns of the weight: the sum, with the bias, is
+   alike on all ranks. */
 DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm);
 
 /* dml_multi_head_attention x (T, C) -> (T, C), alike on all ranks, of which each has heads / m of the heads,
@@ -1538,6 +1538,70 @@ DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
    besides is in parts: dml_trainer_save on each rank to a file of its own, and dml_trainer_load from it. */
 DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);
 #endif
+
+#endif
+
+/* ---- dist/pipeline.h ---- */
+
+/* pipeline.h: one model over several ranks, each of which has some of its layers: a stage. Rank r of a
+   communicator is stage r; it is given what the layers of stage r - 1 end with, and gives what its own end
+   with to stage r + 1:
+
+       dml_node *x = stage == 0 ? dml_input(g, "image", DML_F32, 28, 28, 1) : dml_pipeline_input(g, comm);
+       ... this stage's layers of x, as h
+       dml_node *end = stage < stages - 1 ? dml_pipeline_output(h, comm) : dml_softmax_cross_entropy(h, t);
+       dml_trainer *trainer = dml_trainer_create(end, &(dml_trainer_options){ .batch = 8, ... });
+       dml_pipeline *pipeline = dml_pipeline_create(trainer, comm);
+       dml_pipeline_step(pipeline, 64, inputs, count, &loss);      (eight micro-batches of 8)
+
+   Each stage's parameters, gradients and optimizer's state are on its rank alone, and so are its files. They
+   begin as the whole model's do, which N stages follow to the bit, if that takes the same micro-batches
+   (DML_ADD). With dml_comm_split there are replicas of such models: ranks of the same stage synchronise by a
+   strategy, on a communicator of theirs, and stages may be cut further (dist/tensor_parallel.h).
+
+   A pass waits for the slowest stage, and a step of m micro-batches takes (m + N - 1) times as long as that
+   takes for one: many micro-batches keep all stages busy. At most N - r of them are on their way in stage r,
+   each with an arena and four messages of its own. Source: Narayanan et al., "Memory-efficient
+   pipeline-parallel DNN training", ICML 2021, section 2 (PipeDream-Flush, also called 1F1B); Huang et al.,
+   "GPipe", NeurIPS 2019. */
+#ifndef DML_DIST_PIPELINE_H
+#define DML_DIST_PIPELINE_H
+
+/* What the stage before ends with: f32 for each sample, of the shape that this stage's dml_pipeline_output
+   was given there, for which it waits. What is random in a model (first values, dropout) goes on behind it,
+   so a stage builds it before its layers. Its gradient goes back to that stage. DML_ERROR_ARGUMENT on rank 0,
+   which has none before it, and for a second one. */
+DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm);
+
+/* Sends x (f32, for each sample) to the next stage. The node stands for this stage's loss: a number that is
+   0, whose gradient is what comes back. A stage builds it when its layers are complete. DML_ERROR_ARGUMENT on
+   the last rank, and for a second one; DML_ERROR_SHAPE for x of another kind.
+
+   A program of it, or of the last stage's output, predicts: each stage runs its own with as many samples, and
+   the last one reads the result. A trainer of it alone works too, without overlap: each stage waits for the
+   others' halves of a pass. Both are the calls of all stages, in the same order. */
+DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm);
+
+typedef struct dml_pipeline dml_pipeline;
+
+/* Passes of a trainer whose program is a stage; its batch is that of the micro-batches. A call that all
+   stages make. It is destroyed before the trainer and the communicator. NULL, with the error recorded, where
+   the trainer's node isn't the end of this stage, and where it watches nodes (.watch). */
+DML_API dml_pipeline *dml_pipeline_create(dml_trainer *trainer, dml_comm *comm);
+DML_API void dml_pipeline_destroy(dml_pipeline *pipeline);
+
+/* dml_trainer_backward on `rows` samples in micro-batches of the trainer's batch, of which the last may be
+   smaller; then dml_trainer_update(trainer), on all stages, as after any. Each stage gives the inputs of its
+   own program (of none: NULL and 0), with `rows` samples each. `loss` is the mean over them, on every stage.
+   clip_norm, a loss scale and dml_trainer_gradient_norm are about the whole model's gradient. A stage that
+   fails ends the job with its sentence; another number of rows, or a stage that is missing, within the
+   communicator's timeout. */
+DML_API dml_status dml_pipeline_backward(dml_pipeline *pipeline, int rows, const void *const *inputs,
+                                         int count, float *loss);
+
+/* Both: dml_pipeline_backward and dml_trainer_update. */
+DML_API dml_status dml_pipeline_step(dml_pipeline *pipeline, int rows, const void *const *inputs, int count,
+                                     float *loss);
 
 #endif
 #endif
@@ -29533,10 +29597,10 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
 {
     dml_context *context = loss->graph->context;
     if (dml__check_mirrored(context, devices, count, options) != DML_OK) return NULL;
-    if (loss->graph->model.ranks) {
+    if (dml__graph_cuts(loss->graph)) {
         dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                   "replicas asked for, of a model that is cut over %d ranks: each rank has one device",
-                  loss->graph->model.ranks);
+                  dml__graph_cuts(loss->graph));
         return NULL;
     }
     dml_mirrored *all = (dml_mirrored *)dml__allocate(&context->memory, sizeof *all);
@@ -31505,7 +31569,7 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     if (dml__sync_attached(&s->trainer->sync))
         return dml__ps_fail(s->comm, DML_ERROR_STATE,
                             "Sandblaster by a trainer that has a sync strategy: it takes one without");
-    if (s->trainer->program->graph->model.ranks)
+    if (dml__graph_cuts(s->trainer->program->graph))
         return dml__ps_fail(s->comm, DML_ERROR_UNSUPPORTED,
                             "Sandblaster by a trainer whose model is cut over ranks: it takes whole ones");
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);
@@ -31575,17 +31639,33 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 #ifndef DML_DIST_MODEL_RANKS_H
 #define DML_DIST_MODEL_RANKS_H
 
-/* From now on the graph is this rank's part of one that these ranks have, whose trainers' norms are over all
-   of them; of one rank it stays whole. NULL, a communicator that has failed and a second one of the same
+/* From now on the graph is this rank's part of one that these ranks have: of its layers
+   (dist/tensor_parallel.h), or some layers of their own (dist/pipeline.h); its trainers' norms are over all
+   of them. Of one rank it stays whole. NULL, a communicator that has failed and a second one of the same
    graph are errors, recorded with `what` asked for it. */
 DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what);
+DML__LOCAL dml_status dml__join_stages(dml_graph *graph, dml_comm *comm, const char *what);
 
-/* The communicator of a graph that is cut. */
+/* Those communicators; NULL: it isn't cut so. */
 DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph);
+DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph);
 
 /* to (n) = the sum over the ranks of from (n), + beta what is there. `to` may be `from`. */
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
+
+/* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). */
+DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
+                                      dml_ref to);
+
+/* From and to other stages, which wait for each other. */
+DML__LOCAL dml_status dml__send_to_stage(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                         int stage, int tag);
+DML__LOCAL dml_status dml__receive_from_stage(const dml__run *run, const dml_node *node, size_t n, int stage,
+                                              int tag, float beta, dml_ref to);
+
+/* Waits for what was started, if it was, and takes it back. */
+DML__LOCAL dml_status dml__wait_for_stage(const dml__run *run, const dml_node *node, dml_request **request);
 
 #endif
 
@@ -31614,30 +31694,45 @@ static void dml__leave_model(void *user)
     dml__release(model->memory, model);
 }
 
-DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
+/* Of a graph's parts or its stages. */
+static dml_comm *dml__comm_of(const dml__model_ranks *ranks)
+{
+    return ranks->user ? ((const dml__model *)ranks->user)->comm : NULL;
+}
+
+DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+{
+    return dml__comm_of(&graph->model);
+}
+
+DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph)
+{
+    return dml__comm_of(&graph->stages);
+}
+
+static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm *comm, const char *what)
 {
     dml__error *error = &graph->context->error;
     dml__memory *memory = &graph->context->memory;
     if (error->status != DML_OK) return error->status;
     if (!comm)
         return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s: its communicator is NULL: none was given, or there "
-                         "was no memory left to open one",
+                         "%s: its communicator is NULL: none was given, or there was no memory left to open "
+                         "one",
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
     if (dml_comm_world_size(comm) == 1) return DML_OK;
-    if (graph->model.user) {
-        if (dml__model_comm(graph) == comm) return DML_OK;
+    if (ranks->user) {
+        if (dml__comm_of(ranks) == comm) return DML_OK;
         return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s: its communicator is another one than that of the graph's other parallel nodes; "
-                         "a graph is cut over one",
+                         "%s: its communicator is another one than that of the graph's other such nodes; a "
+                         "graph is cut over one",
                          what);
     }
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
-                         "%s: a first parallel node after the graph was compiled; build the whole model "
-                         "first",
+                         "%s: a first such node after the graph was compiled; build the whole model first",
                          what);
     dml__model *model =
         (dml__model *)dml__allocate_unset(memory, sizeof *model + 2 * DML__STAGED * sizeof(float));
@@ -31647,25 +31742,50 @@ DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const ch
     model->sent = (float *)(void *)(model + 1);
     model->there = model->sent + DML__STAGED;
     dml__comm_keep(comm);
-    graph->model.rank = dml_comm_rank(comm);
-    graph->model.ranks = dml_comm_world_size(comm);
-    graph->model.user = model;
-    graph->model.sum = dml__sum_of_model;
-    graph->model.leave = dml__leave_model;
+    ranks->rank = dml_comm_rank(comm);
+    ranks->ranks = dml_comm_world_size(comm);
+    ranks->user = model;
+    ranks->sum = dml__sum_of_model;
+    ranks->leave = dml__leave_model;
     return DML_OK;
 }
 
-DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
 {
-    return ((const dml__model *)graph->model.user)->comm;
+    return dml__join(graph, &graph->model, comm, what);
+}
+
+DML__LOCAL dml_status dml__join_stages(dml_graph *graph, dml_comm *comm, const char *what)
+{
+    return dml__join(graph, &graph->stages, comm, what);
+}
+
+/* ---- what nodes exchange ---- */
+
+static dml_status dml__exchange_failed(const dml__run *run, const dml_node *node, const dml_comm *comm)
+{
+    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
+                     run->backward ? "backward" : "forward", dml_comm_error(comm));
 }
 
 static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, float *data, size_t n)
 {
     dml_comm *comm = dml__model_comm(node->graph);
-    if (dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK) return DML_OK;
-    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
-                     run->backward ? "backward" : "forward", dml_comm_error(comm));
+    return dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__exchange_failed(run, node, comm);
+}
+
+DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
+                                      dml_ref to)
+{
+    const dml_backend *backend = run->device->backend;
+    dml_status status = DML_OK;
+    if (beta != 0.0f) {
+        status = backend->read(run->device, there, to, n * sizeof(float));
+        for (size_t i = 0; i < n; i++) from[i] += beta * there[i];
+    }
+    return status == DML_OK ? backend->write(run->device, to, from, n * sizeof(float)) : status;
 }
 
 /* By way of the host. */
@@ -31673,15 +31793,9 @@ static dml_status dml__sum_staged(const dml__run *run, const dml_node *node, siz
                                   float beta, dml_ref to)
 {
     const dml__model *model = (const dml__model *)node->graph->model.user;
-    const dml_backend *backend = run->device->backend;
-    const size_t bytes = n * sizeof(float);
-    dml_status status = backend->read(run->device, model->sent, from, bytes);
+    dml_status status = run->device->backend->read(run->device, model->sent, from, n * sizeof(float));
     if (status == DML_OK) status = dml__all_reduce_of(run, node, model->sent, n);
-    if (status == DML_OK && beta != 0.0f) {
-        status = backend->read(run->device, model->there, to, bytes);
-        for (size_t i = 0; i < n; i++) model->sent[i] += beta * model->there[i];
-    }
-    return status == DML_OK ? backend->write(run->device, to, model->sent, bytes) : status;
+    return status == DML_OK ? dml__put_floats(run, n, model->sent, model->there, beta, to) : status;
 }
 
 /* In place, where that is the host's memory. */
@@ -31704,6 +31818,45 @@ DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *n
         status = dml__sum_piece(run, node, n - at < DML__STAGED ? n - at : DML__STAGED, read, beta, write);
     }
     return status;
+}
+
+DML__LOCAL dml_status dml__send_to_stage(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                         int stage, int tag)
+{
+    const dml__model *stages = (const dml__model *)node->graph->stages.user;
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const size_t count = n - at < DML__STAGED ? n - at : DML__STAGED;
+        const dml_ref read = { from.buffer, from.offset + at * sizeof(float) };
+        status = run->device->backend->read(run->device, stages->sent, read, count * sizeof(float));
+        if (status == DML_OK &&
+            dml_comm_send(stages->comm, stages->sent, count, DML_F32, stage, tag) != DML_OK)
+            status = dml__exchange_failed(run, node, stages->comm);
+    }
+    return status;
+}
+
+DML__LOCAL dml_status dml__receive_from_stage(const dml__run *run, const dml_node *node, size_t n, int stage,
+                                              int tag, float beta, dml_ref to)
+{
+    const dml__model *stages = (const dml__model *)node->graph->stages.user;
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const size_t count = n - at < DML__STAGED ? n - at : DML__STAGED;
+        const dml_ref write = { to.buffer, to.offset + at * sizeof(float) };
+        status = dml_comm_receive(stages->comm, stages->sent, count, DML_F32, stage, tag, NULL) == DML_OK
+                     ? dml__put_floats(run, count, stages->sent, stages->there, beta, write)
+                     : dml__exchange_failed(run, node, stages->comm);
+    }
+    return status;
+}
+
+DML__LOCAL dml_status dml__wait_for_stage(const dml__run *run, const dml_node *node, dml_request **request)
+{
+    dml_comm *comm = dml__stages_comm(node->graph);
+    const dml_status status = *request ? dml_comm_wait(comm, *request) : dml_comm_status(comm);
+    *request = NULL;
+    return status == DML_OK ? DML_OK : dml__exchange_failed(run, node, comm);
 }
 
 #endif
@@ -32236,6 +32389,604 @@ DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path)
 }
 
 #endif
+
+#endif
+
+/* ---- dist/pipeline_ops.c ---- */
+
+/* The two ends of a stage (dist/pipeline.h), each other's adjoint on neighbouring ranks. */
+#ifndef DML_DIST_PIPELINE_OPS_C
+#define DML_DIST_PIPELINE_OPS_C
+
+/* ---- dist/pipeline_internal.h ---- */
+
+/* pipeline_internal.h: what a stage's nodes and its pipeline have in common. */
+#ifndef DML_DIST_PIPELINE_INTERNAL_H
+#define DML_DIST_PIPELINE_INTERNAL_H
+
+/* Messages between neighbours, by tag: values go to the next stage, their gradients come back. */
+enum { DML__STAGE_VALUE, DML__STAGE_GRADIENT, DML__STAGE_BEGINS };
+
+/* A micro-batch on its way: the program's exchange (graph/program_internal.h) while it runs here. Nothing
+   that was started is waited for before it is needed. */
+typedef struct dml__stage_pass {
+    dml_buffer *arena, *given; /* as the program has them */
+    int rows;                  /* whose forward half has been made */
+    size_t in, out;            /* elements of a sample; 0: there is no such stage */
+    /* (batch, in) and (batch, out); where they come, and from where they are sent. */
+    float *value_in, *gradient_in, *value_out, *gradient_out;
+    dml_request *value_came, *gradient_came, *value_sent, *gradient_sent;
+} dml__stage_pass;
+
+DML__LOCAL const dml__op *dml__pipeline_input_op(void);
+DML__LOCAL const dml__op *dml__pipeline_output_op(void);
+
+#endif
+
+#include <string.h>
+
+/* ---- of a micro-batch on its way ---- */
+
+static dml__stage_pass *dml__pass_of(const dml__run *run)
+{
+    return (dml__stage_pass *)run->program->exchange;
+}
+
+/* Starts to send what was computed, when the last message from there has gone. */
+static dml_status dml__start_to_stage(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                      float *by, int stage, int tag, dml_request **sent)
+{
+    dml_comm *comm = dml__stages_comm(node->graph);
+    dml_status status = dml__wait_for_stage(run, node, sent);
+    if (status == DML_OK) status = run->device->backend->read(run->device, by, from, n * sizeof *by);
+    if (status != DML_OK) return status;
+    *sent = dml_comm_send_start(comm, by, n, DML_F32, stage, tag);
+    return *sent ? DML_OK : dml__wait_for_stage(run, node, sent);
+}
+
+/* ---- the input ---- */
+
+static dml_status dml__pipeline_input_forward(const dml__run *run, const dml_node *node)
+{
+    dml__stage_pass *pass = dml__pass_of(run);
+    const size_t n = dml__count(run, node);
+    const int before = node->graph->stages.rank - 1;
+    if (!pass)
+        return dml__receive_from_stage(run, node, n, before, DML__STAGE_VALUE, 0, dml__value(run, node));
+    const dml_status status = dml__wait_for_stage(run, node, &pass->value_came);
+    return status == DML_OK ? dml__put_floats(run, n, pass->value_in, NULL, 0, dml__value(run, node))
+                            : status;
+}
+
+static dml_status dml__pipeline_input_backward(const dml__run *run, const dml_node *node)
+{
+    dml__stage_pass *pass = dml__pass_of(run);
+    const size_t n = dml__count(run, node);
+    const int before = node->graph->stages.rank - 1;
+    const dml_ref gradient = dml__gradient(run, node);
+    if (!pass) return dml__send_to_stage(run, node, n, gradient, before, DML__STAGE_GRADIENT);
+    return dml__start_to_stage(run, node, n, gradient, pass->gradient_out, before, DML__STAGE_GRADIENT,
+                               &pass->gradient_sent);
+}
+
+DML__LOCAL const dml__op *dml__pipeline_input_op(void)
+{
+    static const dml__op op = { "pipeline_input",
+                                NULL,
+                                dml__pipeline_input_forward,
+                                dml__pipeline_input_backward,
+                                DML__IS_SOURCE,
+                                NULL,
+                                false,
+                                false,
+                                NULL,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+/* ---- the output ---- */
+
+static dml_status dml__pipeline_output_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 for each sample",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+                              x->batched ? "" : " for the whole batch");
+    node->dtype = DML_F32;
+    return DML_OK;
+}
+
+static dml_status dml__pipeline_output_forward(const dml__run *run, const dml_node *node)
+{
+    dml__stage_pass *pass = dml__pass_of(run);
+    const dml_node *x = node->input[0];
+    const size_t n = dml__count(run, x);
+    const int next = node->graph->stages.rank + 1;
+    const dml_status status = run->device->backend->zero(run->device, dml__value(run, node), sizeof(float));
+    if (status != DML_OK) return status;
+    if (!pass) return dml__send_to_stage(run, node, n, dml__value(run, x), next, DML__STAGE_VALUE);
+    pass->gradient_came = dml_comm_receive_start(dml__stages_comm(node->graph), pass->gradient_in, n, DML_F32,
+                                                 next, DML__STAGE_GRADIENT);
+    return dml__start_to_stage(run, node, n, dml__value(run, x), pass->value_out, next, DML__STAGE_VALUE,
+                               &pass->value_sent);
+}
+
+static dml_status dml__pipeline_output_backward(const dml__run *run, const dml_node *node)
+{
+    dml__stage_pass *pass = dml__pass_of(run);
+    const dml_node *x = node->input[0];
+    const size_t n = dml__count(run, x);
+    const float beta = dml__beta(run, node, 0);
+    const dml_ref to = dml__gradient(run, x);
+    const int next = node->graph->stages.rank + 1;
+    if (!pass) return dml__receive_from_stage(run, node, n, next, DML__STAGE_GRADIENT, beta, to);
+    dml_status status = dml__wait_for_stage(run, node, &pass->gradient_came);
+    /* The value has gone: its gradient has come. */
+    if (status == DML_OK) status = dml__wait_for_stage(run, node, &pass->value_sent);
+    return status == DML_OK ? dml__put_floats(run, n, pass->gradient_in, pass->value_out, beta, to) : status;
+}
+
+DML__LOCAL const dml__op *dml__pipeline_output_op(void)
+{
+    static const dml__op op = { "pipeline_output",
+                                dml__pipeline_output_infer,
+                                dml__pipeline_output_forward,
+                                dml__pipeline_output_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                NULL,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+/* ---- building ---- */
+
+static bool dml__has_node_of(const dml_graph *graph, const dml__op *op)
+{
+    const dml_node *node = graph->first;
+    while (node && node->op != op) node = node->next;
+    return node != NULL;
+}
+
+/* Of a stage's end: it has a neighbour there, and no other such node. */
+static dml_status dml__check_stage_end(dml_graph *graph, dml_comm *comm, const dml__op *op, bool last)
+{
+    dml__error *error = &graph->context->error;
+    const dml_status status = dml__join_stages(graph, comm, op->name);
+    if (status != DML_OK) return status;
+    const int stage = dml_comm_rank(comm), stages = dml_comm_world_size(comm);
+    if (stage == (last ? stages - 1 : 0))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s: asked for on rank %d of %d, the %s stage, which has none %s it", op->name,
+                         stage, stages, last ? "last" : "first", last ? "behind" : "before");
+    if (dml__has_node_of(graph, op))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a second one asked for; a stage has one", op->name);
+    return DML_OK;
+}
+
+/* What the next stage is told of this one: the shape, and how many elements of parameters and how many nodes
+   come before its own. */
+enum { DML__STAGE_FACTS = DML_MAX_DIMS + 3 };
+
+static dml_status dml__stage_failed(dml_graph *graph, const dml_comm *comm, const dml__op *op)
+{
+    return dml__fail(&graph->context->error, dml_comm_status(comm), "%s: %s", op->name, dml_comm_error(comm));
+}
+
+DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
+{
+    const dml__op *op = dml__pipeline_input_op();
+    int64_t facts[DML__STAGE_FACTS];
+    dml_shape shape;
+    if (!graph || dml__check_stage_end(graph, comm, op, false) != DML_OK) return NULL;
+    if (graph->whole_count > 0) {
+        dml__fail(&graph->context->error, DML_ERROR_STATE,
+                  "%s: asked for after layers with parameters; a stage builds it first", op->name);
+        return NULL;
+    }
+    if (dml_comm_receive(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) - 1, DML__STAGE_BEGINS,
+                         NULL) != DML_OK) {
+        dml__stage_failed(graph, comm, op);
+        return NULL;
+    }
+    memset(&shape, 0, sizeof shape);
+    shape.ndim = (int)facts[0];
+    for (int i = 0; i < shape.ndim; i++) shape.dims[i] = (int)facts[1 + i];
+    graph->place_before = graph->whole_count = (size_t)facts[DML_MAX_DIMS + 1];
+    graph->nodes_before = (int)facts[DML_MAX_DIMS + 2] - 1; /* which stands where the output does there */
+    return dml__leaf_create(graph, op, NULL, DML_F32, shape);
+}
+
+DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm)
+{
+    const dml__op *op = dml__pipeline_output_op();
+    int64_t facts[DML__STAGE_FACTS] = { 0 };
+    if (!x || dml__check_stage_end(x->graph, comm, op, true) != DML_OK) return NULL;
+    dml_node *node = dml__node_create(op, 1, &x, NULL, 0);
+    if (!node) return NULL;
+    facts[0] = x->shape.ndim;
+    for (int i = 0; i < x->shape.ndim; i++) facts[1 + i] = x->shape.dims[i];
+    facts[DML_MAX_DIMS + 1] = (int64_t)x->graph->whole_count;
+    facts[DML_MAX_DIMS + 2] = x->graph->nodes_before + node->index;
+    if (dml_comm_send(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) + 1, DML__STAGE_BEGINS) ==
+        DML_OK)
+        return node;
+    dml__stage_failed(x->graph, comm, op);
+    return NULL;
+}
+
+#endif
+
+/* ---- dist/pipeline.c ---- */
+
+/* Micro-batches on their way through a stage: one forward, one backward (dist/pipeline.h). */
+#ifndef DML_DIST_PIPELINE_C
+#define DML_DIST_PIPELINE_C
+
+#include <string.h>
+
+struct dml_pipeline {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_context *context;
+    dml_trainer *trainer;
+    dml_comm *comm;
+    int stage, stages;
+    dml__stage_pass *pass; /* (stages - stage); the first one has the program's own arena */
+    const void **inputs;   /* (of the program) a micro-batch's */
+};
+
+static int dml__passes(const dml_pipeline *pipeline)
+{
+    return pipeline->stages - pipeline->stage;
+}
+
+/* ---- making one ---- */
+
+static void dml__pipeline_destroy_owned(dml__owned *owned)
+{
+    dml_pipeline *pipeline = (dml_pipeline *)(void *)owned;
+    dml_context *context = pipeline->context;
+    dml__memory *memory = &context->memory;
+    dml__disown(context, owned);
+    for (int i = 0; pipeline->pass && i < dml__passes(pipeline); i++) {
+        dml__stage_pass *pass = &pipeline->pass[i];
+        dml__release(memory, pass->value_in);
+        dml__release(memory, pass->gradient_in);
+        dml__release(memory, pass->value_out);
+        dml__release(memory, pass->gradient_out);
+        if (i == 0) continue;
+        dml__buffer_destroy(context, pass->arena);
+        dml__release(memory, pass->given);
+    }
+    dml__release(memory, pipeline->pass);
+    dml__release(memory, pipeline->inputs);
+    dml__comm_let_go(pipeline->comm);
+    dml__release(memory, pipeline);
+}
+
+DML_API void dml_pipeline_destroy(dml_pipeline *pipeline)
+{
+    if (pipeline) dml__pipeline_destroy_owned(&pipeline->owned);
+}
+
+static float *dml__allocate_message(dml_context *context, const dml_program *program, size_t elements)
+{
+    return (float *)dml__allocate_array(&context->memory, elements, (size_t)program->batch * sizeof(float));
+}
+
+/* Where there is one of another stage. */
+static bool dml__allocate_messages(dml_context *context, const dml_program *program, dml__stage_pass *pass)
+{
+    if (pass->in) {
+        pass->value_in = dml__allocate_message(context, program, pass->in);
+        pass->gradient_out = dml__allocate_message(context, program, pass->in);
+    }
+    if (pass->out) {
+        pass->value_out = dml__allocate_message(context, program, pass->out);
+        pass->gradient_in = dml__allocate_message(context, program, pass->out);
+    }
+    return (!pass->in || (pass->value_in && pass->gradient_out)) &&
+           (!pass->out || (pass->value_out && pass->gradient_in));
+}
+
+/* An arena of its own, but for the first one. */
+static bool dml__allocate_pass(dml_context *context, dml_program *program, dml__stage_pass *pass, bool first)
+{
+    pass->arena = first ? program->arena : dml__buffer_create(context, program->bytes);
+    pass->given = first ? program->given : NULL;
+    if (!first && program->given)
+        pass->given = (dml_buffer *)dml__allocate_array(&context->memory, (size_t)program->inputs + 1,
+                                                        sizeof *pass->given);
+    return pass->arena && (!program->given || pass->given) && dml__allocate_messages(context, program, pass);
+}
+
+static size_t dml__elements_between(const dml_program *program, const dml__op *op)
+{
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op == op) return dml_shape_count(&(node->inputs ? node->input[0] : node)->shape);
+    }
+    return 0;
+}
+
+static dml_status dml__pipeline_allocate(dml_pipeline *pipeline)
+{
+    dml_context *context = pipeline->context;
+    dml_program *program = pipeline->trainer->program;
+    const int passes = dml__passes(pipeline);
+    bool made = true;
+    pipeline->pass =
+        (dml__stage_pass *)dml__allocate_array(&context->memory, (size_t)passes, sizeof *pipeline->pass);
+    pipeline->inputs = (const void **)dml__allocate_array(&context->memory, (size_t)program->inputs + 1,
+                                                          sizeof *pipeline->inputs);
+    if (pipeline->pass) memset(pipeline->pass, 0, (size_t)passes * sizeof *pipeline->pass);
+    for (int i = 0; pipeline->pass && i < passes; i++) {
+        dml__stage_pass *pass = &pipeline->pass[i];
+        pass->in = dml__elements_between(program, dml__pipeline_input_op());
+        pass->out = dml__elements_between(program, dml__pipeline_output_op());
+        made = dml__allocate_pass(context, program, pass, i == 0) && made;
+    }
+    if (pipeline->pass && pipeline->inputs && made) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for a pipeline's %d micro-batches of %zu bytes each", passes,
+                     program->bytes);
+}
+
+/* Whether the trainer's program is what the rank's place among the stages asks for. */
+static dml_status dml__check_stage(const dml_trainer *trainer, const dml_comm *comm)
+{
+    const dml_program *program = trainer->program;
+    dml__error *error = &trainer->context->error;
+    const int stage = dml_comm_rank(comm), stages = dml_comm_world_size(comm);
+    const bool takes = dml__elements_between(program, dml__pipeline_input_op()) > 0;
+    const bool gives = program->output->op == dml__pipeline_output_op();
+    if (stages > 1 && dml__stages_comm(program->graph) && dml__stages_comm(program->graph) != comm)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a pipeline on another communicator than that of its stage's nodes");
+    if (takes != (stage > 0) || gives != (stage < stages - 1))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a pipeline's trainer of '%s', on rank %d of %d stages: its program %s "
+                         "dml_pipeline_input, and its node must be %s",
+                         program->output->name, stage, stages, stage > 0 ? "needs" : "must be without",
+                         stage < stages - 1 ? "dml_pipeline_output" : "the loss");
+    for (int s = 0; s < program->slots; s++)
+        if (program->slot[s].watched)
+            return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                             "a pipeline of a trainer that watches '%s': its micro-batches have values of "
+                             "their own, which aren't kept",
+                             program->slot[s].node->name);
+    return DML_OK;
+}
+
+static dml_pipeline *dml__pipeline_create_in(dml_trainer *trainer, dml_comm *comm)
+{
+    dml_context *context = trainer->context;
+    if (context->error.status != DML_OK) return NULL;
+    if (!comm || dml_comm_status(comm) != DML_OK) {
+        dml__fail(&context->error, comm ? dml_comm_status(comm) : DML_ERROR_ARGUMENT, "a pipeline's %s",
+                  comm ? dml_comm_error(comm) : "communicator is NULL");
+        return NULL;
+    }
+    if (dml__check_stage(trainer, comm) != DML_OK) return NULL;
+    dml_pipeline *pipeline = (dml_pipeline *)dml__allocate(&context->memory, sizeof *pipeline);
+    if (!pipeline) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a pipeline");
+        return NULL;
+    }
+    pipeline->context = context;
+    pipeline->trainer = trainer;
+    pipeline->comm = comm;
+    pipeline->stage = dml_comm_rank(comm);
+    pipeline->stages = dml_comm_world_size(comm);
+    dml__comm_keep(comm);
+    dml__own(context, &pipeline->owned, dml__pipeline_destroy_owned);
+    if (dml__pipeline_allocate(pipeline) == DML_OK) return pipeline;
+    dml_pipeline_destroy(pipeline);
+    return NULL;
+}
+
+DML_API dml_pipeline *dml_pipeline_create(dml_trainer *trainer, dml_comm *comm)
+{
+    if (!trainer) return NULL;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_pipeline *pipeline = dml__pipeline_create_in(trainer, comm);
+    dml__leave(trainer->context, entry);
+    return pipeline;
+}
+
+/* ---- a step's passes ---- */
+
+/* A call: what all its micro-batches have. */
+typedef struct dml__pipeline_call {
+    dml_pipeline *pipeline;
+    int rows, count, micro_batches;
+    const void *const *inputs;
+    double loss; /* the sum over the samples of this rank, if it is the last stage */
+} dml__pipeline_call;
+
+static int dml__micro_rows(const dml__pipeline_call *call, int i)
+{
+    const int batch = call->pipeline->trainer->program->batch, left = call->rows - i * batch;
+    return left < batch ? left : batch;
+}
+
+static dml__stage_pass *dml__pass_for(const dml__pipeline_call *call, int i)
+{
+    return &call->pipeline->pass[i % dml__passes(call->pipeline)];
+}
+
+/* The program works in the pass's memory from now on. NULL: in its own. */
+static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
+{
+    dml_program *program = pipeline->trainer->program;
+    const dml__stage_pass *place = pass ? pass : &pipeline->pass[0];
+    program->arena = place->arena;
+    program->given = place->given;
+    program->exchange = pipeline->stages > 1 ? pass : NULL;
+    program->ahead = pass ? pass->rows : 0;
+}
+
+/* The micro-batch's part of the inputs; what can't be is left to the program to refuse. */
+static const void *const *dml__micro_inputs(const dml__pipeline_call *call, int i)
+{
+    const dml_program *program = call->pipeline->trainer->program;
+    if (call->count != program->inputs || !call->inputs) return call->inputs;
+    for (int k = 0; k < program->inputs; k++) {
+        const dml_node *input = program->input[k];
+        const size_t bytes = dml_shape_count(&input->shape) * dml_dtype_size(input->dtype);
+        const char *from = (const char *)call->inputs[k];
+        call->pipeline->inputs[k] = from ? from + (size_t)i * (size_t)program->batch * bytes : NULL;
+    }
+    return call->pipeline->inputs;
+}
+
+/* What the stage before sends of micro-batch i, where there is room for it. */
+static void dml__expect_value(const dml__pipeline_call *call, int i)
+{
+    const dml_pipeline *pipeline = call->pipeline;
+    dml__stage_pass *pass = dml__pass_for(call, i);
+    if (pipeline->stage == 0 || i >= call->micro_batches) return;
+    pass->value_came =
+        dml_comm_receive_start(pipeline->comm, pass->value_in, (size_t)dml__micro_rows(call, i) * pass->in,
+                               DML_F32, pipeline->stage - 1, DML__STAGE_VALUE);
+}
+
+/* `done`: how many backward passes of this call have been made. */
+static dml_status dml__micro_forward(dml__pipeline_call *call, int i, int done)
+{
+    dml_pipeline *pipeline = call->pipeline;
+    dml__stage_pass *pass = dml__pass_for(call, i);
+    pass->rows = 0;
+    dml__work_in_pass(pipeline, pass);
+    const int rows = dml__micro_rows(call, i);
+    const dml_status status =
+        dml__trainer_forward_in(pipeline->trainer, rows, dml__micro_inputs(call, i), (uint32_t)(i - done));
+    if (status == DML_OK) pass->rows = rows;
+    return status;
+}
+
+static dml_status dml__micro_backward(dml__pipeline_call *call, int i)
+{
+    dml_pipeline *pipeline = call->pipeline;
+    dml__stage_pass *pass = dml__pass_for(call, i);
+    const int flags = (i > 0 ? DML_ADD : 0) | (i < call->micro_batches - 1 ? DML_MORE : 0), rows = pass->rows;
+    float loss = 0;
+    dml__work_in_pass(pipeline, pass);
+    pass->rows = 0;
+    const dml_status status = dml__trainer_backward_in(pipeline->trainer, rows, dml__micro_inputs(call, i),
+                                                       call->count, flags, &loss);
+    call->loss += (double)loss * rows;
+    if (status == DML_OK) dml__expect_value(call, i + dml__passes(pipeline));
+    return status;
+}
+
+/* Whether all of them can be run: before others have begun to wait for them. */
+static dml_status dml__check_micro_batches(const dml__pipeline_call *call)
+{
+    dml_status status = DML_OK;
+    for (int i = 0; i < call->micro_batches && status == DML_OK; i++)
+        status = dml__program_check(call->pipeline->trainer->program, dml__micro_rows(call, i),
+                                    dml__micro_inputs(call, i), call->count);
+    return status;
+}
+
+/* As many forward as the stages behind need to begin, then one backward for each. */
+static dml_status dml__make_passes(dml__pipeline_call *call)
+{
+    const dml_pipeline *pipeline = call->pipeline;
+    const int passes = dml__passes(pipeline), n = call->micro_batches, warm = passes - 1 < n ? passes - 1 : n;
+    dml_status status = DML_OK;
+    for (int i = 0; i < passes; i++) dml__expect_value(call, i);
+    for (int i = 0; i < warm && status == DML_OK; i++) status = dml__micro_forward(call, i, 0);
+    for (int i = 0; i < n && status == DML_OK; i++) {
+        if (i + warm < n) status = dml__micro_forward(call, i + warm, i);
+        if (status == DML_OK) status = dml__micro_backward(call, i);
+    }
+    return status;
+}
+
+/* Nothing is on its way any more. */
+static void dml__empty_passes(const dml_pipeline *pipeline)
+{
+    for (int i = 0; i < dml__passes(pipeline); i++) {
+        dml__stage_pass *pass = &pipeline->pass[i];
+        dml_request **request[] = { &pass->value_came, &pass->gradient_came, &pass->value_sent,
+                                    &pass->gradient_sent };
+        for (int k = 0; k < 4; k++) {
+            if (*request[k]) dml_comm_wait(pipeline->comm, *request[k]);
+            *request[k] = NULL;
+        }
+        pass->rows = 0;
+    }
+}
+
+/* The last stage's, to all. */
+static dml_status dml__share_loss(dml__pipeline_call *call)
+{
+    dml_pipeline *pipeline = call->pipeline;
+    if (pipeline->stages == 1 ||
+        dml_comm_broadcast(pipeline->comm, &call->loss, 1, DML_F64, pipeline->stages - 1) == DML_OK)
+        return DML_OK;
+    return dml__fail(&pipeline->context->error, dml_comm_status(pipeline->comm), "a pipeline's loss: %s",
+                     dml_comm_error(pipeline->comm));
+}
+
+static dml_status dml__pipeline_backward_in(void *user)
+{
+    dml__pipeline_call *call = (dml__pipeline_call *)user;
+    dml_pipeline *pipeline = call->pipeline;
+    dml_trainer *trainer = pipeline->trainer;
+    const int batch = trainer->program->batch;
+    if (call->rows < 0 || (call->rows == 0 && !dml__sync_attached(&trainer->sync)))
+        return dml__fail(&pipeline->context->error, DML_ERROR_ARGUMENT,
+                         "a pipeline's step of %d samples asked for; it takes 1 or more", call->rows);
+    if (trainer->sync.use)
+        return dml__fail(&pipeline->context->error, DML_ERROR_UNSUPPORTED,
+                         "a pipeline beside a strategy that brings parameters when an op needs them (ZeRO's "
+                         "stage 3): take stage 1 or 2");
+    call->micro_batches = call->rows / batch + (call->rows % batch != 0);
+    dml_status status = dml__check_micro_batches(call);
+    if (status != DML_OK) return status;
+    status = call->rows > 0 ? dml__make_passes(call)
+                            : dml__trainer_backward_in(trainer, 0, call->inputs, call->count, 0, NULL);
+    dml__work_in_pass(pipeline, NULL);
+    if (status != DML_OK && dml_comm_status(pipeline->comm) == DML_OK)
+        dml_comm_abort(pipeline->comm, dml_error(pipeline->context));
+    dml__empty_passes(pipeline);
+    if (status == DML_OK) status = dml__share_loss(call);
+    if (status != DML_OK) trainer->spoiled = true;
+    return status;
+}
+
+DML_API dml_status dml_pipeline_backward(dml_pipeline *pipeline, int rows, const void *const *inputs,
+                                         int count, float *loss)
+{
+    if (!pipeline) return DML_ERROR_ARGUMENT;
+    dml__pipeline_call call;
+    memset(&call, 0, sizeof call);
+    call.pipeline = pipeline;
+    call.rows = rows;
+    call.inputs = inputs;
+    call.count = count;
+    const dml_status status = dml__trainer_part(pipeline->trainer, dml__pipeline_backward_in, &call,
+                                                "the pipeline's backward passes");
+    if (status == DML_OK && loss) *loss = rows > 0 ? (float)(call.loss / rows) : 0.0f;
+    return status;
+}
+
+DML_API dml_status dml_pipeline_step(dml_pipeline *pipeline, int rows, const void *const *inputs, int count,
+                                     float *loss)
+{
+    const dml_status status = dml_pipeline_backward(pipeline, rows, inputs, count, loss);
+    return status == DML_OK ? dml_trainer_update(pipeline->trainer) : status;
+}
 
 #endif
 #endif

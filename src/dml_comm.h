@@ -36,6 +36,7 @@
 #include "dist/downpour_sync.h"
 #include "dist/sandblaster.h"
 #include "dist/tensor_parallel.h"
+#include "dist/pipeline.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -167,6 +168,8 @@ DML__DRIVERS_END
 #include "dist/model_ranks.c"
 #include "dist/tensor_parallel.c"
 #include "dist/parallel_file.c"
+#include "dist/pipeline_ops.c"
+#include "dist/pipeline.c"
 #endif
 DML__BODIES_END
 

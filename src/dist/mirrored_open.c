@@ -204,10 +204,10 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
 {
     dml_context *context = loss->graph->context;
     if (dml__check_mirrored(context, devices, count, options) != DML_OK) return NULL;
-    if (loss->graph->model.ranks) {
+    if (dml__graph_cuts(loss->graph)) {
         dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                   "replicas asked for, of a model that is cut over %d ranks: each rank has one device",
-                  loss->graph->model.ranks);
+                  dml__graph_cuts(loss->graph));
         return NULL;
     }
     dml_mirrored *all = (dml_mirrored *)dml__allocate(&context->memory, sizeof *all);

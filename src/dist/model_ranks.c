@@ -33,30 +33,45 @@ static void dml__leave_model(void *user)
     dml__release(model->memory, model);
 }
 
-DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
+/* Of a graph's parts or its stages. */
+static dml_comm *dml__comm_of(const dml__model_ranks *ranks)
+{
+    return ranks->user ? ((const dml__model *)ranks->user)->comm : NULL;
+}
+
+DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+{
+    return dml__comm_of(&graph->model);
+}
+
+DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph)
+{
+    return dml__comm_of(&graph->stages);
+}
+
+static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm *comm, const char *what)
 {
     dml__error *error = &graph->context->error;
     dml__memory *memory = &graph->context->memory;
     if (error->status != DML_OK) return error->status;
     if (!comm)
         return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s: its communicator is NULL: none was given, or there "
-                         "was no memory left to open one",
+                         "%s: its communicator is NULL: none was given, or there was no memory left to open "
+                         "one",
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
     if (dml_comm_world_size(comm) == 1) return DML_OK;
-    if (graph->model.user) {
-        if (dml__model_comm(graph) == comm) return DML_OK;
+    if (ranks->user) {
+        if (dml__comm_of(ranks) == comm) return DML_OK;
         return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "%s: its communicator is another one than that of the graph's other parallel nodes; "
-                         "a graph is cut over one",
+                         "%s: its communicator is another one than that of the graph's other such nodes; a "
+                         "graph is cut over one",
                          what);
     }
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
-                         "%s: a first parallel node after the graph was compiled; build the whole model "
-                         "first",
+                         "%s: a first such node after the graph was compiled; build the whole model first",
                          what);
     dml__model *model =
         (dml__model *)dml__allocate_unset(memory, sizeof *model + 2 * DML__STAGED * sizeof(float));
@@ -66,25 +81,50 @@ DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const ch
     model->sent = (float *)(void *)(model + 1);
     model->there = model->sent + DML__STAGED;
     dml__comm_keep(comm);
-    graph->model.rank = dml_comm_rank(comm);
-    graph->model.ranks = dml_comm_world_size(comm);
-    graph->model.user = model;
-    graph->model.sum = dml__sum_of_model;
-    graph->model.leave = dml__leave_model;
+    ranks->rank = dml_comm_rank(comm);
+    ranks->ranks = dml_comm_world_size(comm);
+    ranks->user = model;
+    ranks->sum = dml__sum_of_model;
+    ranks->leave = dml__leave_model;
     return DML_OK;
 }
 
-DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
+DML__LOCAL dml_status dml__join_model(dml_graph *graph, dml_comm *comm, const char *what)
 {
-    return ((const dml__model *)graph->model.user)->comm;
+    return dml__join(graph, &graph->model, comm, what);
+}
+
+DML__LOCAL dml_status dml__join_stages(dml_graph *graph, dml_comm *comm, const char *what)
+{
+    return dml__join(graph, &graph->stages, comm, what);
+}
+
+/* ---- what nodes exchange ---- */
+
+static dml_status dml__exchange_failed(const dml__run *run, const dml_node *node, const dml_comm *comm)
+{
+    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
+                     run->backward ? "backward" : "forward", dml_comm_error(comm));
 }
 
 static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, float *data, size_t n)
 {
     dml_comm *comm = dml__model_comm(node->graph);
-    if (dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK) return DML_OK;
-    return dml__fail(run->error, dml_comm_status(comm), "%s '%s' in %s: %s", node->op->name, node->name,
-                     run->backward ? "backward" : "forward", dml_comm_error(comm));
+    return dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__exchange_failed(run, node, comm);
+}
+
+DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
+                                      dml_ref to)
+{
+    const dml_backend *backend = run->device->backend;
+    dml_status status = DML_OK;
+    if (beta != 0.0f) {
+        status = backend->read(run->device, there, to, n * sizeof(float));
+        for (size_t i = 0; i < n; i++) from[i] += beta * there[i];
+    }
+    return status == DML_OK ? backend->write(run->device, to, from, n * sizeof(float)) : status;
 }
 
 /* By way of the host. */
@@ -92,15 +132,9 @@ static dml_status dml__sum_staged(const dml__run *run, const dml_node *node, siz
                                   float beta, dml_ref to)
 {
     const dml__model *model = (const dml__model *)node->graph->model.user;
-    const dml_backend *backend = run->device->backend;
-    const size_t bytes = n * sizeof(float);
-    dml_status status = backend->read(run->device, model->sent, from, bytes);
+    dml_status status = run->device->backend->read(run->device, model->sent, from, n * sizeof(float));
     if (status == DML_OK) status = dml__all_reduce_of(run, node, model->sent, n);
-    if (status == DML_OK && beta != 0.0f) {
-        status = backend->read(run->device, model->there, to, bytes);
-        for (size_t i = 0; i < n; i++) model->sent[i] += beta * model->there[i];
-    }
-    return status == DML_OK ? backend->write(run->device, to, model->sent, bytes) : status;
+    return status == DML_OK ? dml__put_floats(run, n, model->sent, model->there, beta, to) : status;
 }
 
 /* In place, where that is the host's memory. */
@@ -123,6 +157,45 @@ DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *n
         status = dml__sum_piece(run, node, n - at < DML__STAGED ? n - at : DML__STAGED, read, beta, write);
     }
     return status;
+}
+
+DML__LOCAL dml_status dml__send_to_stage(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
+                                         int stage, int tag)
+{
+    const dml__model *stages = (const dml__model *)node->graph->stages.user;
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const size_t count = n - at < DML__STAGED ? n - at : DML__STAGED;
+        const dml_ref read = { from.buffer, from.offset + at * sizeof(float) };
+        status = run->device->backend->read(run->device, stages->sent, read, count * sizeof(float));
+        if (status == DML_OK &&
+            dml_comm_send(stages->comm, stages->sent, count, DML_F32, stage, tag) != DML_OK)
+            status = dml__exchange_failed(run, node, stages->comm);
+    }
+    return status;
+}
+
+DML__LOCAL dml_status dml__receive_from_stage(const dml__run *run, const dml_node *node, size_t n, int stage,
+                                              int tag, float beta, dml_ref to)
+{
+    const dml__model *stages = (const dml__model *)node->graph->stages.user;
+    dml_status status = DML_OK;
+    for (size_t at = 0; at < n && status == DML_OK; at += DML__STAGED) {
+        const size_t count = n - at < DML__STAGED ? n - at : DML__STAGED;
+        const dml_ref write = { to.buffer, to.offset + at * sizeof(float) };
+        status = dml_comm_receive(stages->comm, stages->sent, count, DML_F32, stage, tag, NULL) == DML_OK
+                     ? dml__put_floats(run, count, stages->sent, stages->there, beta, write)
+                     : dml__exchange_failed(run, node, stages->comm);
+    }
+    return status;
+}
+
+DML__LOCAL dml_status dml__wait_for_stage(const dml__run *run, const dml_node *node, dml_request **request)
+{
+    dml_comm *comm = dml__stages_comm(node->graph);
+    const dml_status status = *request ? dml_comm_wait(comm, *request) : dml_comm_status(comm);
+    *request = NULL;
+    return status == DML_OK ? DML_OK : dml__exchange_failed(run, node, comm);
 }
 
 #endif

@@ -125,7 +125,7 @@ static dml_status dml__sandblaster_open(dml__sandblaster *s, const dml_cluster *
     if (dml__sync_attached(&s->trainer->sync))
         return dml__ps_fail(s->comm, DML_ERROR_STATE,
                             "Sandblaster by a trainer that has a sync strategy: it takes one without");
-    if (s->trainer->program->graph->model.ranks)
+    if (dml__graph_cuts(s->trainer->program->graph))
         return dml__ps_fail(s->comm, DML_ERROR_UNSUPPORTED,
                             "Sandblaster by a trainer whose model is cut over ranks: it takes whole ones");
     s->ps = dml_ps_open(s->comm, cluster, s->n, w, &o);

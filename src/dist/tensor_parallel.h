@@ -41,15 +41,15 @@
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
-/* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the bias,
-   and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all ranks;
-   several such layers share one exchange where they are given the same dml_parallel_copy. DML_ERROR_ARGUMENT
-   unless m divides the units. */
+/* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the
+   bias, and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all
+   ranks; several such layers share one exchange where they are given the same dml_parallel_copy.
+   DML_ERROR_ARGUMENT unless m divides the units. */
 DML_API dml_node *dml_column_parallel_dense(dml_node *x, int units, dml_comm *comm);
 
-/* dml_dense (..., in) -> (..., units) of m ranks, each of which is given its stretch (..., in / m) of the inputs,
-   as the layer above leaves them, and has as many columns of the weight: the sum, with the bias, is alike on
-   all ranks. */
+/* dml_dense (..., in) -> (..., units) of m ranks, each of which is given its stretch (..., in / m) of the
+   inputs, as the layer above leaves them, and has as many columns of the weight: the sum, with the bias, is
+   alike on all ranks. */
 DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm);
 
 /* dml_multi_head_attention x (T, C) -> (T, C), alike on all ranks, of which each has heads / m of the heads,

@@ -197,7 +197,8 @@ static void dml__find_gradients(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
-        slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
+        slot->has_gradient = (slot->node->op == dml__parameter_op() && !slot->node->frozen) ||
+                             (slot->node->op->needs & DML__IS_SOURCE);
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient ||
                                  (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
@@ -436,11 +437,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
             &context->error, DML_ERROR_UNSUPPORTED,
             "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
             options->training ? "to train" : "to predict", context->device.backend->name);
-    if (options && options->own_thread && output->graph->model.ranks)
+    if (options && options->own_thread && dml__graph_cuts(output->graph))
         return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                          "a program with a thread of its own asked for, of a model that is cut over %d "
                          "ranks, which all run the same passes in the same order",
-                         output->graph->model.ranks);
+                         dml__graph_cuts(output->graph));
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",

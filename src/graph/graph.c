@@ -23,6 +23,7 @@ static void dml__graph_destroy_owned(dml__owned *owned)
         dml__release(&context->memory, node);
     }
     if (graph->model.leave) graph->model.leave(graph->model.user);
+    if (graph->stages.leave) graph->stages.leave(graph->stages.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -195,15 +196,14 @@ static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *s
     return DML_OK;
 }
 
-/* A node without inputs: an input or a parameter. */
-static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                  dml_shape shape)
+DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
+                                      dml_shape shape)
 {
     if (!graph || graph->context->error.status != DML_OK) return NULL;
     dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
     if (!node) return NULL;
     node->dtype = dtype;
-    node->batched = op == dml__input_op();
+    node->batched = op != dml__parameter_op();
     dml_status status = dml__check_dimensions(node, &shape);
     if (status == DML_OK) {
         /* Dimensions past the last are zero, however the caller left them. */
@@ -282,7 +282,8 @@ static void dml__note_first_uses_again(dml_graph *graph)
         p->next_parameter = NULL;
     }
     graph->first_parameter = graph->last_parameter = NULL;
-    graph->parameter_count = graph->whole_count = 0;
+    graph->parameter_count = 0;
+    graph->whole_count = graph->place_before;
     for (dml_node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->inputs; i++) dml__note_first_use(graph, node->input[i]);
 }

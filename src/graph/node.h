@@ -62,20 +62,27 @@ struct dml_graph {
     /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
-    size_t whole_count;                    /* of all ranks' w, where the model is cut */
-    dml__model_ranks model;
-    dml_buffer *w; /* on the device; NULL until it is laid out */
-    float *mirror; /* w on the host, where the device has memory of its own */
-    int programs;  /* compiled and not destroyed */
-    bool spread;   /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;  /* whose threads `readers` counts */
-    int readers;   /* programs that predict on their own threads now; -1: w is being written */
+    /* Where the model is cut (graph/part.h): of stages before this one, and with them and all parts of this
+       one's, which are what random numbers are keyed by. */
+    size_t place_before, whole_count; /* elements */
+    int nodes_before;
+    dml__model_ranks model, stages; /* that have parts of each layer; layers of their own */
+    dml_buffer *w;                  /* on the device; NULL until it is laid out */
+    float *mirror;                  /* w on the host, where the device has memory of its own */
+    int programs;                   /* compiled and not destroyed */
+    bool spread;                    /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;                   /* whose threads `readers` counts */
+    int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
    NULL, with the error recorded, when an input is NULL or of another graph, or the op refuses. */
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
+
+/* A node without inputs; appended. */
+DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
+                                      dml_dtype dtype, dml_shape shape);
 
 /* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
    "conv2d_2". NULL, with the error recorded, on failure. */
@@ -113,6 +120,12 @@ DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *er
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
+
+/* Over how many ranks the model is cut; 0: it is whole. */
+static inline int dml__graph_cuts(const dml_graph *graph)
+{
+    return graph->model.ranks ? graph->model.ranks : graph->stages.ranks;
+}
 
 static inline dml_context *dml__node_context(const dml_node *node)
 {

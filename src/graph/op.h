@@ -65,6 +65,8 @@ typedef struct dml__run {
 /* Each element of the output is a function of the inputs' at the same place, and each gradient too: on a
    host_memory device the op's work goes to dml__chain_of where that gives a chain. */
 #define DML__IS_ELEMENTWISE 0x80000u
+/* Its gradient is wanted, though no parameter lies behind it here. */
+#define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
 

@@ -391,13 +391,26 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 {
     dml__run run = dml__begin_run(program, rows, training);
     dml__round_factors(&run, program->dtype);
-    dml_status status = dml__forward(&run, inputs);
+    DML_ASSERT(!program->ahead || program->ahead == rows);
+    dml_status status = program->ahead ? DML_OK : dml__forward(&run, inputs);
+    program->ahead = 0;
     run.backward = true;
     if (status == DML_OK && program->ranks.turn) status = program->ranks.turn(program->ranks.user);
     if (status == DML_OK) status = dml__backward(&run, training);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
+    return dml__explain_run(&run, status);
+}
+
+DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
+                                           const dml__training *training)
+{
+    const dml__run run = dml__begin_run(program, rows, training);
+    dml__round_factors(&run, program->dtype);
+    const dml_status status = dml__forward(&run, inputs);
+    dml__round_factors(&run, DML_F32);
+    program->ahead = status == DML_OK ? rows : 0;
     return dml__explain_run(&run, status);
 }
 

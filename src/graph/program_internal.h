@@ -72,7 +72,11 @@ struct dml_program {
     dml__slot *slot;   /* (slots) in order of execution */
     int *slot_of_node; /* (nodes) by node index; -1: not in the program */
     int output_slot;
-    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
+    /* A pass whose forward half has been made (dml__program_forward), of so many samples; 0: none. */
+    int ahead;
+    void *
+        exchange; /* of this pass, for ops that exchange with other ranks; NULL: they wait for what they do */
+    int ran;      /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
@@ -145,6 +149,11 @@ typedef struct dml__training {
  */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
+
+/* Its first half alone: dml__program_train, of the same samples and keys and before another run in this
+   arena, goes on from there. */
+DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
+                                           const dml__training *training);
 
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,

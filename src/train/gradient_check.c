@@ -210,11 +210,11 @@ static dml_status dml__check_gradients_in(dml_node *loss, int rows, const void *
     memset(&program_options, 0, sizeof program_options);
     if (context->error.status != DML_OK) return context->error.status;
     if (!result) return dml__fail_null(&context->error, "dml_check_gradients", "result");
-    if (loss->graph->model.ranks)
+    if (dml__graph_cuts(loss->graph))
         return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
                          "a check of gradients asked for, of a model that is cut over %d ranks; check it on "
                          "one",
-                         loss->graph->model.ranks);
+                         dml__graph_cuts(loss->graph));
     memset(result, 0, sizeof *result);
     if (options) c.options = *options;
     dml_status status = dml__complete_check(&c.options, &context->error);

@@ -281,6 +281,14 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
     return dml__end_part(trainer, &part, status, "the backward pass");
 }
 
+DML__LOCAL dml_status dml__trainer_part(dml_trainer *trainer, dml_status (*work)(void *user), void *user,
+                                        const char *what)
+{
+    dml__part part;
+    const dml_status status = dml__begin_part(trainer, trainer->program->changes_w, &part);
+    return status == DML_OK ? dml__end_part(trainer, &part, work(user), what) : status;
+}
+
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;

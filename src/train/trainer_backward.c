@@ -83,13 +83,20 @@ static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
                             : status;
 }
 
+/* Which of a step's passes, of all ranks, random numbers are keyed by: the pass of this rank after so many.
+ */
+static uint32_t dml__part_of_pass(const dml_trainer *trainer, uint32_t passes)
+{
+    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
+    return passes * ranks + (uint32_t)trainer->sync.rank;
+}
+
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
                                 float *loss)
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
     const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
-                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
+                                     dml__part_of_pass(trainer, trainer->passes++),
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
     const dml_status status = dml__scale_held(trainer, pass);
@@ -121,6 +128,14 @@ DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer)
     if (!trainer->program->over_ranks || sync->ranks <= 1 || sync->all_reduce) return DML_OK;
     return dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
                      "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
+}
+
+DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                              uint32_t ahead)
+{
+    const dml__training training = { (uint32_t)dml__trainer_tried(trainer),
+                                     dml__part_of_pass(trainer, trainer->passes + ahead), 1, false, NULL };
+    return dml__program_forward(trainer->program, rows, inputs, &training);
 }
 
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,

@@ -186,6 +186,16 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                                int count, int flags, float *loss);
 
+/* The forward half of the backward pass that will be the `ahead`-th from now on (0: the next), on inputs that
+   dml__program_check has passed. */
+DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                              uint32_t ahead);
+
+/* For backward passes that are somebody else's to make: `work` has the context to itself, as
+   dml_trainer_backward has. `what` failed where it does so without a word. */
+DML__LOCAL dml_status dml__trainer_part(dml_trainer *trainer, dml_status (*work)(void *user), void *user,
+                                        const char *what);
+
 /* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 

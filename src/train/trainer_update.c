@@ -118,12 +118,15 @@ static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size
 static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
 {
     const dml__model_ranks *model = &trainer->program->graph->model;
+    const dml__model_ranks *stages = &trainer->program->graph->stages;
     double squares = 0;
     dml_status status = (model->ranks ? dml__squares_of_parts : dml__squares_within)(
         trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
     if (status == DML_OK && model->ranks)
         status = model->sum(model->user, &squares, 1, &trainer->context->error);
+    if (status == DML_OK && stages->ranks)
+        status = stages->sum(stages->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }
@@ -193,7 +196,7 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
 static bool dml__norm_stays_on_device(const dml_trainer *trainer)
 {
     return !trainer->context->device.host_memory && !dml__owns_a_part(trainer) &&
-           !trainer->program->graph->model.ranks;
+           !dml__graph_cuts(trainer->program->graph);
 }
 
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
