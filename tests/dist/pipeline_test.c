@@ -4,6 +4,7 @@
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/local_sgd.h"
 #include "dist/mirrored.h"
 #include "dist/tensor_parallel.h"
 #include "dist/zero_sync.h"
@@ -24,7 +25,8 @@ enum { IN = 6, WIDE = 12, CLASSES = 3, LAYERS = 8, ROWS = 23, MOST_STEPS = 6, MO
 typedef struct job {
     int stages, replicas, parts; /* of each stage, in ranks */
     int micro, rows, steps;
-    int stage; /* of ZeRO between the replicas; 0: all-reduce */
+    int stage;     /* of ZeRO between the replicas; 0: all-reduce */
+    bool averages; /* local SGD instead */
     bool dropout, plain;
     dml_trainer_options trainer;
 } job;
@@ -103,7 +105,9 @@ static void train(dml_comm *stages, dml_comm *replicas, dml_comm *parts, int fir
     dml_context *context = open_here(&(dml_options){ .threads = 1, .seed = 4 });
     dml_trainer *trainer = dml_trainer_create(build(context, stages, parts), &now.trainer);
     dml_pipeline *pipeline = trainer && stages && !now.plain ? dml_pipeline_create(trainer, stages) : NULL;
-    if (replicas && now.stage)
+    if (replicas && now.averages)
+        dml_trainer_sync(trainer, dml_local_sgd_sync(replicas, &(dml_local_sgd_options){ .tau = 1 }));
+    else if (replicas && now.stage)
         dml_trainer_sync(trainer, dml_zero_sync(replicas, &(dml_zero_options){ .stage = now.stage }));
     else if (replicas)
         dml_trainer_sync(trainer, dml_all_reduce_sync(replicas, NULL));
@@ -229,6 +233,10 @@ static void replicas_and_parts(void)
     now.rows = 20;
     check_job("local", 1e-5);
     for (now.stage = 1; now.stage <= 2; now.stage++) check_job("local", 1e-5);
+    now.stage = 0;
+    now.averages = true; /* of each step's parameters: the same, without momentum */
+    now.trainer.optimizer.momentum = 0;
+    check_job("local", 1e-5);
     now = usual(2);
     now.parts = 2;
     now.trainer.clip_norm = 0.3f;
