@@ -1,16 +1,10 @@
 /* ddp: samples per second of data-parallel training between processes of this machine, one thread each,
    beside PyTorch's DistributedDataParallel on Gloo. */
 #include "bench.h"
-#include "loopback.h"
 #include "models.h"
+#include "processes.h"
 
-#include "../dml_comm.h"
-
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-enum { ROUNDS = 5, RANKS_MAX = 64 };
+enum { ROUNDS = 5, RANKS_MAX = PROCESSES_MAX };
 
 typedef struct settings {
     const char *model, *transport, *peers, *compression;
@@ -159,51 +153,17 @@ static void run_rank(dml_comm *comm, bench_peers *peers, const settings *asked)
 
 /* ---- the ranks ---- */
 
-static void run_process(int number, int ranks, int port, const settings *asked)
+static void run_process(int number, int ranks, int port, void *user)
 {
     static const char *const names[] = { "ddp", NULL };
+    const settings *asked = (const settings *)user;
     bench_peers peers;
     memset(&peers, 0, sizeof peers);
     if (number == 0) bench_peers_start(&peers, "ddp", asked->peers, names, ranks);
-    dml_comm *comm = dml_comm_open(&(dml_comm_options){ .rank = number,
-                                                        .world_size = ranks,
-                                                        .master_addr = "127.0.0.1",
-                                                        .master_port = port,
-                                                        .timeout_s = 600, /* rank 0 waits for the peer */
-                                                        .transport = asked->transport });
-    if (!comm || dml_comm_status(comm)) {
-        fprintf(stderr, "ddp: rank %d: %s\n", number, dml_comm_error(comm));
-        exit(1);
-    }
+    dml_comm *comm = processes_comm("ddp", number, ranks, port, asked->transport);
     run_rank(comm, &peers, asked);
     dml_comm_close(comm);
     bench_peers_end(&peers);
-}
-
-/* Forks the ranks and waits for them: 0 if all went well. */
-static int run_processes(int ranks, const settings *asked)
-{
-    pid_t pids[RANKS_MAX];
-    const int port = loopback_free_port();
-    int failed = 0;
-    fflush(stdout);
-    for (int number = 0; number < ranks; number++) {
-        pids[number] = fork();
-        if (pids[number] < 0) {
-            fprintf(stderr, "ddp: can't start a process\n");
-            exit(1);
-        }
-        if (pids[number]) continue;
-        run_process(number, ranks, port, asked);
-        exit(0);
-    }
-    for (int number = 0; number < ranks; number++) {
-        int status = 1;
-        waitpid(pids[number], &status, 0);
-        failed |= status != 0;
-    }
-    bench_peers_told = true; /* by a child */
-    return failed;
 }
 
 int main(int argc, char **argv)
@@ -221,7 +181,7 @@ int main(int argc, char **argv)
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "ddp", usage, options);
     if (!(asked.seconds > 0)) asked.seconds = asked.quick ? 0.5 : 4;
-    if (asked.ranks) return run_processes(asked.ranks, &asked);
-    const int failed = run_processes(2, &asked);
-    return asked.quick ? failed : failed | run_processes(4, &asked);
+    if (asked.ranks) return processes_run("ddp", asked.ranks, run_process, &asked);
+    const int failed = processes_run("ddp", 2, run_process, &asked);
+    return asked.quick ? failed : failed | processes_run("ddp", 4, run_process, &asked);
 }

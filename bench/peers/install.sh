@@ -109,6 +109,7 @@ else
 fi
 [ -z "$site" ] || peer gloo "$venv/bin/python $here/gloo_peer.py"
 [ -z "$site" ] || peer ddp "$venv/bin/python $here/ddp_peer.py"
+[ -z "$site" ] || peer cut "$venv/bin/python $here/cut_peer.py"
 
 # ---- kann on OpenBLAS, compiled as fast as its compiler can make it ----
 [ -e "$dir/kann_source/kann.c" ] || git clone -q --depth 1 https://github.com/attractivechaos/kann "$dir/kann_source" 2>/dev/null
