@@ -120,6 +120,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     d->taken = goes_on ? trainer->away.steps : 0;
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
+    if (d->follows) optimizer.lr = 0; /* which worker 0's is only about to be, for all */
     dml__downpour_list(o, &optimizer, &list);
     if (status == DML_OK)
         status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", &list);

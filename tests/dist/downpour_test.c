@@ -30,6 +30,7 @@ typedef struct training {
     bool differ;    /* the workers' models have other parameters */
     int unlike;     /* of Downpour's options worker 1 has another: 1 .. 4; 0: none */
     uint64_t taken; /* steps before the strategy is attached */
+    float others;   /* learning rate of the workers but the first, before; 0: the same */
     int slow;       /* a worker that takes its time; 0: none */
     bool loads;     /* a checkpoint, when the strategy is attached */
     int saves;      /* worker 0 a checkpoint, after so many steps; 0: never */
@@ -144,6 +145,7 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
         checkpoint_path(path);
         CHECK_INT(dml_trainer_load(trainer, path), DML_OK);
     }
+    if (t->others > 0 && me) dml_trainer_set_lr(trainer, t->others);
     dml_downpour_options down = t->down;
     if (me == 1 && t->unlike == 1) down.fetch_every = 3;
     if (me == 1 && t->unlike == 2) down.push_every = 3;
@@ -152,6 +154,7 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
     if (comm)
         status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &down)
                                                        : dml_parameter_server_sync(comm, cluster, &t->ps));
+    if (t->others > 0 && status == DML_OK) CHECK_NEAR(dml_trainer_lr(trainer), t->options.optimizer.lr, 0);
     if (t->loads) load_late(trainer, me);
     while (dml_trainer_steps(trainer) < run.steps + (uint64_t)t->steps && status == DML_OK) {
         if (t->slow && me == t->slow) nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
@@ -488,6 +491,31 @@ static void downpour_follows_a_schedule(void)
     }
 }
 
+/* Where none is given to the servers, all take over worker 0's, such as a checkpoint's, whatever the others
+   had: with theirs this would learn nothing. */
+static void downpour_begins_with_the_first_workers_rate(void)
+{
+    for (int given = 0; given < 2; given++) {
+        many = usual(dml_sgd(0.05f, 0));
+        many.workers = 3;
+        many.servers = 1;
+        many.steps = 150;
+        many.downpour = true;
+        many.others = 1e4f;
+        if (given) many.down.optimizer = dml_adagrad(0.05f);
+        run_training(&many);
+        check_status(&many);
+        CHECK(loss_of(&many, 149) < 0.6 * loss_of(&many, 0));
+    }
+    many.down.optimizer = dml_adagrad(0);
+    many.unlike = 4; /* of them one is given */
+    run_training(&many);
+    for (int r = 0; r < 2; r++) {
+        CHECK_INT(many.status[r], DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(many.error[r], "optimizer.lr (0.3, where rank 0 has 0)");
+    }
+}
+
 /* Warm: the others begin where worker 0 has come to. */
 static void downpour_begins_warm(void)
 {
@@ -730,6 +758,7 @@ int main(int argc, char **argv)
     RUN(downpour);
     RUN(downpour_of_one);
     RUN(downpour_follows_a_schedule);
+    RUN(downpour_begins_with_the_first_workers_rate);
     RUN(downpour_begins_warm);
     RUN(checkpoints_are_refused_when_servers_have_begun);
     RUN(rows_of_tables_that_are_not_met_stay);

@@ -236,6 +236,9 @@ check "workers that load" said "$dmlrun" -n 3 "$mnist" --model mlp --steps 75 --
 check "their servers go on as one does" same_losses whole served 1e-3 25
 check "one rank that loads what servers had" mlp --steps 100 --load servers --log after
 check "it goes on as one does" same_losses whole after 1e-3 25
+check "workers of Downpour that save" said "$dmlrun" -n 3 "$mnist" --model mlp --steps 10 --strategy downpour --save fetched
+check "they go on, of whom the first alone loads" said "$dmlrun" -n 3 "$mnist" --model mlp --steps 20 --strategy downpour \
+    --load fetched
 
 # reaches NAME flags...: three ranks that train by that strategy read more than 90 % of the digits right.
 reaches() {
