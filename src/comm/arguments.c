@@ -3,6 +3,8 @@
 
 #include "comm/job.h"
 
+#include <stdio.h>
+
 /* Whether a call's arguments are such as it takes. */
 
 static bool dml__needs_root(dml__comm_operation operation)
@@ -92,6 +94,41 @@ static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *c
     return NULL;
 }
 
+/* Of the parts before part r the first that it overlaps; -1: none. */
+static int dml__overlapped_part(const size_t *counts, const size_t *offsets, int r)
+{
+    for (int q = 0; q < r; q++)
+        if (counts[q] && offsets[q] < offsets[r] + counts[r] && offsets[r] < offsets[q] + counts[q]) return q;
+    return -1;
+}
+
+/* Parts of an array that is written: which of two there is read later would depend on who came first. Those
+   that lie behind or before all the ones before them, as usual, need no comparison with each. */
+static const char *dml__overlap_fault(const dml_comm *comm, const dml__comm_call *call,
+                                      char text[DML__FAULT_TEXT])
+{
+    const dml__comm_operation operation = call->signature.operation;
+    const size_t *counts = call->counts, *offsets = call->offsets;
+    size_t begin = SIZE_MAX, end = 0; /* of all before */
+    if (!counts || operation == DML__CALL_SCATTER) return NULL;
+    if (operation == DML__CALL_GATHER && comm->rank != call->signature.root) return NULL;
+    for (int r = 0; r < comm->size; r++) {
+        if (!counts[r]) continue;
+        const bool apart = offsets[r] >= end || offsets[r] + counts[r] <= begin;
+        const int q = apart ? -1 : dml__overlapped_part(counts, offsets, r);
+        if (q >= 0) {
+            snprintf(text, DML__FAULT_TEXT,
+                     "parts %d (%zu elements from %zu on) and %d (%zu from %zu on) of its %s overlap", q,
+                     counts[q], offsets[q], r, counts[r], offsets[r],
+                     operation == DML__CALL_REDUCE_SCATTER ? "input" : "output");
+            return text;
+        }
+        if (offsets[r] < begin) begin = offsets[r];
+        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
+    }
+    return NULL;
+}
+
 /* The owners are working memory that the call's own steps write. */
 static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
 {
@@ -112,7 +149,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     return NULL;
 }
 
-DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call,
+                                       char text[DML__FAULT_TEXT])
 {
     const dml__signature *signature = &call->signature;
     const size_t element = dml_dtype_size(signature->dtype);
@@ -134,6 +172,7 @@ DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_cal
         (signature->operation == DML__CALL_SEND || call->tag != DML_ANY_TAG))
         return "the tag must be 0 or more";
     const char *fault = dml__size_fault(comm, call, element);
+    if (!fault) fault = dml__overlap_fault(comm, call, text);
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
     if (in && !call->in) return "NULL for its input";

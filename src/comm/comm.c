@@ -161,12 +161,12 @@ static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners
 static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
 {
     dml__comm_job *job = comm->job;
-    char text[DML__SIGNATURE_TEXT];
+    char text[DML__SIGNATURE_TEXT], told[DML__FAULT_TEXT];
     job->probed = false;
     if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
-    const char *fault = dml__call_fault(comm, call);
+    const char *fault = dml__call_fault(comm, call, told);
     if (fault) {
         dml__bad_call(comm, &call->signature, fault);
         return NULL;

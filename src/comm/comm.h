@@ -375,7 +375,7 @@ DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, s
 /* The same with parts of different sizes: rank r's has counts[r] elements and begins at element offsets[r] of
    the array that has one for each rank. All ranks give the same `counts` (world_size); where parts lie
    in its own array each says by itself. Both are read before the call returns. `offsets` NULL: one behind the
-   other. */
+   other. Parts may overlap in an `in` that is const alone. */
 DML_API dml_request *dml_comm_scatterv_start(dml_comm *comm, const void *in, const size_t *counts,
                                              const size_t *offsets, dml_dtype dtype, void *out, int root);
 DML_API dml_request *dml_comm_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,
@@ -400,7 +400,7 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
    as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call or
    close (under MPI what MPI makes of it). A rank knows its own counts (world_size) only; what others have for
    it dml_comm_all_to_all of the counts tells. They are read before the call returns. Offsets of NULL: one
-   part behind the other. `in` and `out` lie apart. */
+   part behind the other. `in` and `out` lie apart, and so do the parts of `out`. */
 DML_API dml_status dml_comm_all_to_allv(dml_comm *comm, const void *in, const size_t *in_counts,
                                         const size_t *in_offsets, dml_dtype dtype, void *out,
                                         const size_t *out_counts, const size_t *out_offsets);

@@ -369,8 +369,11 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
-/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
-DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+/* What is wrong with a call's arguments, in words, which may be written into `text`; NULL: nothing
+   (arguments.c). */
+#define DML__FAULT_TEXT 176
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call,
+                                       char text[DML__FAULT_TEXT]);
 
 /* Until a request has ended, or the job failed (request.c). With the turn. */
 DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);

@@ -97,6 +97,33 @@ static void more_than_memory(dml_comm *comm, float *x, int right)
 {
     dml_comm_all_gather(comm, x, right ? N : SIZE_MAX / 8, DML_F32, x + N);
 }
+static void gather_over_the_part_before(dml_comm *comm, float *x, int right)
+{
+    const size_t counts[WORLD] = { 1, 3, 2 }, apart[WORLD] = { 0, 1, 4 }, over[WORLD] = { 0, 1, 3 };
+    dml_comm_all_gatherv(comm, x, counts, right ? apart : over, DML_F32, x + N);
+}
+static void gather_over_an_earlier_part(dml_comm *comm, float *x, int right)
+{
+    const size_t counts[WORLD] = { 2, 3, 2 }, apart[WORLD] = { 6, 0, 3 }, over[WORLD] = { 6, 0, 5 };
+    dml_comm_all_gatherv(comm, x, counts, right ? apart : over, DML_F32, x + N);
+}
+/* Elsewhere than at the root they mean nothing. */
+static void gather_all_to_one_place(dml_comm *comm, float *x, int right)
+{
+    const size_t counts[WORLD] = { 2, 2, 2 }, over[WORLD] = { 4, 4, 4 };
+    (void)right;
+    dml_comm_gatherv(comm, x, counts, over, DML_F32, x + N, 1);
+}
+static void scatter_sums_of_one_place(dml_comm *comm, float *x, int right)
+{
+    const size_t counts[WORLD] = { 2, 0, 2 }, apart[WORLD] = { 2, 0, 0 }, over[WORLD] = { 1, 0, 0 };
+    dml_comm_reduce_scatterv(comm, x, counts, right ? apart : over, DML_F32, DML_SUM, x + N);
+}
+static void exchange_to_one_place(dml_comm *comm, float *x, int right)
+{
+    const size_t counts[WORLD] = { 1, 1, 1 }, apart[WORLD] = { 0, 1, 2 }, over[WORLD] = { 0, 1, 1 };
+    dml_comm_all_to_allv(comm, x, counts, over, DML_F32, x + N, counts, right ? apart : over);
+}
 static void no_data_started(dml_comm *comm, float *x, int right)
 {
     dml_comm_wait(comm, dml_comm_all_reduce_start(comm, right ? x : NULL, N, DML_F32, DML_SUM));
@@ -124,6 +151,17 @@ static const wrong wrongs[] = {
     { "no such type", "all_gather(", no_such_type },
     { "no such reduction", "all_reduce(f32, 8", no_such_reduction },
     { "more than memory", "all_gather(f32, ", more_than_memory },
+    { "a gather over the part before",
+      "all_gatherv(f32, 6): parts 1 (3 elements from 1 on) and 2 (2 from 3 on) of its output overlap",
+      gather_over_the_part_before },
+    { "a gather over an earlier part", "parts 0 (2 elements from 6 on) and 2 (2 from 5 on) of its output",
+      gather_over_an_earlier_part },
+    { "a gather of all to one place", "parts 0 (2 elements from 4 on) and 1 (2 from 4 on) of its output",
+      gather_all_to_one_place },
+    { "a scatter of sums of one place", "parts 0 (2 elements from 1 on) and 2 (2 from 0 on) of its input",
+      scatter_sums_of_one_place },
+    { "an exchange to one place", "parts 1 (1 elements from 1 on) and 2 (1 from 1 on) of its output",
+      exchange_to_one_place },
     { "no data of what is started", "all_reduce(f32, 8, sum)", no_data_started },
 };
 enum { WRONGS = sizeof wrongs / sizeof *wrongs, ODD = 1 };
@@ -175,6 +213,19 @@ static void wrong_on_all_ranks(void)
     }
 }
 
+/* Parts in any order, and the same elements for all. */
+static void right_parts(job_rank *me, float *x)
+{
+    static const size_t counts[5] = { 2, 1, 0, 2, 1 }, at[5] = { 5, 2, 6, 0, 3 };
+    static const size_t all[5] = { N, N, N, N, N }, nowhere[5] = { 0 };
+    for (int i = 0; i < N; i++) x[i] = (float)me->rank;
+    dml_comm_all_gatherv(me->comm, x, counts, at, DML_F32, x + N);
+    for (int r = 0; r < me->world; r++)
+        for (size_t i = 0; i < counts[r]; i++) me->bad += x[N + at[r] + i] != (float)r;
+    dml_comm_scatterv(me->comm, x, all, nowhere, DML_F32, x + N, 1);
+    for (int i = 0; i < N; i++) me->bad += x[N + i] != 1;
+}
+
 /* In place where the reference says so; pointers to nothing for nothing. */
 static void right_body(job_rank *me)
 {
@@ -191,6 +242,7 @@ static void right_body(job_rank *me)
     for (int i = 0; i < N; i++) x[i] = (float)rank;
     dml_comm_all_gather(me->comm, x, N, DML_F32, x + N);
     for (int i = 0; i < world * N; i++) me->bad += x[N + i] != (float)(i / N);
+    right_parts(me, x);
     dml_comm_all_reduce(me->comm, NULL, 0, DML_F32, DML_SUM);
     dml_comm_broadcast(me->comm, NULL, 0, DML_U8, world - 1);
     dml_comm_all_gather(me->comm, NULL, 0, DML_F32, NULL);
