@@ -8,9 +8,11 @@
 
 /* The learning rate of a parameter is the trainer's times its lr scale, its weight decay the optimizer's
    times its decay scale: 1 at first; 0 for no decay, or for a parameter that stays for a while (its gradient
-   is computed all the same, and counts in clip_norm). What a trainer's loss doesn't depend on that trainer
-   leaves as it is, whatever these say. They may change at any time, and hold for every trainer on the graph;
-   like the model they are written down in the program, the same on all ranks, and not in checkpoints.
+   is computed all the same, and counts in clip_norm). Meanwhile the optimizer's state of it moves on, as
+   PyTorch's does at a learning rate of 0: the first step with another scale may be a large one, of a momentum
+   that has gathered. What a trainer's loss doesn't depend on that trainer leaves as it is, whatever these
+   say. They may change at any time, and hold for every trainer on the graph; like the model they are written
+   down in the program, the same on all ranks, and not in checkpoints.
    Neighbours in w with the same scales are updated together. DML_ERROR_ARGUMENT for a node that is no
    parameter, and for a scale that isn't in 0 .. 1e6. */
 DML_API float dml_parameter_lr_scale(const dml_node *parameter);
