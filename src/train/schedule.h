@@ -50,10 +50,10 @@ DML_API dml_schedule dml_schedule_linear(float lr, uint64_t steps, float minimum
 DML_API dml_schedule dml_schedule_polynomial(float lr, uint64_t steps, float power);
 DML_API dml_schedule dml_schedule_one_cycle(float highest, uint64_t steps);
 
-/* The same with a warm-up of that many steps in front. */
+/* The same with a warm-up of that many steps in front, which replaces one that it has already. */
 DML_API dml_schedule dml_schedule_warm_up(dml_schedule schedule, uint64_t steps, float from);
 
-/* The learning rate of a step, from 0 on; NaN for a schedule that can't be. */
+/* The learning rate of a step, from 0 on, and never above 1e6; NaN for a schedule that can't be. */
 DML_API float dml_schedule_lr(const dml_schedule *schedule, uint64_t step);
 
 /* A learning rate that drops when a measure, such as a validation loss, gets no better; for
