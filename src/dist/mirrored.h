@@ -44,7 +44,8 @@ typedef enum dml_cross_device {
 } dml_cross_device;
 
 typedef struct dml_mirrored_options {
-    /* Of all replicas together: `batch` is the most samples of one step in this process. */
+    /* Of all replicas together: `batch` is the most samples of one step in this process. Nodes to `watch` are
+       refused: each replica has nodes of its own. */
     dml_trainer_options trainer;
     dml_placement placement;
     dml_cross_device cross_device;

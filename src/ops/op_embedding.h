@@ -4,10 +4,11 @@
 
 #include "graph/graph.h"
 
-/* indices (...), an i32 input, or that under another shape -> (..., width): for each index that row of a
-   table of `count` rows, which is the parameter "embedding_1.weight" (count, width), standard normal at
-   first. An index outside 0 .. count - 1 is found before anything is run (DML_ERROR_ARGUMENT). A row's
-   gradient is the sum over all places where it was looked up, in their order.
+/* indices (...), an i32 input, or that under another shape, or what dml_argmax gives, of at most `count`
+   places -> (..., width): for each index that row of a table of `count` rows, which is the parameter
+   "embedding_1.weight" (count, width), standard normal at first. An index outside 0 .. count - 1 is found
+   before anything is run (DML_ERROR_ARGUMENT). A row's gradient is the sum over all places where it was
+   looked up, in their order.
 
    A learned embedding of positions is a parameter (T, width) that is added to (T, width). */
 DML_API dml_node *dml_embedding(dml_node *indices, int count, int width);

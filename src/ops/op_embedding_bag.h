@@ -11,12 +11,12 @@ typedef struct dml_embedding_bag_options {
     bool sparse;       /* of the layer's own table: dml_parameter_set_sparse (graph/weights.h) */
 } dml_embedding_bag_options;
 
-/* indices (..., L), an i32 input, or that under another shape: bags of up to L indices of 0 .. rows - 1, -1
-   in a place that has none -> (..., width): the sum or mean of those rows of a table, the parameter
-   "embedding_bag_1.weight" (rows, width), standard normal at first. `weights`, of the indices' shape or NULL,
-   says how much each row counts (a value of -1's place is ignored); their gradient is the product of the row
-   and the sum's. An index that is neither is found before anything is run (DML_ERROR_ARGUMENT). NULL options:
-   all defaults.
+/* indices (..., L), an i32 input, or that under another shape, or what dml_argmax gives: bags of up to L
+   indices of 0 .. rows - 1, -1 in a place that has none -> (..., width): the sum or mean of those rows of a
+   table, the parameter "embedding_bag_1.weight" (rows, width), standard normal at first. `weights`, of the
+   indices' shape or NULL, says how much each row counts (a value of -1's place is ignored); their gradient is
+   the product of the row and the sum's. An index that is neither is found before anything is run
+   (DML_ERROR_ARGUMENT). NULL options: all defaults.
 
    A linear model of 2^18 hashed features, 30 of which a sample has, with their values:
 
