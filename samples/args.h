@@ -73,8 +73,8 @@ static void args_help(const char *about, const arg *args)
 
 static bool args_is_one_of(const char *text, const char *choices)
 {
-    const size_t length = strlen(text);
-    for (const char *choice = choices; choice; choice = strchr(choice, '|')) {
+    const size_t length = strcspn(text, "|"); /* of which no choice has one */
+    for (const char *choice = choices; !text[length] && choice; choice = strchr(choice, '|')) {
         if (*choice == '|') choice++;
         if (strncmp(choice, text, length) == 0 && (choice[length] == '|' || !choice[length]))
             return length > 0;

@@ -96,15 +96,16 @@ static dml_compression strategy_compression(const char *text)
         const double number = strtod(text + length + 1, &end);
         const bool share = c.kind == DML_COMPRESS_TOP_K, rank = c.kind == DML_COMPRESS_POWER;
         if (*end || end == text + length + 1) break;
-        if (share && number > 0 && number <= 1) c.fraction = (float)number;
-        if (rank && number >= 1 && number <= 1024) c.rank = (int)number;
-        if (share ? number > 0 && number <= 1 : rank && number >= 1 && number <= 1024) return c;
-        break;
+        const bool fits = share ? number > 0 && number <= 1 : rank && number >= 1 && number <= 1024;
+        if (!fits || (rank && number != floor(number))) break;
+        if (share) c.fraction = (float)number;
+        if (rank) c.rank = (int)number;
+        return c;
     }
     if (text)
         args_exit(2,
-                  "--compression %s: it takes bf16, f16, 8bit, 4bit, 1bit, topk, topk:FRACTION, powersgd or "
-                  "powersgd:RANK",
+                  "--compression %s: it takes bf16, f16, 8bit, 4bit, 1bit, topk, topk:FRACTION (up to 1), "
+                  "powersgd or powersgd:RANK (a whole number up to 1024)",
                   text);
     return (dml_compression){ .kind = DML_COMPRESS_NONE };
 }

@@ -47,6 +47,8 @@ check "a batch that is no number" refuses 2 '--batch 6x4' "$mnist" --batch 6x4
 check "a learning rate that is not a number" refuses 2 '--lr nan' "$mnist" --lr nan
 check "a momentum of 1" refuses 2 '--momentum 1' "$mnist" --momentum=1
 check "no such model" refuses 2 '--model vgg: it takes one of mlp|lenet' "$mnist" --model vgg
+check "all models" refuses 2 '--model mlp|lenet: it takes one of mlp|lenet' "$mnist" --model 'mlp|lenet'
+check "two types" refuses 2 '--dtype bf16|f16: it takes one of' "$mnist" --dtype 'bf16|f16'
 check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce, local_sgd' "$mnist" --strategy vote
 check "a device beside those of replicas" refuses 2 '--device opencl means nothing to --strategy mirrored' "$mnist" \
     --strategy mirrored --device opencl
@@ -260,6 +262,7 @@ check "a parameter server with bounded staleness" reaches parameter_server --sta
 check "no such compression" refuses 2 '--compression zip: it takes bf16' "$mnist" --compression zip
 check "a fraction of more than all" refuses 2 '--compression topk:2: it takes bf16' "$mnist" --compression topk:2
 check "a rank of 0" refuses 2 '--compression powersgd:0: it takes bf16' "$mnist" --compression powersgd:0
+check "a rank of one and a half" refuses 2 '--compression powersgd:1.5: .*a whole number' "$mnist" --compression powersgd:1.5
 check "a number that means nothing" refuses 2 '--compression bf16:3: it takes bf16' "$mnist" --compression bf16:3
 check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
 check "no devices" refuses 1 "0 devices" "$mnist" --strategy mirrored --devices ,
