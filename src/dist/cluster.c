@@ -304,6 +304,14 @@ DML_API dml_cluster dml_cluster_from_environment(void)
             ps ? "not a whole number from 1: " : "not set", ps ? ps : "", settings.net.world);
         return cluster;
     }
+    if (servers >= settings.net.world) {
+        dml__no_cluster(&cluster,
+                        "of %d rank%s %ld %s (DML_PS), which leaves none for workers: start more ranks, as "
+                        "dmlrun --workers 2 --ps %ld does",
+                        settings.net.world, settings.net.world > 1 ? "s" : "", servers,
+                        servers > 1 ? "are to be servers" : "is to be a server", servers);
+        return cluster;
+    }
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 

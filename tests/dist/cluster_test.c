@@ -83,7 +83,17 @@ static void by_dmlrun(void)
     CHECK_STRING(cluster.master_addr, "");
     setenv("DML_PS", "6", 1);
     cluster = dml_cluster_from_environment();
-    CHECK_STRING(cluster.error, "a cluster of 0 workers and 6 servers: it needs a worker at least");
+    CHECK_STRING(cluster.error,
+                 "of 6 ranks 6 are to be servers (DML_PS), which leaves none for workers: start "
+                 "more ranks, as dmlrun --workers 2 --ps 6 does");
+    unsetenv("RANK"); /* alone */
+    unsetenv("WORLD_SIZE");
+    setenv("DML_PS", "1", 1);
+    cluster = dml_cluster_from_environment();
+    CHECK_CONTAINS(cluster.error, "of 1 rank 1 is to be a server (DML_PS), which leaves none");
+    CHECK_INT(cluster.status, DML_ERROR_ARGUMENT);
+    setenv("WORLD_SIZE", "6", 1);
+    setenv("RANK", "4", 1);
     setenv("DML_PS", "two", 1);
     cluster = dml_cluster_from_environment();
     CHECK_CONTAINS(cluster.error, "DML_PS is not a whole number from 1: two");

@@ -264,7 +264,8 @@ check "a fraction of more than all" refuses 2 '--compression topk:2: it takes bf
 check "a rank of 0" refuses 2 '--compression powersgd:0: it takes bf16' "$mnist" --compression powersgd:0
 check "a rank of one and a half" refuses 2 '--compression powersgd:1.5: .*a whole number' "$mnist" --compression powersgd:1.5
 check "a number that means nothing" refuses 2 '--compression bf16:3: it takes bf16' "$mnist" --compression bf16:3
-check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
+check "servers without workers" refuses 1 'of 1 rank 3 are to be servers.*start more ranks' "$mnist" \
+    --strategy parameter_server --ps 3
 check "no devices" refuses 1 "0 devices" "$mnist" --strategy mirrored --devices ,
 check "17 devices" refuses 2 'devices cpu,cpu.*at most 16 devices' "$mnist" --strategy mirrored \
     --devices cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu
