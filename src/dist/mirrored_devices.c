@@ -7,6 +7,7 @@
 #include "graph/clone.h"
 #include "graph/node.h"
 #include "graph/program.h"
+#include "thread/pool.h"
 #include "train/trainer_internal.h"
 
 #include <stdio.h>
@@ -20,7 +21,7 @@ static int dml__cpu_threads(const char *device)
     if (strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return 0;
     if (strncmp(device, "cpu*", 4) != 0) return -1;
     const long threads = strtol(device + 4, &end, 10);
-    return end != device + 4 && !*end && threads >= 1 && threads <= 4096 ? (int)threads : -1;
+    return end != device + 4 && !*end && threads >= 1 && threads <= DML_POOL_MOST ? (int)threads : -1;
 }
 
 /* What a replica's context is opened with. A device that isn't the CPU needs one thread, which launches. */
@@ -39,6 +40,12 @@ static dml_status dml__name_devices(dml_mirrored *all, const char *const *device
             device = best.id;
         }
         const int threads = dml__cpu_threads(device);
+        if (threads < 0 && strncmp(device, "cpu*", 4) == 0)
+            return dml__fail(
+                &all->context->error, DML_ERROR_ARGUMENT,
+                "device %d of %d is '%s': behind the * stands how many threads it takes, a whole "
+                "number from 1 to %d",
+                i + 1, all->count, device, DML_POOL_MOST);
         snprintf(replica->device, sizeof replica->device, "%s", threads >= 0 ? "cpu" : device);
         replica->threads = threads < 0 ? 1 : threads;
         if (threads == 0) sharers++;

@@ -20,8 +20,11 @@ static void what_is_refused(void)
     refused(hole, 2, &options, "device 2 of 2 is NULL");
     const char *const absent[] = { "cpu", "cpu:7" };
     refused(absent, 2, &options, "replica 1: no device 'cpu:7': 1 cpu device found");
-    const char *const odd[] = { "cpu*0" };
-    refused(odd, 1, &options, "replica 0: no device 'cpu*0'");
+    const char *const odd[] = { "cpu*1", "cpu*0" }, *const many[] = { "cpu*4097" }, *const no[] = { "cpu*" };
+    refused(odd, 2, &options,
+            "device 2 of 2 is 'cpu*0': behind the * stands how many threads it takes, a whole");
+    refused(many, 1, &options, "device 1 of 1 is 'cpu*4097': behind the * stands");
+    refused(no, 1, &options, "number from 1 to 4096");
     options.most_rows = 5;
     refused(cpus, 2, &options, "most_rows 5 asked for, but 2 replicas must have room for a batch of 23: 12");
     options.most_rows = 0;
