@@ -435,19 +435,24 @@ static dml_status dml__concat_infer(dml_node *node)
     if (axis < 0) return DML_ERROR_ARGUMENT;
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *x = node->input[i];
-        bool fits = x->batched == first->batched && x->shape.ndim == first->shape.ndim;
+        bool fits = x->shape.ndim == first->shape.ndim;
         if (x->dtype != DML_F32)
             return dml__node_fail(node, DML_ERROR_SHAPE, "its input %d is %s; all must be f32", i + 1,
                                   dml_dtype_name(x->dtype));
+        if (x->batched != first->batched)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "its input %d, %s, is for %s and the first, %s, for %s; all must be for each sample, or none",
+                i + 1, dml_shape_format(&x->shape, text), x->batched ? "each sample" : "the whole batch",
+                dml_shape_format(&first->shape, first_text),
+                first->batched ? "each sample" : "the whole batch");
         for (int k = 0; fits && k < x->shape.ndim; k++)
             fits = k == axis || x->shape.dims[k] == first->shape.dims[k];
         if (!fits)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "its input %d is %s%s and the first %s%s; they must be of one shape, but for axis %d", i + 1,
-                dml_shape_format(&x->shape, text), x->batched ? "" : " for the whole batch",
-                dml_shape_format(&first->shape, first_text), first->batched ? "" : " for the whole batch",
-                axis);
+                "its input %d is %s and the first %s; they must be of one shape, but for axis %d", i + 1,
+                dml_shape_format(&x->shape, text), dml_shape_format(&first->shape, first_text), axis);
         size += x->shape.dims[axis];
     }
     if (size > INT32_MAX)

@@ -99,7 +99,8 @@ static void bad_shapes(void)
     dml_node *const mixed[] = { x, row }, *const whole[] = { x, p }, *const ints[] = { t, t };
     dml_node *const missing[] = { x, NULL };
     REFUSED(dml_concat(mixed, 2, 0), DML_ERROR_SHAPE, "its input 2 is 4 and the first 4 x 5 x 6;");
-    REFUSED(dml_concat(whole, 2, 0), DML_ERROR_SHAPE, "for the whole batch");
+    REFUSED(dml_concat(whole, 2, 0), DML_ERROR_SHAPE,
+            "its input 2, 4 x 5 x 6, is for the whole batch and the first, 4 x 5 x 6, for each sample;");
     REFUSED(dml_concat(ints, 2, 0), DML_ERROR_SHAPE, "its input 1 is i32");
     REFUSED(dml_concat(whole, 1, 3), DML_ERROR_ARGUMENT, "axis 3 asked for");
     REFUSED(dml_concat(missing, 2, 0), DML_ERROR_ARGUMENT, "its input 2 of 2 is NULL");
