@@ -51,7 +51,8 @@ DML_API dml_caches dml_cpu_caches(void);
 DML_API int dml_cpu_count(void);
 
 /* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
-   dmlrun and torchrun set that environment variable; without it, all. */
+   dmlrun and torchrun set that environment variable; without it, or where it is no number from 1, all.
+   (dml_open refuses one that is none.) */
 DML_API int dml_cpu_share(void);
 
 #endif

@@ -324,6 +324,10 @@ static bool dml__read_trace(const dml_comm_options *options, dml__comm_settings 
     if (settings->trace.path && !*settings->trace.path) settings->trace.path = NULL;
     settings->trace.events = options->trace_events ? options->trace_events : 65536;
     settings->trace.steps = options->trace_steps || (steps && strcmp(steps, "1") == 0);
+    if (steps && strcmp(steps, "0") != 0 && strcmp(steps, "1") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_TRACE_STEPS is \"%s\", not 0 or 1", steps);
+        return false;
+    }
     if (settings->trace.events >= 1 && settings->trace.events <= 1 << 24) return true;
     dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: trace_events is %d, not 1 to 2^24",
               settings->trace.events);

@@ -51,6 +51,20 @@ static bool dml__check_isa(dml_context *context)
     return false;
 }
 
+/* False, with the error recorded, when what the environment says of threads means nothing: a pool by itself
+   has nobody to tell it, and makes do as if it weren't said. */
+static bool dml__check_pool_environment(dml_context *context)
+{
+    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    if (pin && *pin && strcmp(pin, "0") != 0 && strcmp(pin, "1") != 0)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT, "DML_PIN is \"%s\", not 0 or 1", pin);
+    else if (ranks && *ranks && dml__cpu_environment("LOCAL_WORLD_SIZE") < 1)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "LOCAL_WORLD_SIZE is \"%s\", not a whole number from 1: how many ranks are on this host",
+                  ranks);
+    return context->error.status == DML_OK;
+}
+
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
 {
     context->device.backend = backend;
@@ -174,7 +188,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "pin of %d: give 1 to pin the threads, -1 not to, or 0 for what DML_PIN says",
                   options->pin);
-    else if (dml__check_isa(context))
+    else if (dml__check_isa(context) && dml__check_pool_environment(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)

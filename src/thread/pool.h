@@ -33,7 +33,8 @@ typedef struct dml_pool_options {
     void *host;
     int pin; /* 1: each thread but the caller stays on a processor of its own, as far as they go: the first of
                 the affinity mask is left to the caller, and a rank (LOCAL_RANK) begins after the ranks before
-                it. 0: as the environment variable DML_PIN says (1), otherwise not; -1: not */
+                it. 0: as the environment variable DML_PIN says (1; dml_open refuses what is neither 0 nor 1),
+                otherwise not; -1: not */
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when

@@ -5,8 +5,8 @@
 
 static void clear_environment(void)
 {
-    static const char *const names[] = { "RANK",        "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                                         "DML_TIMEOUT", "DML_KEY",    "DML_INSECURE" };
+    static const char *const names[] = { "RANK",        "WORLD_SIZE", "MASTER_ADDR",  "MASTER_PORT",
+                                         "DML_TIMEOUT", "DML_KEY",    "DML_INSECURE", "DML_TRACE_STEPS" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -43,6 +43,7 @@ static void bad_environment(void)
     check_environment("0", "2", "DML_TIMEOUT", "-1", "DML_TIMEOUT is \"-1\"");
     check_environment("0", "2", "DML_TIMEOUT", "nan", "DML_TIMEOUT is \"nan\"");
     check_environment("0", "2", "DML_INSECURE", "yes", "DML_INSECURE is \"yes\"");
+    check_environment("0", "2", "DML_TRACE_STEPS", "x", "DML_TRACE_STEPS is \"x\", not 0 or 1");
 }
 
 static void check_options(dml_comm_options options, const char *part)
@@ -120,6 +121,9 @@ static void limits(void)
     check_limit_of("DML_TIMEOUT", "0", "DML_TIMEOUT is \"0\"");
     check_limit_of("DML_INSECURE", "0", NULL);
     check_limit_of("DML_INSECURE", "1", NULL);
+    check_limit_of("DML_TRACE_STEPS", "0", NULL);
+    check_limit_of("DML_TRACE_STEPS", "1", NULL);
+    check_limit_of("DML_TRACE_STEPS", "2", "DML_TRACE_STEPS is \"2\", not 0 or 1");
     setenv("RANK", "0", 1);
     check_limit_of("WORLD_SIZE", "1", NULL);
     check_limit_of("WORLD_SIZE", "1048576", NULL);

@@ -157,6 +157,32 @@ static void an_unknown_instruction_set(void)
     unsetenv("DML_ISA");
 }
 
+static void an_environment_that_means_nothing(void)
+{
+    static const char *const bad[][3] = {
+        { "DML_PIN", "x", "DML_PIN is \"x\", not 0 or 1" },
+        { "DML_PIN", "2", "DML_PIN is \"2\"" },
+        { "LOCAL_WORLD_SIZE", "abc", "LOCAL_WORLD_SIZE is \"abc\", not a whole number from 1" },
+        { "LOCAL_WORLD_SIZE", "-1", "LOCAL_WORLD_SIZE is \"-1\"" },
+        { "LOCAL_WORLD_SIZE", "0", "LOCAL_WORLD_SIZE is \"0\"" },
+    };
+    static const char *const good[][2] = {
+        { "DML_PIN", "" }, { "DML_PIN", "0" }, { "LOCAL_WORLD_SIZE", "" }, { "LOCAL_WORLD_SIZE", "3" }
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        setenv(bad[i][0], bad[i][1], 1);
+        check_refused(NULL, DML_ERROR_ARGUMENT, bad[i][2]);
+        unsetenv(bad[i][0]);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        setenv(good[i][0], good[i][1], 1);
+        dml_context *context = dml_open(NULL);
+        CHECK_STRING(dml_error(context), "");
+        dml_close(context);
+        unsetenv(good[i][0]);
+    }
+}
+
 static void the_device_list(void)
 {
     dml_device_info infos[32], one[2];
@@ -363,6 +389,7 @@ int main(void)
     RUN(options_of_the_pool);
     RUN(a_context_is_small);
     RUN(an_unknown_instruction_set);
+    RUN(an_environment_that_means_nothing);
     RUN(the_device_list);
     RUN(the_log_tells);
     RUN_EACH(memory_of_a_device);
