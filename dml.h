@@ -320,7 +320,8 @@ DML_API dml_caches dml_cpu_caches(void);
 DML_API int dml_cpu_count(void);
 
 /* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
-   dmlrun and torchrun set that environment variable; without it, all. */
+   dmlrun and torchrun set that environment variable; without it, or where it is no number from 1, all.
+   (dml_open refuses one that is none.) */
 DML_API int dml_cpu_share(void);
 
 #endif
@@ -386,7 +387,8 @@ typedef struct dml_pool_options {
     void *host;
     int pin; /* 1: each thread but the caller stays on a processor of its own, as far as they go: the first of
                 the affinity mask is left to the caller, and a rank (LOCAL_RANK) begins after the ranks before
-                it. 0: as the environment variable DML_PIN says (1), otherwise not; -1: not */
+                it. 0: as the environment variable DML_PIN says (1; dml_open refuses what is neither 0 nor 1),
+                otherwise not; -1: not */
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
@@ -2332,10 +2334,11 @@ DML_API dml_node *dml_group_norm_with(dml_node *x, int groups, dml_node *weight,
 #ifndef DML_OPS_OP_EMBEDDING_H
 #define DML_OPS_OP_EMBEDDING_H
 
-/* indices (...), an i32 input, or that under another shape -> (..., width): for each index that row of a
-   table of `count` rows, which is the parameter "embedding_1.weight" (count, width), standard normal at
-   first. An index outside 0 .. count - 1 is found before anything is run (DML_ERROR_ARGUMENT). A row's
-   gradient is the sum over all places where it was looked up, in their order.
+/* indices (...), an i32 input, or that under another shape, or what dml_argmax gives, of at most `count`
+   places -> (..., width): for each index that row of a table of `count` rows, which is the parameter
+   "embedding_1.weight" (count, width), standard normal at first. An index outside 0 .. count - 1 is found
+   before anything is run (DML_ERROR_ARGUMENT). A row's gradient is the sum over all places where it was
+   looked up, in their order.
 
    A learned embedding of positions is a parameter (T, width) that is added to (T, width). */
 DML_API dml_node *dml_embedding(dml_node *indices, int count, int width);
@@ -2359,12 +2362,12 @@ typedef struct dml_embedding_bag_options {
     bool sparse;       /* of the layer's own table: dml_parameter_set_sparse (graph/weights.h) */
 } dml_embedding_bag_options;
 
-/* indices (..., L), an i32 input, or that under another shape: bags of up to L indices of 0 .. rows - 1, -1
-   in a place that has none -> (..., width): the sum or mean of those rows of a table, the parameter
-   "embedding_bag_1.weight" (rows, width), standard normal at first. `weights`, of the indices' shape or NULL,
-   says how much each row counts (a value of -1's place is ignored); their gradient is the product of the row
-   and the sum's. An index that is neither is found before anything is run (DML_ERROR_ARGUMENT). NULL options:
-   all defaults.
+/* indices (..., L), an i32 input, or that under another shape, or what dml_argmax gives: bags of up to L
+   indices of 0 .. rows - 1, -1 in a place that has none -> (..., width): the sum or mean of those rows of a
+   table, the parameter "embedding_bag_1.weight" (rows, width), standard normal at first. `weights`, of the
+   indices' shape or NULL, says how much each row counts (a value of -1's place is ignored); their gradient is
+   the product of the row and the sum's. An index that is neither is found before anything is run
+   (DML_ERROR_ARGUMENT). NULL options: all defaults.
 
    A linear model of 2^18 hashed features, 30 of which a sample has, with their values:
 
@@ -2911,10 +2914,10 @@ DML_API dml_schedule dml_schedule_linear(float lr, uint64_t steps, float minimum
 DML_API dml_schedule dml_schedule_polynomial(float lr, uint64_t steps, float power);
 DML_API dml_schedule dml_schedule_one_cycle(float highest, uint64_t steps);
 
-/* The same with a warm-up of that many steps in front. */
+/* The same with a warm-up of that many steps in front, which replaces one that it has already. */
 DML_API dml_schedule dml_schedule_warm_up(dml_schedule schedule, uint64_t steps, float from);
 
-/* The learning rate of a step, from 0 on; NaN for a schedule that can't be. */
+/* The learning rate of a step, from 0 on, and never above 1e6; NaN for a schedule that can't be. */
 DML_API float dml_schedule_lr(const dml_schedule *schedule, uint64_t step);
 
 /* A learning rate that drops when a measure, such as a validation loss, gets no better; for
@@ -2945,9 +2948,11 @@ DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
 
 /* The learning rate of a parameter is the trainer's times its lr scale, its weight decay the optimizer's
    times its decay scale: 1 at first; 0 for no decay, or for a parameter that stays for a while (its gradient
-   is computed all the same, and counts in clip_norm). What a trainer's loss doesn't depend on that trainer
-   leaves as it is, whatever these say. They may change at any time, and hold for every trainer on the graph;
-   like the model they are written down in the program, the same on all ranks, and not in checkpoints.
+   is computed all the same, and counts in clip_norm). Meanwhile the optimizer's state of it moves on, as
+   PyTorch's does at a learning rate of 0: the first step with another scale may be a large one, of a momentum
+   that has gathered. What a trainer's loss doesn't depend on that trainer leaves as it is, whatever these
+   say. They may change at any time, and hold for every trainer on the graph; like the model they are written
+   down in the program, the same on all ranks, and not in checkpoints.
    Neighbours in w with the same scales are updated together. DML_ERROR_ARGUMENT for a node that is no
    parameter, and for a scale that isn't in 0 .. 1e6. */
 DML_API float dml_parameter_lr_scale(const dml_node *parameter);
@@ -26407,6 +26412,20 @@ static bool dml__check_isa(dml_context *context)
     return false;
 }
 
+/* False, with the error recorded, when what the environment says of threads means nothing: a pool by itself
+   has nobody to tell it, and makes do as if it weren't said. */
+static bool dml__check_pool_environment(dml_context *context)
+{
+    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    if (pin && *pin && strcmp(pin, "0") != 0 && strcmp(pin, "1") != 0)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT, "DML_PIN is \"%s\", not 0 or 1", pin);
+    else if (ranks && *ranks && dml__cpu_environment("LOCAL_WORLD_SIZE") < 1)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "LOCAL_WORLD_SIZE is \"%s\", not a whole number from 1: how many ranks are on this host",
+                  ranks);
+    return context->error.status == DML_OK;
+}
+
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
 {
     context->device.backend = backend;
@@ -26530,7 +26549,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "pin of %d: give 1 to pin the threads, -1 not to, or 0 for what DML_PIN says",
                   options->pin);
-    else if (dml__check_isa(context))
+    else if (dml__check_isa(context) && dml__check_pool_environment(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)
@@ -37585,19 +37604,24 @@ static dml_status dml__concat_infer(dml_node *node)
     if (axis < 0) return DML_ERROR_ARGUMENT;
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *x = node->input[i];
-        bool fits = x->batched == first->batched && x->shape.ndim == first->shape.ndim;
+        bool fits = x->shape.ndim == first->shape.ndim;
         if (x->dtype != DML_F32)
             return dml__node_fail(node, DML_ERROR_SHAPE, "its input %d is %s; all must be f32", i + 1,
                                   dml_dtype_name(x->dtype));
+        if (x->batched != first->batched)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "its input %d, %s, is for %s and the first, %s, for %s; all must be for each sample, or none",
+                i + 1, dml_shape_format(&x->shape, text), x->batched ? "each sample" : "the whole batch",
+                dml_shape_format(&first->shape, first_text),
+                first->batched ? "each sample" : "the whole batch");
         for (int k = 0; fits && k < x->shape.ndim; k++)
             fits = k == axis || x->shape.dims[k] == first->shape.dims[k];
         if (!fits)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
-                "its input %d is %s%s and the first %s%s; they must be of one shape, but for axis %d", i + 1,
-                dml_shape_format(&x->shape, text), x->batched ? "" : " for the whole batch",
-                dml_shape_format(&first->shape, first_text), first->batched ? "" : " for the whole batch",
-                axis);
+                "its input %d is %s and the first %s; they must be of one shape, but for axis %d", i + 1,
+                dml_shape_format(&x->shape, text), dml_shape_format(&first->shape, first_text), axis);
         size += x->shape.dims[axis];
     }
     if (size > INT32_MAX)

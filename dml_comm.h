@@ -309,7 +309,8 @@ DML_API dml_caches dml_cpu_caches(void);
 DML_API int dml_cpu_count(void);
 
 /* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
-   dmlrun and torchrun set that environment variable; without it, all. */
+   dmlrun and torchrun set that environment variable; without it, or where it is no number from 1, all.
+   (dml_open refuses one that is none.) */
 DML_API int dml_cpu_share(void);
 
 #endif
@@ -687,7 +688,7 @@ DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, s
 /* The same with parts of different sizes: rank r's has counts[r] elements and begins at element offsets[r] of
    the array that has one for each rank. All ranks give the same `counts` (world_size); where parts lie
    in its own array each says by itself. Both are read before the call returns. `offsets` NULL: one behind the
-   other. */
+   other. Parts may overlap in an `in` that is const alone. */
 DML_API dml_request *dml_comm_scatterv_start(dml_comm *comm, const void *in, const size_t *counts,
                                              const size_t *offsets, dml_dtype dtype, void *out, int root);
 DML_API dml_request *dml_comm_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,
@@ -712,7 +713,7 @@ DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size
    as that rank says in its in_counts, or both get DML_ERROR_MISMATCH, one perhaps only from its next call or
    close (under MPI what MPI makes of it). A rank knows its own counts (world_size) only; what others have for
    it dml_comm_all_to_all of the counts tells. They are read before the call returns. Offsets of NULL: one
-   part behind the other. `in` and `out` lie apart. */
+   part behind the other. `in` and `out` lie apart, and so do the parts of `out`. */
 DML_API dml_status dml_comm_all_to_allv(dml_comm *comm, const void *in, const size_t *in_counts,
                                         const size_t *in_offsets, dml_dtype dtype, void *out,
                                         const size_t *out_counts, const size_t *out_offsets);
@@ -1238,7 +1239,8 @@ typedef enum dml_cross_device {
 } dml_cross_device;
 
 typedef struct dml_mirrored_options {
-    /* Of all replicas together: `batch` is the most samples of one step in this process. */
+    /* Of all replicas together: `batch` is the most samples of one step in this process. Nodes to `watch` are
+       refused: each replica has nodes of its own. */
     dml_trainer_options trainer;
     dml_placement placement;
     dml_cross_device cross_device;
@@ -3439,8 +3441,11 @@ DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
 /* The same, or whether the communicator is closed and only kept. Nothing may be touched. */
 DML__LOCAL bool dml__is_gone(const dml_comm *comm);
 
-/* What is wrong with a call's arguments, in words; NULL: nothing (arguments.c). */
-DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call);
+/* What is wrong with a call's arguments, in words, which may be written into `text`; NULL: nothing
+   (arguments.c). */
+#define DML__FAULT_TEXT 176
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call,
+                                       char text[DML__FAULT_TEXT]);
 
 /* Until a request has ended, or the job failed (request.c). With the turn. */
 DML__LOCAL void dml__wait_for(dml__comm_job *job, dml_request *request);
@@ -15475,6 +15480,10 @@ static bool dml__read_trace(const dml_comm_options *options, dml__comm_settings 
     if (settings->trace.path && !*settings->trace.path) settings->trace.path = NULL;
     settings->trace.events = options->trace_events ? options->trace_events : 65536;
     settings->trace.steps = options->trace_steps || (steps && strcmp(steps, "1") == 0);
+    if (steps && strcmp(steps, "0") != 0 && strcmp(steps, "1") != 0) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: DML_TRACE_STEPS is \"%s\", not 0 or 1", steps);
+        return false;
+    }
     if (settings->trace.events >= 1 && settings->trace.events <= 1 << 24) return true;
     dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: trace_events is %d, not 1 to 2^24",
               settings->trace.events);
@@ -21552,6 +21561,8 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void)
 #ifndef DML_COMM_ARGUMENTS_C
 #define DML_COMM_ARGUMENTS_C
 
+#include <stdio.h>
+
 /* Whether a call's arguments are such as it takes. */
 
 static bool dml__needs_root(dml__comm_operation operation)
@@ -21641,6 +21652,41 @@ static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *c
     return NULL;
 }
 
+/* Of the parts before part r the first that it overlaps; -1: none. */
+static int dml__overlapped_part(const size_t *counts, const size_t *offsets, int r)
+{
+    for (int q = 0; q < r; q++)
+        if (counts[q] && offsets[q] < offsets[r] + counts[r] && offsets[r] < offsets[q] + counts[q]) return q;
+    return -1;
+}
+
+/* Parts of an array that is written: which of two there is read later would depend on who came first. Those
+   that lie behind or before all the ones before them, as usual, need no comparison with each. */
+static const char *dml__overlap_fault(const dml_comm *comm, const dml__comm_call *call,
+                                      char text[DML__FAULT_TEXT])
+{
+    const dml__comm_operation operation = call->signature.operation;
+    const size_t *counts = call->counts, *offsets = call->offsets;
+    size_t begin = SIZE_MAX, end = 0; /* of all before */
+    if (!counts || operation == DML__CALL_SCATTER) return NULL;
+    if (operation == DML__CALL_GATHER && comm->rank != call->signature.root) return NULL;
+    for (int r = 0; r < comm->size; r++) {
+        if (!counts[r]) continue;
+        const bool apart = offsets[r] >= end || offsets[r] + counts[r] <= begin;
+        const int q = apart ? -1 : dml__overlapped_part(counts, offsets, r);
+        if (q >= 0) {
+            snprintf(text, DML__FAULT_TEXT,
+                     "parts %d (%zu elements from %zu on) and %d (%zu from %zu on) of its %s overlap", q,
+                     counts[q], offsets[q], r, counts[r], offsets[r],
+                     operation == DML__CALL_REDUCE_SCATTER ? "input" : "output");
+            return text;
+        }
+        if (offsets[r] < begin) begin = offsets[r];
+        if (offsets[r] + counts[r] > end) end = offsets[r] + counts[r];
+    }
+    return NULL;
+}
+
 /* The owners are working memory that the call's own steps write. */
 static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
 {
@@ -21661,7 +21707,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
     return NULL;
 }
 
-DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call,
+                                       char text[DML__FAULT_TEXT])
 {
     const dml__signature *signature = &call->signature;
     const size_t element = dml_dtype_size(signature->dtype);
@@ -21683,6 +21730,7 @@ DML__LOCAL const char *dml__call_fault(const dml_comm *comm, const dml__comm_cal
         (signature->operation == DML__CALL_SEND || call->tag != DML_ANY_TAG))
         return "the tag must be 0 or more";
     const char *fault = dml__size_fault(comm, call, element);
+    if (!fault) fault = dml__overlap_fault(comm, call, text);
     if (fault) return fault;
     dml__extents(comm, call, &in, &out);
     if (in && !call->in) return "NULL for its input";
@@ -22070,12 +22118,12 @@ static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners
 static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
 {
     dml__comm_job *job = comm->job;
-    char text[DML__SIGNATURE_TEXT];
+    char text[DML__SIGNATURE_TEXT], told[DML__FAULT_TEXT];
     job->probed = false;
     if (job->transport) job->clock = dml__about_seconds();
     if (job->transport && job->clock - job->heard_at > 2e-3) dml__come_back(job);
     if (job->error.status) return NULL;
-    const char *fault = dml__call_fault(comm, call);
+    const char *fault = dml__call_fault(comm, call, told);
     if (fault) {
         dml__bad_call(comm, &call->signature, fault);
         return NULL;
@@ -24089,6 +24137,14 @@ DML_API dml_cluster dml_cluster_from_environment(void)
             "no cluster: DML_PS is %s%s, it must say how many of the %d ranks are servers (dmlrun "
             "--workers and --ps set it; or set TF_CONFIG)",
             ps ? "not a whole number from 1: " : "not set", ps ? ps : "", settings.net.world);
+        return cluster;
+    }
+    if (servers >= settings.net.world) {
+        dml__no_cluster(&cluster,
+                        "of %d rank%s %ld %s (DML_PS), which leaves none for workers: start more ranks, as "
+                        "dmlrun --workers 2 --ps %ld does",
+                        settings.net.world, settings.net.world > 1 ? "s" : "", servers,
+                        servers > 1 ? "are to be servers" : "is to be a server", servers);
         return cluster;
     }
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
@@ -29269,7 +29325,7 @@ static int dml__cpu_threads(const char *device)
     if (strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return 0;
     if (strncmp(device, "cpu*", 4) != 0) return -1;
     const long threads = strtol(device + 4, &end, 10);
-    return end != device + 4 && !*end && threads >= 1 && threads <= 4096 ? (int)threads : -1;
+    return end != device + 4 && !*end && threads >= 1 && threads <= DML_POOL_MOST ? (int)threads : -1;
 }
 
 /* What a replica's context is opened with. A device that isn't the CPU needs one thread, which launches. */
@@ -29288,6 +29344,12 @@ static dml_status dml__name_devices(dml_mirrored *all, const char *const *device
             device = best.id;
         }
         const int threads = dml__cpu_threads(device);
+        if (threads < 0 && strncmp(device, "cpu*", 4) == 0)
+            return dml__fail(
+                &all->context->error, DML_ERROR_ARGUMENT,
+                "device %d of %d is '%s': behind the * stands how many threads it takes, a whole "
+                "number from 1 to %d",
+                i + 1, all->count, device, DML_POOL_MOST);
         snprintf(replica->device, sizeof replica->device, "%s", threads >= 0 ? "cpu" : device);
         replica->threads = threads < 0 ? 1 : threads;
         if (threads == 0) sharers++;
@@ -30974,6 +31036,7 @@ static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
     d->taken = goes_on ? trainer->away.steps : 0;
     dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, d->taken, &options);
     if (status == DML_OK && goes_on && d->cluster.rank == 0) status = dml__downpour_give_state(d, trainer);
+    if (d->follows) optimizer.lr = 0; /* which worker 0's is only about to be, for all */
     dml__downpour_list(o, &optimizer, &list);
     if (status == DML_OK)
         status = dml__start_replicas(dml_ps_workers_comm(d->ps), trainer, "dml_downpour_sync", &list);
