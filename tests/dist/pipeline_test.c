@@ -116,9 +116,10 @@ static void train(dml_comm *stages, dml_comm *replicas, dml_comm *parts, int fir
         const void *inputs[2] = { x + first * IN, t + first };
         const void *const *mine = stage == 0 ? inputs : inputs + 1;
         const int count = stages ? (stage == 0) + last : 2;
-        if (pipeline)
+        /* A stage that is all is a trainer like any other in between. */
+        if (pipeline && (now.stages > 1 || step % 2 == 0))
             dml_pipeline_backward(pipeline, rows, count ? mine : NULL, count, &to->loss[step]);
-        else if (stages)
+        else if (stages && now.plain)
             dml_trainer_backward(trainer, rows, mine, count, 0, &to->loss[step]);
         else
             accumulate(trainer, x, t, rows, &to->loss[step]);
@@ -368,9 +369,11 @@ static void refusals(test_rank *me)
     REFUSED(!dml_pipeline_step(pipeline, 2, inputs, 0, NULL), "0 inputs");
     REFUSED(!dml_pipeline_step(pipeline, 2, NULL, 1, NULL), "NULL");
     REFUSED(!dml_pipeline_step(pipeline, 2, nothing, 1, NULL), "NULL");
-    t[1] = CLASSES;
-    if (!first) REFUSED(!dml_pipeline_step(pipeline, 2, inputs, 1, NULL), "is 3, it must be in 0 .. 2");
-    t[1] = 0;
+    for (int i = 0; i < 2; i++) {
+        t[i] = CLASSES;
+        if (!first) REFUSED(!dml_pipeline_step(pipeline, 2, inputs, 1, NULL), "is 3, it must be in 0 .. 2");
+        t[i] = 0;
+    }
     CHECK_MESSAGE(!dml_pipeline_step(pipeline, 2, inputs, 1, &loss_of_step), "%s", dml_error(context));
     CHECK_NEAR(loss_of_step, log(CLASSES), 1e-6);
     CHECK_INT(dml_pipeline_step(NULL, 2, inputs, 1, NULL), DML_ERROR_ARGUMENT);
@@ -392,9 +395,58 @@ static void what_is_refused(void)
     CHECK_MESSAGE(!ranks[0].bad && !ranks[1].bad, "%s", ranks[0].error);
 }
 
-/* A stage that fails, or leaves, or is given other rows, between other stages. */
-typedef enum fault { FAILS, LEAVES, OTHER_ROWS } fault;
+/* The n-th allocation of this thread fails; 0: none. */
+static __thread int fail_after;
+static void *allocate_until(void *user, size_t bytes)
+{
+    (void)user;
+    return fail_after > 0 && --fail_after == 0 ? NULL : malloc(bytes);
+}
+static void release_anything(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+static void without_memory(test_rank *me)
+{
+    dml_context *context =
+        dml_open(&(dml_options){ .threads = 1, .allocator = { allocate_until, release_anything, NULL } });
+    dml_trainer *trainer = dml_trainer_create(
+        build(context, me->comm, NULL), &(dml_trainer_options){ .batch = 2, .optimizer = dml_sgd(0.1f, 0) });
+    dml_pipeline *pipeline = NULL;
+    int tries = 0;
+    while (!pipeline && tries < 40) {
+        fail_after = ++tries;
+        pipeline = dml_pipeline_create(trainer, me->comm);
+        CHECK(pipeline || dml_status_of(context) == DML_ERROR_MEMORY);
+        dml_clear_error(context);
+    }
+    fail_after = 0;
+    CHECK_MESSAGE(tries > 5 && tries < 40, "%d tries", tries);
+    float x[4 * IN] = { 0 }, loss;
+    const int32_t t[4] = { 0 };
+    const void *const inputs[] = { me->rank == 0 ? (const void *)x : t };
+    CHECK_MESSAGE(!dml_pipeline_step(pipeline, 4, me->rank == 1 ? NULL : inputs, me->rank != 1, &loss), "%s",
+                  dml_error(context));
+    dml_close(context);
+}
+
+static void memory_that_ends(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 20, without_memory, NULL);
+    ranks_run_on(ranks, 3, "local");
+    check_ranks(ranks, 3);
+}
+
+/* A stage that fails, or leaves, before or after its passes, or is given other rows, between other stages. */
+typedef enum fault { FAILS, LEAVES, LEAVES_LATE, LEAVES_PROGRAMS, OTHER_ROWS } fault;
 static fault kind;
+static int bad_rank(void)
+{
+    return kind == LEAVES_LATE ? 2 : 1; /* the last, which has the loss */
+}
 static char sentence[3][512];
 
 static dml_backend failing_cpu;
@@ -410,7 +462,7 @@ static void faulty(test_rank *me)
 {
     float x[9 * IN] = { 0 }, loss;
     const int32_t t[9] = { 0 };
-    const bool bad = me->rank == 1;
+    const bool bad = me->rank == bad_rank();
     if (bad) failing_cpu = *find_backend("cpu");
     dml_context *context = bad && kind == FAILS
                                ? dml__open_on(&failing_cpu, 0, &(dml_options){ .threads = 1 })
@@ -422,11 +474,20 @@ static void faulty(test_rank *me)
     if (bad && kind == FAILS) failing_cpu.zero = failing_zero;
     writes_left = 3;
     const void *const inputs[] = { me->rank == 0 ? (const void *)x : t };
-    const int rows = bad && kind == OTHER_ROWS ? 7 : 9, count = me->rank != 1;
-    if (!bad || kind != LEAVES) {
+    const int rows = kind == LEAVES_LATE ? 2 : bad && kind == OTHER_ROWS ? 7 : 9, count = me->rank != 1;
+    if (kind == LEAVES_LATE && bad) { /* a pass alone, after which no loss is asked for */
+        CHECK_INT(dml_trainer_backward(trainer, rows, inputs, 1, 0, NULL), DML_OK);
+    } else if (kind == LEAVES_PROGRAMS && me->rank < 2) { /* one sends what nobody takes, or waits for it */
+        dml_program *program =
+            dml_compile(dml_trainer_program(trainer)->output, &(dml_program_options){ .batch = 1 });
+        if (me->rank == 0) {
+            for (int i = 0; i < 100000 && !dml_program_run(program, 1, inputs, 1, &loss);) i++;
+            snprintf(sentence[0], sizeof sentence[0], "%s", dml_error(context));
+        }
+    } else if (!bad || kind != LEAVES) {
         const double begin = dml_seconds();
         CHECK(dml_pipeline_step(pipeline, rows, count ? inputs : NULL, count, &loss) != DML_OK);
-        CHECK_MESSAGE(kind == OTHER_ROWS || dml_seconds() - begin < 4, "rank %d took %g s", me->rank,
+        CHECK_MESSAGE(kind >= LEAVES_PROGRAMS || dml_seconds() - begin < 4, "rank %d took %g s", me->rank,
                       dml_seconds() - begin);
         snprintf(sentence[me->rank], sizeof sentence[0], "%s", dml_error(context));
         CHECK(trainer->spoiled);
@@ -436,14 +497,15 @@ static void faulty(test_rank *me)
 
 static void stages_that_fail(void)
 {
-    static const char *const says[] = { "out of order", "rank 1", "called send(f32, 24, to 1) while rank 1" };
+    static const char *const says[] = { "out of order", "rank 1", "a pipeline's loss: rank 2", "rank 1",
+                                        "called send(f32, 24, to 1) while rank 1" };
     test_rank ranks[3];
     for (int k = FAILS; k <= OTHER_ROWS; k++) {
         kind = (fault)k;
         ranks_prepare(ranks, 3, 5, faulty, NULL);
         ranks_run_on(ranks, 3, "local");
         for (int r = 0; r < 3; r++)
-            if (r != 1 || kind == FAILS)
+            if (r != bad_rank() || kind == FAILS)
                 CHECK_MESSAGE(strstr(sentence[r], says[k]), "kind %d, rank %d: %s", k, r, sentence[r]);
     }
 }
@@ -457,6 +519,7 @@ int main(void)
     RUN(replicas_and_parts);
     RUN(programs_predict);
     RUN(what_is_refused);
+    RUN(memory_that_ends);
     RUN(stages_that_fail);
     RUN_EACH(devices);
     return test_report("dist/pipeline");

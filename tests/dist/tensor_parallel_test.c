@@ -196,6 +196,8 @@ static void follow_one_rank(void)
     now.kv_heads = 4;
     now.rotary = now.no_bias = now.shared_copy = true;
     check_job("tcp", 1e-5);
+    now.parts = now.kv_heads = 1;
+    check_job("local", 1e-5);
 }
 
 /* What is about the whole gradient: its norm, clipping, overflow. */
@@ -243,8 +245,8 @@ static void on_a_device_with_memory_of_its_own(void)
 
 /* ---- the two nodes ---- */
 
-/* y = sum(copy(x) * rank + 1) + x, and its gradient, of a value and of an input's; odd sizes, several pieces.
- */
+/* own = copy(v) * rank + 1 and y = (sum(own) + own) + v: all that is copied and summed has other readers, so
+   nothing is done in place, and gradients are added to. Odd sizes, several pieces. */
 enum { MANY = (1 << 18) + 7 };
 static void two_nodes(test_rank *me)
 {
@@ -258,17 +260,18 @@ static void two_nodes(test_rank *me)
         dml_node *w = dml_parameter(graph, "w", dml_init_constant(2), n);
         dml_node *v = dml_mul(dml_input(graph, "x", DML_F32, n), w);
         dml_node *own = dml_affine(dml_parallel_copy(v, me->comm), (float)me->rank, 1);
-        dml_node *sum = dml_add(dml_parallel_sum(own, me->comm), v);
+        dml_node *sum = dml_add(dml_add(dml_parallel_sum(own, me->comm), own), v);
         dml_trainer *trainer =
             dml_trainer_create(dml_batch_mean(dml_sum(sum, dml_shape_of(0), false), NULL),
                                &(dml_trainer_options){ .batch = 3, .optimizer = dml_sgd(1, 0) });
         dml_program *program = dml_compile(sum, &(dml_program_options){ .batch = 3 });
         dml_program_run(program, 1, DML_INPUTS(x), y);
-        const float all = (float)(me->world * (me->world - 1) / 2 + 1);
-        for (int i = 0; i < n; i++) me->bad += y[i] != all * 2 * x[i] + (float)me->world;
+        const int all = me->world * (me->world - 1) / 2;
+        const float slope = (float)(all + me->rank + 1), pull = (float)(2 * all + 1);
+        for (int i = 0; i < n; i++) me->bad += y[i] != slope * 2 * x[i] + (float)me->world + 1;
         dml_trainer_step(trainer, 1, DML_INPUTS(x), &loss);
         const float *got_w = dml_graph_get(graph, 0, (size_t)n);
-        for (int i = 0; i < n && got_w; i++) me->bad += got_w[i] != 2 - all * x[i];
+        for (int i = 0; i < n && got_w; i++) me->bad += got_w[i] != 2 - pull * x[i];
         CHECK_MESSAGE(!dml_status_of(context), "%s", dml_error(context));
         dml_close(context);
         free(y);
@@ -298,9 +301,23 @@ static void check_weights(test_rank *me, dml_graph *graph)
         me->bad += got[me->rank].found[i] && got[me->rank].w[i] != want.w[i];
 }
 
+/* The call after which there is no memory on this rank, from 1; 0: there is. */
+static __thread int fail_after;
+static void *allocate_until(void *user, size_t bytes)
+{
+    (void)user;
+    return fail_after > 0 && --fail_after == 0 ? NULL : malloc(bytes);
+}
+static void release_anything(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
 static void save_whole(test_rank *me)
 {
-    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 9 });
+    dml_context *context = dml_open(
+        &(dml_options){ .threads = 1, .seed = 9, .allocator = { allocate_until, release_anything, NULL } });
     dml_graph *graph = dml_node_graph(build(context, me->comm));
     CHECK_MESSAGE(!dml_parallel_save(graph, whole_path), "%s", dml_error(context));
     check_weights(me, graph);
@@ -309,6 +326,14 @@ static void save_whole(test_rank *me)
     CHECK((strstr(dml_error(context), "rank 0 says") != NULL) == (me->rank > 0));
     dml_clear_error(context);
     CHECK_INT(dml_parallel_save(graph, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_parallel_save(NULL, whole_path), DML_ERROR_ARGUMENT);
+    dml_clear_error(context);
+    for (int at = 1; at <= 4; at++) { /* of rank 0's four allocations for the whole */
+        if (me->rank == 0) fail_after = at;
+        CHECK_INT(dml_parallel_save(graph, whole_path), DML_ERROR_MEMORY);
+        dml_clear_error(context);
+    }
+    CHECK_INT(dml_parallel_save(graph, whole_path), DML_OK);
     dml_close(context);
 }
 
@@ -316,8 +341,11 @@ static void load_whole(test_rank *me)
 {
     dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 10 }); /* which begins otherwise */
     dml_graph *graph = dml_node_graph(build(context, me->comm));
+    CHECK_INT(dml_parallel_load(NULL, whole_path), DML_ERROR_ARGUMENT);
     CHECK_MESSAGE(!dml_parallel_load(graph, whole_path), "%s", dml_error(context));
     check_weights(me, graph);
+    CHECK_INT(dml_parallel_load(graph, NULL), DML_ERROR_ARGUMENT);
+    dml_clear_error(context);
     CHECK(dml_parameter_loaded(dml_graph_parameter(graph, 0)));
     CHECK(dml_parallel_load(graph, "/no such file") != DML_OK);
     dml_clear_error(context);
@@ -389,6 +417,8 @@ static void refusals(test_rank *me)
     REFUSED(dml_parallel_attention(x, 3, NULL, me->comm), "3 heads");
     REFUSED(dml_parallel_attention(x, 5, NULL, me->comm), "5 heads");
     REFUSED(dml_parallel_attention(x, 4, &cross, me->comm), "cross");
+    REFUSED(dml_parallel_attention(dml_input(graph, "wide", DML_F32, 1, 800000000), 4, NULL, me->comm),
+            "800000000 channels");
     REFUSED(dml_parallel_attention(x, 4, &(dml_multi_head_attention_options){ .rotary_base = 5 }, me->comm),
             "without rotary");
     REFUSED(dml_parallel_attention(x, 4, &(dml_multi_head_attention_options){ .kv_heads = 1 }, me->comm),
@@ -462,13 +492,13 @@ static void ranks_that_differ_or_leave(void)
 
 /* ---- places ---- */
 
-/* Queries, keys and values of (6 + 2 + 2) x 3 between two ranks: each has the like half of each. */
+/* Blocks of (6 + 2 + 4) x 3 between two ranks: each has the like half of each. */
 static void parts_are_places_of_the_whole(void)
 {
-    const dml__shard rows = { 1, 2, 0, 1, 3, { 6, 2, 2 } };
-    static const size_t want_rows[] = { 3, 4, 5, 7, 9 };
-    CHECK_INT(dml__part_whole(&rows), 30);
-    for (size_t i = 0; i < 15; i++) CHECK_INT(dml__part_element(&rows, i), want_rows[i / 3] * 3 + i % 3);
+    const dml__shard rows = { 1, 2, 0, 1, 3, { 6, 2, 4 } };
+    static const size_t want_rows[] = { 3, 4, 5, 7, 10, 11 };
+    CHECK_INT(dml__part_whole(&rows), 36);
+    for (size_t i = 0; i < 18; i++) CHECK_INT(dml__part_element(&rows, i), want_rows[i / 3] * 3 + i % 3);
     const dml__shard columns = { 2, 3, 1, 4, 1, { 6, 0, 0 } };
     CHECK_INT(dml__part_whole(&columns), 24);
     for (size_t i = 0; i < 8; i++) CHECK_INT(dml__part_element(&columns, i), i / 2 * 6 + 4 + i % 2);
