@@ -472,7 +472,7 @@ static void faulty(test_rank *me)
     dml_pipeline *pipeline = dml_pipeline_create(trainer, me->comm);
     CHECK_MESSAGE(pipeline, "%s", dml_error(context));
     if (bad && kind == FAILS) failing_cpu.zero = failing_zero;
-    writes_left = 3;
+    if (bad) writes_left = 3;
     const void *const inputs[] = { me->rank == 0 ? (const void *)x : t };
     const int rows = kind == LEAVES_LATE ? 2 : bad && kind == OTHER_ROWS ? 7 : 9, count = me->rank != 1;
     if (kind == LEAVES_LATE && bad) { /* a pass alone, after which no loss is asked for */
