@@ -1933,7 +1933,8 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
    the same values; else they begin as those of `context`'s seed. Programs and trainers aren't cloned.
 
    The clone belongs to `context`, which may be the graph's own. NULL, with the error recorded on `context`,
-   when there is none, or for `graph` or its device's error; then nothing is left of it. Neither context may
+   when there is none, for `graph` or its device's error, and for a graph that is cut over ranks
+   (dist/tensor_parallel.h, dist/pipeline.h); then nothing is left of it. Neither context may
    be in use by another thread meanwhile. */
 DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context);
 
@@ -27127,7 +27128,8 @@ typedef struct dml__model_ranks {
     void *user;
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
-    void (*leave)(void *user); /* when the graph is destroyed */
+    void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
+    void (*leave)(void *user);                     /* when the graph is destroyed */
 } dml__model_ranks;
 
 #endif
@@ -27142,6 +27144,9 @@ struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
+    int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
+    bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
+    bool partial; /* of a model that is cut: each rank has a value of its own */
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */
@@ -27188,13 +27193,13 @@ struct dml_graph {
     /* Where the model is cut (graph/part.h): of stages before this one, and with them and all parts of this
        one's, which are what random numbers are keyed by. */
     size_t place_before, whole_count; /* elements */
-    int nodes_before;
-    dml__model_ranks model, stages; /* that have parts of each layer; layers of their own */
-    dml_buffer *w;                  /* on the device; NULL until it is laid out */
-    float *mirror;                  /* w on the host, where the device has memory of its own */
-    int programs;                   /* compiled and not destroyed */
-    bool spread;                    /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;                   /* whose threads `readers` counts */
+    int keys_before, keys;            /* nodes */
+    dml__model_ranks model, stages;   /* that have parts of each layer; layers of their own */
+    dml_buffer *w;                    /* on the device; NULL until it is laid out */
+    float *mirror;                    /* w on the host, where the device has memory of its own */
+    int programs;                     /* compiled and not destroyed */
+    bool spread;                      /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;                     /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
@@ -27214,6 +27219,9 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op
 
 /* Appends a node that is complete. */
 DML__LOCAL void dml__node_append(dml_node *node);
+
+/* The node, which was built last, is none of the whole model's. */
+DML__LOCAL void dml__node_is_extra(dml_node *node);
 
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */
@@ -27289,9 +27297,9 @@ typedef struct dml__run {
     int rows;          /* samples in this run, 1 .. batch */
     bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
-    uint32_t part; /* and with which of the step's passes and ranks it is */
-    bool backward; /* which of the two is running */
+    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's key, */
+    uint32_t part;     /* and with which of the step's passes and ranks it is */
+    bool backward;     /* which of the two is running */
     struct dml__formula_chain *chain; /* the program's; NULL where ops run one by one */
 } dml__run;
 
@@ -27546,12 +27554,22 @@ DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
+    node->extra = node->extra || node->op == dml__input_op();
+    node->key = graph->keys;
+    graph->keys += !node->extra;
     if (graph->last)
         graph->last->next = node;
     else
         graph->first = node;
     graph->last = node;
     dml__names_add(node);
+}
+
+DML__LOCAL void dml__node_is_extra(dml_node *node)
+{
+    DML_ASSERT(node == node->graph->last && !node->extra);
+    node->extra = true;
+    node->graph->keys = node->key;
 }
 
 static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
@@ -27592,6 +27610,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     bool same_graph = true, new_parameter = false;
     for (int i = 0; i < inputs; i++) {
         node->input[i] = input[i];
+        node->partial = node->partial || input[i]->partial;
         same_graph = same_graph && input[i]->graph == graph;
         new_parameter = new_parameter || (input[i]->op == dml__parameter_op() && !input[i]->used);
     }
@@ -27724,6 +27743,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
         graph->first = NULL;
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
+    graph->keys = last ? last->key + !last->extra : graph->keys_before;
     dml__names_drop(graph);
     dml__note_first_uses_again(graph);
     while (node) {
@@ -28370,6 +28390,13 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error);
 
+/* What says in a file which part of a model that is cut it holds: "part 2/4, stage 1/3"; "" of a whole
+   one, which says nothing. */
+#define DML__PART "part"
+#define DML__PART_KEY DML__OWN_TENSORS DML__PART
+enum { DML__PART_BYTES = 32 };
+DML__LOCAL const char *dml__part_text(const dml_graph *graph, char text[DML__PART_BYTES]);
+
 /* DML_ERROR_FORMAT where the file has a tensor that no parameter takes. */
 DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
                                          const char *path);
@@ -28383,6 +28410,7 @@ DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *f
 
 #endif
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -28396,6 +28424,17 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
         tensors->dims = p->shape.dims;
         tensors->data = w + p->offset;
     }
+}
+
+DML__LOCAL const char *dml__part_text(const dml_graph *graph, char text[DML__PART_BYTES])
+{
+    const dml__model_ranks *model = &graph->model, *stages = &graph->stages;
+    text[0] = '\0';
+    if (model->ranks) snprintf(text, DML__PART_BYTES, "part %d/%d", model->rank, model->ranks);
+    if (stages->ranks)
+        snprintf(text + strlen(text), DML__PART_BYTES - strlen(text), "%sstage %d/%d",
+                 model->ranks ? ", " : "", stages->rank, stages->ranks);
+    return text;
 }
 
 /* Where a graph is written to: a file, or, where `path` is NULL, memory. */
@@ -28416,15 +28455,18 @@ static dml_status dml__graph_write(dml_graph *graph, const dml__weights_target *
     if (!tensors)
         return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to list %d parameters", count);
     dml__graph_tensors(graph, w, tensors);
+    char part[DML__PART_BYTES];
+    const dml__metadata pair = { DML__PART_KEY, dml__part_text(graph, part) };
+    const int pairs = part[0] != '\0';
     dml_status status;
 #ifndef DML_NO_STDIO
     if (target->path)
-        status =
-            dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0, &context->error);
+        status = dml__safetensors_save(&context->memory, target->path, tensors, count, &pair, pairs,
+                                       &context->error);
     else
 #endif
         status = dml__safetensors_store(&context->memory, target->to, target->capacity, target->bytes,
-                                        tensors, count, NULL, 0, &context->error);
+                                        tensors, count, &pair, pairs, &context->error);
     dml__release(&context->memory, tensors);
     return status;
 }
@@ -28527,10 +28569,22 @@ DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safe
     return DML_OK;
 }
 
+/* Parts of one model have the same names and shapes. */
+static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    char part[DML__PART_BYTES];
+    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
+    if (!has || strcmp(has, wanted) == 0) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
+                     wanted[0] ? wanted : "a whole one");
+}
+
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
                                            const char *path)
 {
-    dml_status status = DML_OK;
+    dml_status status = dml__check_part_of_file(graph, file, path);
     int found;
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
         status = dml__file_has(file, path, p->name, &p->shape, &found, &graph->context->error);
@@ -30722,6 +30776,17 @@ static dml_status dml__explain_run(const dml__run *run, dml_status status)
                             : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
+/* The same at the end of a pass: of a model that is cut other ranks are in it, too. */
+static dml_status dml__end_pass(const dml__run *run, dml_status status)
+{
+    const dml_graph *graph = run->program->graph;
+    status = dml__explain_run(run, status);
+    if (status == DML_OK) return DML_OK;
+    if (graph->model.abort) graph->model.abort(graph->model.user, run->error->text);
+    if (graph->stages.abort) graph->stages.abort(graph->stages.user, run->error->text);
+    return status;
+}
+
 /* What products round their factors to from now on. On the CPU many threads may be in programs of their own,
    each with a pool of its own, and all on the same device, which is left alone. */
 static void dml__round_factors(const dml__run *run, dml_dtype dtype)
@@ -30741,7 +30806,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    status = dml__explain_run(&run, dml__flush(run.context, status));
+    status = dml__end_pass(&run, dml__flush(run.context, status));
     program->ran = status == DML_OK ? rows : 0;
     return status;
 }
@@ -30848,7 +30913,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
@@ -30859,7 +30924,7 @@ DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const
     const dml_status status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     program->ahead = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
@@ -30869,7 +30934,7 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)
@@ -31274,6 +31339,7 @@ static dml_graph *dml__graph_clone_in(dml_graph *graph, dml_context *context)
     memcpy(clone->scope_bytes, graph->scope_bytes, sizeof clone->scope_bytes);
     clone->scopes = graph->scopes;
     clone->parameter_count = graph->parameter_count;
+    clone->whole_count = graph->whole_count;
     dml_status status = dml__clone_nodes(graph, clone);
     if (status == DML_OK && graph->w) status = dml__clone_values(graph, clone);
     if (status == DML_OK) return clone;
@@ -31292,6 +31358,12 @@ DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context)
     else if (dml_status_of(graph->context) != DML_OK)
         dml__fail(&context->error, dml_status_of(graph->context), "the graph to clone has an error: %s",
                   dml_error(graph->context));
+    else if (dml__graph_cuts(graph))
+        dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a clone asked for, of a model that is cut over %d ranks, with which only one graph of each "
+            "exchanges anything",
+            dml__graph_cuts(graph));
     else
         clone = dml__graph_clone_in(graph, context);
     dml__leave(context, entry);
@@ -36329,8 +36401,10 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     const size_t n = dml__count(run, node);
     const float p = run->training ? *(const float *)node->attributes : 0;
     /* Weights' streams are small numbers. */
-    const uint32_t index = (uint32_t)(node->graph->nodes_before + node->index);
-    const dml_random random = { run->context->seed, 0x80000000u | index, run->step };
+    const uint64_t apart =
+        node->partial ? (uint64_t)node->graph->model.rank : 0; /* what each rank has alone */
+    const dml_random random = { run->context->seed + (apart << 32), 0x80000000u | (uint32_t)node->key,
+                                run->step };
     const uint32_t part = run->part & 0x3FFFFFFFu; /* whose numbers are 2^32 blocks of four */
     const uint64_t first = (uint64_t)part << 34;
     if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;
@@ -40451,6 +40525,7 @@ struct dml_trainer {
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    bool begun;          /* between dml__trainer_begin_in and dml__trainer_end_in */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */
     size_t own_begin, own_end;
@@ -40577,6 +40652,11 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
 /* dml_trainer_backward, for who is in the context (trainer_backward.c). */
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                                int count, int flags, float *loss);
+
+/* Around the passes of a step that have their forward halves before: the strategy's `begin`, for all their
+   samples, and, where they didn't end well, its `failed`. The passes leave both out. */
+DML__LOCAL dml_status dml__trainer_begin_in(dml_trainer *trainer, double samples);
+DML__LOCAL void dml__trainer_end_in(dml_trainer *trainer, dml_status status);
 
 /* The forward half of the backward pass that will be the `ahead`-th from now on (0: the next), on inputs that
    dml__program_check has passed. */
@@ -41671,6 +41751,22 @@ DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer)
                      "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
 }
 
+DML__LOCAL dml_status dml__trainer_begin_in(dml_trainer *trainer, double samples)
+{
+    const dml_sync *sync = &trainer->sync;
+    trainer->begun = true;
+    return sync->begin ? sync->begin(sync->state, trainer, samples) : DML_OK;
+}
+
+DML__LOCAL void dml__trainer_end_in(dml_trainer *trainer, dml_status status)
+{
+    const dml_sync *sync = &trainer->sync;
+    trainer->begun = false;
+    if (status == DML_OK) return;
+    trainer->spoiled = true;
+    if (sync->failed) sync->failed(sync->state, trainer);
+}
+
 DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                               uint32_t ahead)
 {
@@ -41702,7 +41798,8 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     dml__gradient_written(trainer, 0, trained);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
-    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
+    if (sync->begin && !pass.more && !trainer->begun)
+        status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK)
         status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
@@ -41710,7 +41807,7 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        if (sync->failed && !pass.more && !trainer->begun) sync->failed(sync->state, trainer);
         trainer->spoiled = true; /* also if a strategy has put ranges of it */
         return status;
     }
@@ -42417,9 +42514,9 @@ DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *nam
 
 /* ---- writing ---- */
 
-/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped; three
-   of an optimizer elsewhere. */
-enum { DML__MOST_RUN_PAIRS = 23 };
+/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped; the
+   part of a model; three of an optimizer elsewhere. */
+enum { DML__MOST_RUN_PAIRS = 24 };
 
 typedef struct dml__run_texts {
     int count;
@@ -42469,6 +42566,9 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
     snprintf(dml__add_run_text(texts, "skipped"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->skipped);
+    char part[DML__PART_BYTES];
+    if (*dml__part_text(trainer->program->graph, part))
+        snprintf(dml__add_run_text(texts, DML__PART), DML__NUMBER_BYTES, "%s", part);
     const dml__away *away = &trainer->away;
     if (!away->row) return;
     snprintf(dml__add_run_text(texts, "server.optimizer"), DML__NUMBER_BYTES, "%s", away->row->name);

@@ -1500,15 +1500,17 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
        dml_parallel_copy    x itself                  the sum over the ranks    f
        dml_parallel_sum     the sum over the ranks    the gradient itself       g
 
-   Between a copy and a sum each rank computes something of its own; outside of such pairs all compute the
-   same. On a communicator of one rank both are x itself. Every rank runs the same passes in the same order,
-   also those that only predict. Programs with threads of their own, dml_check_gradients, replicas in one
-   process and optimizers that go by the norms of parameters (LARS, LAMB) are refused; clip_norm, a loss scale
-   and dml_trainer_gradient_norm are about the whole model's gradient, and calls that all of its ranks make.
+   Between a copy and a sum each rank computes something of its own, and dropout there has random numbers of
+   its own on each; outside of such pairs all compute the same, as one rank does. On a communicator of one
+   rank both are x itself. Every rank runs the same passes in the same order, also those that only predict.
+   Programs with threads of their own, dml_check_gradients, replicas in one process and optimizers that go by
+   the norms of parameters (LARS, LAMB) are refused; clip_norm, a loss scale and dml_trainer_gradient_norm are
+   about the whole model's gradient, and calls that all of its ranks make.
 
    The communicator stays the caller's, who closes it after the graph is destroyed; one graph is cut over one.
-   DML_ERROR_ARGUMENT for another one or NULL; a rank that is missing, or calls for something else, ends the
-   run within the communicator's timeout, with its sentence. */
+   DML_ERROR_ARGUMENT for another one or NULL; a rank that is missing, is refused its inputs, or
+   calls for something else, ends the run within the communicator's timeout; a pass that fails on one rank (by
+   .check, a device) ends the others' at once, who are told why. */
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
@@ -1531,7 +1533,8 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 
 #ifndef DML_NO_STDIO
 /* The whole model's file (dml_graph_save) of one that is cut: a call that all its ranks make with the same
-   path, which rank 0 writes, with memory for the whole. An error is every rank's. */
+   path, which rank 0 writes, with memory for the whole. An error is every rank's. Of a model that is also cut
+   into stages, each has a file of its own. */
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
 
 /* Reads the whole model's file, which may come from a run without parts, or with others: each rank takes its
@@ -1595,9 +1598,11 @@ DML_API void dml_pipeline_destroy(dml_pipeline *pipeline);
 /* dml_trainer_backward on `rows` samples in micro-batches of the trainer's batch, of which the last may be
    smaller; then dml_trainer_update(trainer), on all stages, as after any. Each stage gives the inputs of its
    own program (of none: NULL and 0), with `rows` samples each. `loss` is the mean over them, on every stage.
-   clip_norm, a loss scale and dml_trainer_gradient_norm are about the whole model's gradient. A stage that
-   fails ends the job with its sentence; another number of rows, or a stage that is missing, within the
-   communicator's timeout. */
+   clip_norm, a loss scale and dml_trainer_gradient_norm are about the whole model's gradient. What a stage
+   refuses (its inputs, another number of rows) all stages return an error for, before anything is sent, and
+   may be called again; a stage that fails later ends the job with its sentence, and one that is missing does
+   so within the communicator's timeout. Replicas with batch norms over all ranks need as many micro-batches.
+   DML_ERROR_UNSUPPORTED beside ZeRO's stage 3. */
 DML_API dml_status dml_pipeline_backward(dml_pipeline *pipeline, int rows, const void *const *inputs,
                                          int count, float *loss);
 
@@ -27563,6 +27568,7 @@ enum {
     DML__ALIKE_COUNT,
     DML__ALIKE_SHAPES,
     DML__ALIKE_TRAINED,
+    DML__ALIKE_PART,
     DML__ALIKE_OVER_RANKS,
     DML__ALIKE_CLIP,
     DML__ALIKE_SCALED,
@@ -27578,6 +27584,7 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the number of parameters",
     "the parameters' names or shapes",
     "which parameters are frozen, sparse or used, or their scales",
+    "its part of a model that is cut, of which all need the same (dml_comm_split)",
     "which batch norms are over all ranks",
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
@@ -27611,6 +27618,15 @@ static uint32_t dml__mark_trained(const dml_program *program)
         if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
     }
     return mark;
+}
+
+/* Which part of a model that is cut. */
+static uint32_t dml__mark_part(const dml_program *program)
+{
+    const dml__model_ranks *model = &program->graph->model, *stages = &program->graph->stages;
+    const double part[4] = { (double)model->rank, (double)model->ranks, (double)stages->rank,
+                             (double)stages->ranks };
+    return dml__mark_numbers(0, part, 4);
 }
 
 /* By their parameters, whose places all ranks have alike. */
@@ -27694,6 +27710,7 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
     mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
+    mine[DML__ALIKE_PART] = dml__mark_part(program);
     mine[DML__ALIKE_OVER_RANKS] = dml__mark_over_ranks(program);
     mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
     mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;
@@ -31717,7 +31734,8 @@ DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph);
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
 
-/* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). */
+/* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). Nothing
+   where `to` is no buffer. */
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
                                       dml_ref to);
 
@@ -31748,6 +31766,11 @@ static dml_status dml__sum_of_model(void *user, double *values, size_t count, dm
     if (dml_comm_all_reduce(comm, values, count, DML_F64, DML_SUM) == DML_OK) return DML_OK;
     return dml__fail(error, dml_comm_status(comm), "the norm over the model's ranks: %s",
                      dml_comm_error(comm));
+}
+
+static void dml__abort_model(void *user, const char *reason)
+{
+    dml_comm_abort(((const dml__model *)user)->comm, reason);
 }
 
 static void dml__leave_model(void *user)
@@ -31809,6 +31832,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
     ranks->sum = dml__sum_of_model;
+    ranks->abort = dml__abort_model;
     ranks->leave = dml__leave_model;
     return DML_OK;
 }
@@ -31844,6 +31868,7 @@ DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from
 {
     const dml_backend *backend = run->device->backend;
     dml_status status = DML_OK;
+    if (!to.buffer) return DML_OK;
     if (beta != 0.0f) {
         status = backend->read(run->device, there, to, n * sizeof(float));
         for (size_t i = 0; i < n; i++) from[i] += beta * there[i];
@@ -31971,12 +31996,6 @@ static dml_status dml__parallel_copy_forward(const dml__run *run, const dml_node
                                  dml__value(run, node));
 }
 
-static dml_status dml__parallel_sum_forward(const dml__run *run, const dml_node *node)
-{
-    return dml__sum_over_model(run, node, dml__count(run, node), dml__value(run, node->input[0]), 0,
-                               dml__value(run, node));
-}
-
 static dml_status dml__parallel_copy_backward(const dml__run *run, const dml_node *node)
 {
     if (!dml__wants_gradient(run, node, 0)) return DML_OK;
@@ -31984,11 +32003,46 @@ static dml_status dml__parallel_copy_backward(const dml__run *run, const dml_nod
                                dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
 }
 
+/* Columns of the bias of a layer whose parts are summed. */
+static size_t dml__parallel_columns(const dml_node *node)
+{
+    return dml_shape_count(&node->input[1]->shape);
+}
+
+/* y (rows, columns) += bias */
+static dml_status dml__parallel_add_bias(const dml__run *run, const dml_node *node)
+{
+    const size_t n = dml__count(run, node), columns = dml__parallel_columns(node);
+    if (run->device->host_memory) {
+        dml_bias_add(run->pool, n / columns, columns, dml__host_value(run, node->input[1]),
+                     dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("bias_add", n, 1);
+    launch.buffer[0] = dml__value(run, node->input[1]);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)(n / columns);
+    launch.integer[1] = (int32_t)columns;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__parallel_sum_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_status status = dml__sum_over_model(run, node, dml__count(run, node),
+                                                  dml__value(run, node->input[0]), 0, dml__value(run, node));
+    return status == DML_OK && node->inputs > 1 ? dml__parallel_add_bias(run, node) : status;
+}
+
 static dml_status dml__parallel_sum_backward(const dml__run *run, const dml_node *node)
 {
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    return dml__parallel_pass_on(run, dml__count(run, node), dml__gradient(run, node),
-                                 dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
+    const size_t n = dml__count(run, node);
+    dml_status status = DML_OK;
+    if (node->inputs > 1 && dml__wants_gradient(run, node, 1))
+        status = dml__sum_rows_into_gradient(run, node, 1, n / dml__parallel_columns(node),
+                                             dml__parallel_columns(node), dml__no_parts);
+    if (status != DML_OK || !dml__wants_gradient(run, node, 0)) return status;
+    return dml__parallel_pass_on(run, n, dml__gradient(run, node), dml__beta(run, node, 0),
+                                 dml__gradient(run, node->input[0]));
 }
 
 static void dml__parallel_describe(const dml_node *node, char *text, size_t bytes)
@@ -32028,20 +32082,34 @@ static const dml__op *dml__parallel_sum_op(void)
     return &op;
 }
 
-static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_comm *comm)
+/* `bias`: of a layer whose parts are summed, or NULL. */
+static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_node *bias, dml_comm *comm)
 {
+    dml_node *const inputs[] = { x, bias };
     if (!x || dml__join_model(x->graph, comm, op->name) != DML_OK) return NULL;
-    return dml_comm_world_size(comm) == 1 ? x : dml__node_create(op, 1, &x, NULL, 0);
+    if (dml_comm_world_size(comm) == 1) return x;
+    dml_node *node = dml__node_create(op, bias ? 2 : 1, inputs, NULL, 0);
+    if (!node) return NULL;
+    dml__node_is_extra(node);
+    node->partial = op == dml__parallel_copy_op();
+    return node;
 }
 
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm)
 {
-    return dml__parallel_node(dml__parallel_copy_op(), x, comm);
+    return dml__parallel_node(dml__parallel_copy_op(), x, NULL, comm);
 }
 
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm)
 {
-    return dml__parallel_node(dml__parallel_sum_op(), x, comm);
+    return dml__parallel_node(dml__parallel_sum_op(), x, NULL, comm);
+}
+
+/* The end of a layer by whose inputs it is cut; of one rank its dense layer has the bias. */
+static dml_node *dml__parallel_dense_end(dml_node *x, dml_node *w, dml_node *bias, dml_comm *comm)
+{
+    if (dml_comm_world_size(comm) == 1) return dml_dense_with(x, w, bias);
+    return dml__parallel_node(dml__parallel_sum_op(), dml_dense_with(x, w, NULL), bias, comm);
 }
 
 /* ---- parameters of which each rank has a part ---- */
@@ -32137,8 +32205,7 @@ DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm)
     dml_node *bias =
         w ? dml__parallel_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), units, 0, NULL)
           : NULL;
-    dml_node *sum = bias ? dml_parallel_sum(dml_dense_with(x, w, NULL), comm) : NULL;
-    dml_node *layer = sum ? dml_add(sum, bias) : NULL;
+    dml_node *layer = bias ? dml__parallel_dense_end(x, w, bias, comm) : NULL;
     if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
 }
@@ -32230,8 +32297,7 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
     dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
     if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
     dml_node *mixed = dml_attention_packed(qkv, own, &attention);
-    dml_node *sum = mixed ? dml_parallel_sum(dml_dense_with(mixed, p[2], NULL), comm) : NULL;
-    return sum && p[3] ? dml_add(sum, p[3]) : sum;
+    return mixed ? dml__parallel_dense_end(mixed, p[2], p[3], comm) : NULL;
 }
 
 #endif
@@ -32281,7 +32347,8 @@ static bool dml__allocate_whole(dml_graph *graph, dml__whole_model *whole)
 {
     dml__memory *memory = &graph->context->memory;
     const size_t count = (size_t)dml_graph_parameters(graph);
-    whole->w = (float *)dml__allocate_array(memory, graph->whole_count, sizeof *whole->w);
+    whole->w =
+        (float *)dml__allocate_array(memory, graph->whole_count - graph->place_before, sizeof *whole->w);
     whole->parts = (float *)dml__allocate_array(memory, dml__largest_whole(graph), sizeof *whole->parts);
     whole->shape = (dml_shape *)dml__allocate_array(memory, count, sizeof *whole->shape);
     whole->tensors = (dml__tensor *)dml__allocate_array(memory, count, sizeof *whole->tensors);
@@ -32335,42 +32402,45 @@ static dml_status dml__gather_whole(dml_graph *graph, dml_comm *comm, dml__whole
     return status;
 }
 
-/* Every rank learns what became of rank 0's part in it. */
-static dml_status dml__agree_with_first(dml_graph *graph, dml_comm *comm, dml_status status)
+/* Every rank learns of the first that has failed, if one has, and what it says. */
+static dml_status dml__agree_in_model(dml_graph *graph, dml_comm *comm, dml_status status)
 {
     dml__error *error = &graph->context->error;
+    const int32_t rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    int32_t failed[2] = { status == DML_OK ? ranks : rank, (int32_t)status };
     char text[320];
-    int32_t first = (int32_t)status;
     memset(text, 0, sizeof text);
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, error->text);
-    if (dml_comm_broadcast(comm, &first, 1, DML_I32, 0) != DML_OK ||
-        dml_comm_broadcast(comm, text, sizeof text, DML_U8, 0) != DML_OK)
+    if (dml_comm_all_reduce(comm, failed, 1, DML_I32, DML_MIN) == DML_OK && failed[0] == ranks) return DML_OK;
+    if (dml_comm_broadcast(comm, &failed[1], 1, DML_I32, failed[0]) != DML_OK ||
+        dml_comm_broadcast(comm, text, sizeof text, DML_U8, failed[0]) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "saving a model that is cut: %s",
                          dml_comm_error(comm));
-    if (first == DML_OK || status != DML_OK) return (dml_status)first;
-    return dml__fail(error, (dml_status)first, "rank 0 says: %s", text);
+    if (status != DML_OK) return status;
+    return dml__fail(error, (dml_status)failed[1], "rank %d says: %s", failed[0], text);
 }
 
 static dml_status dml__parallel_save_in(dml_graph *graph, const char *path)
 {
     dml_comm *comm = dml__model_comm(graph);
     dml_context *context = graph->context;
+    const bool writes = dml_comm_rank(comm) == 0;
     dml__whole_model whole;
     memset(&whole, 0, sizeof whole);
     dml_status status = context->error.status;
-    if (status == DML_OK && dml_comm_rank(comm) == 0 && !dml__allocate_whole(graph, &whole))
+    if (status == DML_OK && !path) status = dml__fail_null(&context->error, "dml_parallel_save", "path");
+    if (status == DML_OK) status = dml__check_gathered(graph, &context->error);
+    if (status == DML_OK && writes && !dml__allocate_whole(graph, &whole))
         status = dml__fail(&context->error, DML_ERROR_MEMORY,
-                           "no memory left for the %zu parameters of a whole model", graph->whole_count);
-    status = dml__agree_with_first(graph, comm, status);
+                           "no memory left for the %zu parameters of a whole model",
+                           graph->whole_count - graph->place_before);
+    status = dml__agree_in_model(graph, comm, status);
     if (status == DML_OK) {
         status = dml__gather_whole(graph, comm, &whole);
-        if (status != DML_OK && dml_comm_status(comm) != DML_OK)
-            status = dml__fail(&context->error, dml_comm_status(comm), "saving a model that is cut: %s",
-                               dml_comm_error(comm));
-        if (status == DML_OK && dml_comm_rank(comm) == 0)
+        if (status == DML_OK && writes)
             status = dml__safetensors_save(&context->memory, path, whole.tensors, dml_graph_parameters(graph),
                                            NULL, 0, &context->error);
-        status = dml__agree_with_first(graph, comm, status);
+        status = dml__agree_in_model(graph, comm, status);
     }
     dml__release_whole(graph, &whole);
     return status;
@@ -32379,7 +32449,6 @@ static dml_status dml__parallel_save_in(dml_graph *graph, const char *path)
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path)
 {
     if (!graph || !graph->model.ranks) return graph ? dml_graph_save(graph, path) : DML_ERROR_ARGUMENT;
-    if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_save", "path");
     const dml__entry entry = dml__enter(graph->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__parallel_save_in(graph, path);
@@ -32414,7 +32483,9 @@ static dml_status dml__read_parts(dml_graph *graph, dml__safetensors *file, floa
             w[p->offset + i] = all[p->part.ranks ? dml__part_element(&p->part, i) : i];
         p->loaded = true;
     }
-    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+    if (status == DML_OK) graph->spread = false;
+    return status;
 }
 
 static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
@@ -32577,13 +32648,15 @@ static dml_status dml__pipeline_output_forward(const dml__run *run, const dml_no
                                &pass->value_sent);
 }
 
+/* What comes back is taken also where nothing here is trained by it. */
 static dml_status dml__pipeline_output_backward(const dml__run *run, const dml_node *node)
 {
     dml__stage_pass *pass = dml__pass_of(run);
     const dml_node *x = node->input[0];
     const size_t n = dml__count(run, x);
-    const float beta = dml__beta(run, node, 0);
-    const dml_ref to = dml__gradient(run, x);
+    const bool wanted = dml__wants_gradient(run, node, 0);
+    const float beta = wanted ? dml__beta(run, node, 0) : 0;
+    const dml_ref none = { NULL, 0 }, to = wanted ? dml__gradient(run, x) : none;
     const int next = node->graph->stages.rank + 1;
     if (!pass) return dml__receive_from_stage(run, node, n, next, DML__STAGE_GRADIENT, beta, to);
     dml_status status = dml__wait_for_stage(run, node, &pass->gradient_came);
@@ -32598,7 +32671,7 @@ DML__LOCAL const dml__op *dml__pipeline_output_op(void)
                                 dml__pipeline_output_infer,
                                 dml__pipeline_output_forward,
                                 dml__pipeline_output_backward,
-                                0,
+                                DML__IS_SOURCE,
                                 NULL,
                                 false,
                                 false,
@@ -32648,9 +32721,9 @@ DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
     int64_t facts[DML__STAGE_FACTS];
     dml_shape shape;
     if (!graph || dml__check_stage_end(graph, comm, op, false) != DML_OK) return NULL;
-    if (graph->whole_count > 0) {
+    if (graph->keys > 0) {
         dml__fail(&graph->context->error, DML_ERROR_STATE,
-                  "%s: asked for after layers with parameters; a stage builds it first", op->name);
+                  "%s: asked for after other nodes; a stage builds it first, behind inputs alone", op->name);
         return NULL;
     }
     if (dml_comm_receive(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) - 1, DML__STAGE_BEGINS,
@@ -32662,8 +32735,10 @@ DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
     shape.ndim = (int)facts[0];
     for (int i = 0; i < shape.ndim; i++) shape.dims[i] = (int)facts[1 + i];
     graph->place_before = graph->whole_count = (size_t)facts[DML_MAX_DIMS + 1];
-    graph->nodes_before = (int)facts[DML_MAX_DIMS + 2] - 1; /* which stands where the output does there */
-    return dml__leaf_create(graph, op, NULL, DML_F32, shape);
+    graph->keys_before = graph->keys = (int)facts[DML_MAX_DIMS + 2];
+    dml_node *node = dml__leaf_create(graph, op, NULL, DML_F32, shape);
+    if (node) dml__node_is_extra(node);
+    return node;
 }
 
 DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm)
@@ -32673,10 +32748,11 @@ DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm)
     if (!x || dml__check_stage_end(x->graph, comm, op, true) != DML_OK) return NULL;
     dml_node *node = dml__node_create(op, 1, &x, NULL, 0);
     if (!node) return NULL;
+    dml__node_is_extra(node);
     facts[0] = x->shape.ndim;
     for (int i = 0; i < x->shape.ndim; i++) facts[1 + i] = x->shape.dims[i];
     facts[DML_MAX_DIMS + 1] = (int64_t)x->graph->whole_count;
-    facts[DML_MAX_DIMS + 2] = x->graph->nodes_before + node->index;
+    facts[DML_MAX_DIMS + 2] = x->graph->keys;
     if (dml_comm_send(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) + 1, DML__STAGE_BEGINS) ==
         DML_OK)
         return node;
@@ -32953,8 +33029,10 @@ static dml_status dml__micro_backward(dml__pipeline_call *call, int i)
 /* Whether all of them can be run: before others have begun to wait for them. */
 static dml_status dml__check_micro_batches(const dml__pipeline_call *call)
 {
+    const int n =
+        call->count > 0 ? call->micro_batches : call->micro_batches > 0; /* without inputs all are alike */
     dml_status status = DML_OK;
-    for (int i = 0; i < call->micro_batches && status == DML_OK; i++)
+    for (int i = 0; i < n && status == DML_OK; i++)
         status = dml__program_check(call->pipeline->trainer->program, dml__micro_rows(call, i),
                                     dml__micro_inputs(call, i), call->count);
     return status;
@@ -33001,11 +33079,11 @@ static dml_status dml__share_loss(dml__pipeline_call *call)
                      dml_comm_error(pipeline->comm));
 }
 
-static dml_status dml__pipeline_backward_in(void *user)
+/* What this stage refuses before anybody waits for it. */
+static dml_status dml__check_call(dml__pipeline_call *call)
 {
-    dml__pipeline_call *call = (dml__pipeline_call *)user;
     dml_pipeline *pipeline = call->pipeline;
-    dml_trainer *trainer = pipeline->trainer;
+    const dml_trainer *trainer = pipeline->trainer;
     const int batch = trainer->program->batch;
     if (call->rows < 0 || (call->rows == 0 && !dml__sync_attached(&trainer->sync)))
         return dml__fail(&pipeline->context->error, DML_ERROR_ARGUMENT,
@@ -33015,16 +33093,50 @@ static dml_status dml__pipeline_backward_in(void *user)
                          "a pipeline beside a strategy that brings parameters when an op needs them (ZeRO's "
                          "stage 3): take stage 1 or 2");
     call->micro_batches = call->rows / batch + (call->rows % batch != 0);
-    dml_status status = dml__check_micro_batches(call);
+    return dml__check_micro_batches(call);
+}
+
+/* All stages have the same samples, and none refuses its own: told before anything is sent, so that whoever
+   is called wrongly can be called again. */
+static dml_status dml__agree_on_call(const dml__pipeline_call *call, dml_status status)
+{
+    dml_pipeline *pipeline = call->pipeline;
+    dml__error *error = &pipeline->context->error;
+    int64_t most[3] = { call->rows, -(int64_t)call->rows, status == DML_OK ? 0 : pipeline->stage + 1 };
+    if (pipeline->stages == 1) return status;
+    if (dml_comm_all_reduce(pipeline->comm, most, 3, DML_I64, DML_MAX) != DML_OK)
+        return status != DML_OK
+                   ? status
+                   : dml__fail(error, dml_comm_status(pipeline->comm),
+                               "the beginning of a pipeline's step: %s", dml_comm_error(pipeline->comm));
     if (status != DML_OK) return status;
-    status = call->rows > 0 ? dml__make_passes(call)
-                            : dml__trainer_backward_in(trainer, 0, call->inputs, call->count, 0, NULL);
+    if (most[2])
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "stage %d of %d refused what its step was given, and says what it is",
+                         (int)most[2] - 1, pipeline->stages);
+    if (most[0] == -most[1]) return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "the stages' steps are of %d to %d samples, here of %d; all take the same",
+                     (int)-most[1], (int)most[0], call->rows);
+}
+
+static dml_status dml__pipeline_backward_in(void *user)
+{
+    dml__pipeline_call *call = (dml__pipeline_call *)user;
+    dml_pipeline *pipeline = call->pipeline;
+    dml_trainer *trainer = pipeline->trainer;
+    dml_status status = dml__agree_on_call(call, dml__check_call(call));
+    if (status != DML_OK) return status;
+    status = dml__trainer_begin_in(trainer, call->rows);
+    if (status == DML_OK)
+        status = call->rows > 0 ? dml__make_passes(call)
+                                : dml__trainer_backward_in(trainer, 0, call->inputs, call->count, 0, NULL);
     dml__work_in_pass(pipeline, NULL);
     if (status != DML_OK && dml_comm_status(pipeline->comm) == DML_OK)
         dml_comm_abort(pipeline->comm, dml_error(pipeline->context));
     dml__empty_passes(pipeline);
     if (status == DML_OK) status = dml__share_loss(call);
-    if (status != DML_OK) trainer->spoiled = true;
+    dml__trainer_end_in(trainer, status);
     return status;
 }
 

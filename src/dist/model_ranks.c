@@ -26,6 +26,11 @@ static dml_status dml__sum_of_model(void *user, double *values, size_t count, dm
                      dml_comm_error(comm));
 }
 
+static void dml__abort_model(void *user, const char *reason)
+{
+    dml_comm_abort(((const dml__model *)user)->comm, reason);
+}
+
 static void dml__leave_model(void *user)
 {
     dml__model *model = (dml__model *)user;
@@ -85,6 +90,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
     ranks->sum = dml__sum_of_model;
+    ranks->abort = dml__abort_model;
     ranks->leave = dml__leave_model;
     return DML_OK;
 }
@@ -120,6 +126,7 @@ DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from
 {
     const dml_backend *backend = run->device->backend;
     dml_status status = DML_OK;
+    if (!to.buffer) return DML_OK;
     if (beta != 0.0f) {
         status = backend->read(run->device, there, to, n * sizeof(float));
         for (size_t i = 0; i < n; i++) from[i] += beta * there[i];

@@ -21,7 +21,8 @@ DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph);
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
 
-/* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). */
+/* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). Nothing
+   where `to` is no buffer. */
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
                                       dml_ref to);
 

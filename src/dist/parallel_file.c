@@ -50,7 +50,8 @@ static bool dml__allocate_whole(dml_graph *graph, dml__whole_model *whole)
 {
     dml__memory *memory = &graph->context->memory;
     const size_t count = (size_t)dml_graph_parameters(graph);
-    whole->w = (float *)dml__allocate_array(memory, graph->whole_count, sizeof *whole->w);
+    whole->w =
+        (float *)dml__allocate_array(memory, graph->whole_count - graph->place_before, sizeof *whole->w);
     whole->parts = (float *)dml__allocate_array(memory, dml__largest_whole(graph), sizeof *whole->parts);
     whole->shape = (dml_shape *)dml__allocate_array(memory, count, sizeof *whole->shape);
     whole->tensors = (dml__tensor *)dml__allocate_array(memory, count, sizeof *whole->tensors);
@@ -104,42 +105,45 @@ static dml_status dml__gather_whole(dml_graph *graph, dml_comm *comm, dml__whole
     return status;
 }
 
-/* Every rank learns what became of rank 0's part in it. */
-static dml_status dml__agree_with_first(dml_graph *graph, dml_comm *comm, dml_status status)
+/* Every rank learns of the first that has failed, if one has, and what it says. */
+static dml_status dml__agree_in_model(dml_graph *graph, dml_comm *comm, dml_status status)
 {
     dml__error *error = &graph->context->error;
+    const int32_t rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    int32_t failed[2] = { status == DML_OK ? ranks : rank, (int32_t)status };
     char text[320];
-    int32_t first = (int32_t)status;
     memset(text, 0, sizeof text);
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, error->text);
-    if (dml_comm_broadcast(comm, &first, 1, DML_I32, 0) != DML_OK ||
-        dml_comm_broadcast(comm, text, sizeof text, DML_U8, 0) != DML_OK)
+    if (dml_comm_all_reduce(comm, failed, 1, DML_I32, DML_MIN) == DML_OK && failed[0] == ranks) return DML_OK;
+    if (dml_comm_broadcast(comm, &failed[1], 1, DML_I32, failed[0]) != DML_OK ||
+        dml_comm_broadcast(comm, text, sizeof text, DML_U8, failed[0]) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "saving a model that is cut: %s",
                          dml_comm_error(comm));
-    if (first == DML_OK || status != DML_OK) return (dml_status)first;
-    return dml__fail(error, (dml_status)first, "rank 0 says: %s", text);
+    if (status != DML_OK) return status;
+    return dml__fail(error, (dml_status)failed[1], "rank %d says: %s", failed[0], text);
 }
 
 static dml_status dml__parallel_save_in(dml_graph *graph, const char *path)
 {
     dml_comm *comm = dml__model_comm(graph);
     dml_context *context = graph->context;
+    const bool writes = dml_comm_rank(comm) == 0;
     dml__whole_model whole;
     memset(&whole, 0, sizeof whole);
     dml_status status = context->error.status;
-    if (status == DML_OK && dml_comm_rank(comm) == 0 && !dml__allocate_whole(graph, &whole))
+    if (status == DML_OK && !path) status = dml__fail_null(&context->error, "dml_parallel_save", "path");
+    if (status == DML_OK) status = dml__check_gathered(graph, &context->error);
+    if (status == DML_OK && writes && !dml__allocate_whole(graph, &whole))
         status = dml__fail(&context->error, DML_ERROR_MEMORY,
-                           "no memory left for the %zu parameters of a whole model", graph->whole_count);
-    status = dml__agree_with_first(graph, comm, status);
+                           "no memory left for the %zu parameters of a whole model",
+                           graph->whole_count - graph->place_before);
+    status = dml__agree_in_model(graph, comm, status);
     if (status == DML_OK) {
         status = dml__gather_whole(graph, comm, &whole);
-        if (status != DML_OK && dml_comm_status(comm) != DML_OK)
-            status = dml__fail(&context->error, dml_comm_status(comm), "saving a model that is cut: %s",
-                               dml_comm_error(comm));
-        if (status == DML_OK && dml_comm_rank(comm) == 0)
+        if (status == DML_OK && writes)
             status = dml__safetensors_save(&context->memory, path, whole.tensors, dml_graph_parameters(graph),
                                            NULL, 0, &context->error);
-        status = dml__agree_with_first(graph, comm, status);
+        status = dml__agree_in_model(graph, comm, status);
     }
     dml__release_whole(graph, &whole);
     return status;
@@ -148,7 +152,6 @@ static dml_status dml__parallel_save_in(dml_graph *graph, const char *path)
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path)
 {
     if (!graph || !graph->model.ranks) return graph ? dml_graph_save(graph, path) : DML_ERROR_ARGUMENT;
-    if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_save", "path");
     const dml__entry entry = dml__enter(graph->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__parallel_save_in(graph, path);
@@ -183,7 +186,9 @@ static dml_status dml__read_parts(dml_graph *graph, dml__safetensors *file, floa
             w[p->offset + i] = all[p->part.ranks ? dml__part_element(&p->part, i) : i];
         p->loaded = true;
     }
-    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+    if (status == DML_OK) graph->spread = false;
+    return status;
 }
 
 static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)

@@ -273,8 +273,10 @@ static dml_status dml__micro_backward(dml__pipeline_call *call, int i)
 /* Whether all of them can be run: before others have begun to wait for them. */
 static dml_status dml__check_micro_batches(const dml__pipeline_call *call)
 {
+    const int n =
+        call->count > 0 ? call->micro_batches : call->micro_batches > 0; /* without inputs all are alike */
     dml_status status = DML_OK;
-    for (int i = 0; i < call->micro_batches && status == DML_OK; i++)
+    for (int i = 0; i < n && status == DML_OK; i++)
         status = dml__program_check(call->pipeline->trainer->program, dml__micro_rows(call, i),
                                     dml__micro_inputs(call, i), call->count);
     return status;
@@ -321,11 +323,11 @@ static dml_status dml__share_loss(dml__pipeline_call *call)
                      dml_comm_error(pipeline->comm));
 }
 
-static dml_status dml__pipeline_backward_in(void *user)
+/* What this stage refuses before anybody waits for it. */
+static dml_status dml__check_call(dml__pipeline_call *call)
 {
-    dml__pipeline_call *call = (dml__pipeline_call *)user;
     dml_pipeline *pipeline = call->pipeline;
-    dml_trainer *trainer = pipeline->trainer;
+    const dml_trainer *trainer = pipeline->trainer;
     const int batch = trainer->program->batch;
     if (call->rows < 0 || (call->rows == 0 && !dml__sync_attached(&trainer->sync)))
         return dml__fail(&pipeline->context->error, DML_ERROR_ARGUMENT,
@@ -335,16 +337,50 @@ static dml_status dml__pipeline_backward_in(void *user)
                          "a pipeline beside a strategy that brings parameters when an op needs them (ZeRO's "
                          "stage 3): take stage 1 or 2");
     call->micro_batches = call->rows / batch + (call->rows % batch != 0);
-    dml_status status = dml__check_micro_batches(call);
+    return dml__check_micro_batches(call);
+}
+
+/* All stages have the same samples, and none refuses its own: told before anything is sent, so that whoever
+   is called wrongly can be called again. */
+static dml_status dml__agree_on_call(const dml__pipeline_call *call, dml_status status)
+{
+    dml_pipeline *pipeline = call->pipeline;
+    dml__error *error = &pipeline->context->error;
+    int64_t most[3] = { call->rows, -(int64_t)call->rows, status == DML_OK ? 0 : pipeline->stage + 1 };
+    if (pipeline->stages == 1) return status;
+    if (dml_comm_all_reduce(pipeline->comm, most, 3, DML_I64, DML_MAX) != DML_OK)
+        return status != DML_OK
+                   ? status
+                   : dml__fail(error, dml_comm_status(pipeline->comm),
+                               "the beginning of a pipeline's step: %s", dml_comm_error(pipeline->comm));
     if (status != DML_OK) return status;
-    status = call->rows > 0 ? dml__make_passes(call)
-                            : dml__trainer_backward_in(trainer, 0, call->inputs, call->count, 0, NULL);
+    if (most[2])
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "stage %d of %d refused what its step was given, and says what it is",
+                         (int)most[2] - 1, pipeline->stages);
+    if (most[0] == -most[1]) return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "the stages' steps are of %d to %d samples, here of %d; all take the same",
+                     (int)-most[1], (int)most[0], call->rows);
+}
+
+static dml_status dml__pipeline_backward_in(void *user)
+{
+    dml__pipeline_call *call = (dml__pipeline_call *)user;
+    dml_pipeline *pipeline = call->pipeline;
+    dml_trainer *trainer = pipeline->trainer;
+    dml_status status = dml__agree_on_call(call, dml__check_call(call));
+    if (status != DML_OK) return status;
+    status = dml__trainer_begin_in(trainer, call->rows);
+    if (status == DML_OK)
+        status = call->rows > 0 ? dml__make_passes(call)
+                                : dml__trainer_backward_in(trainer, 0, call->inputs, call->count, 0, NULL);
     dml__work_in_pass(pipeline, NULL);
     if (status != DML_OK && dml_comm_status(pipeline->comm) == DML_OK)
         dml_comm_abort(pipeline->comm, dml_error(pipeline->context));
     dml__empty_passes(pipeline);
     if (status == DML_OK) status = dml__share_loss(call);
-    if (status != DML_OK) trainer->spoiled = true;
+    dml__trainer_end_in(trainer, status);
     return status;
 }
 

@@ -53,9 +53,11 @@ DML_API void dml_pipeline_destroy(dml_pipeline *pipeline);
 /* dml_trainer_backward on `rows` samples in micro-batches of the trainer's batch, of which the last may be
    smaller; then dml_trainer_update(trainer), on all stages, as after any. Each stage gives the inputs of its
    own program (of none: NULL and 0), with `rows` samples each. `loss` is the mean over them, on every stage.
-   clip_norm, a loss scale and dml_trainer_gradient_norm are about the whole model's gradient. A stage that
-   fails ends the job with its sentence; another number of rows, or a stage that is missing, within the
-   communicator's timeout. */
+   clip_norm, a loss scale and dml_trainer_gradient_norm are about the whole model's gradient. What a stage
+   refuses (its inputs, another number of rows) all stages return an error for, before anything is sent, and
+   may be called again; a stage that fails later ends the job with its sentence, and one that is missing does
+   so within the communicator's timeout. Replicas with batch norms over all ranks need as many micro-batches.
+   DML_ERROR_UNSUPPORTED beside ZeRO's stage 3. */
 DML_API dml_status dml_pipeline_backward(dml_pipeline *pipeline, int rows, const void *const *inputs,
                                          int count, float *loss);
 

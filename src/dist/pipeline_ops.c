@@ -99,13 +99,15 @@ static dml_status dml__pipeline_output_forward(const dml__run *run, const dml_no
                                &pass->value_sent);
 }
 
+/* What comes back is taken also where nothing here is trained by it. */
 static dml_status dml__pipeline_output_backward(const dml__run *run, const dml_node *node)
 {
     dml__stage_pass *pass = dml__pass_of(run);
     const dml_node *x = node->input[0];
     const size_t n = dml__count(run, x);
-    const float beta = dml__beta(run, node, 0);
-    const dml_ref to = dml__gradient(run, x);
+    const bool wanted = dml__wants_gradient(run, node, 0);
+    const float beta = wanted ? dml__beta(run, node, 0) : 0;
+    const dml_ref none = { NULL, 0 }, to = wanted ? dml__gradient(run, x) : none;
     const int next = node->graph->stages.rank + 1;
     if (!pass) return dml__receive_from_stage(run, node, n, next, DML__STAGE_GRADIENT, beta, to);
     dml_status status = dml__wait_for_stage(run, node, &pass->gradient_came);
@@ -120,7 +122,7 @@ DML__LOCAL const dml__op *dml__pipeline_output_op(void)
                                 dml__pipeline_output_infer,
                                 dml__pipeline_output_forward,
                                 dml__pipeline_output_backward,
-                                0,
+                                DML__IS_SOURCE,
                                 NULL,
                                 false,
                                 false,
@@ -170,9 +172,9 @@ DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
     int64_t facts[DML__STAGE_FACTS];
     dml_shape shape;
     if (!graph || dml__check_stage_end(graph, comm, op, false) != DML_OK) return NULL;
-    if (graph->whole_count > 0) {
+    if (graph->keys > 0) {
         dml__fail(&graph->context->error, DML_ERROR_STATE,
-                  "%s: asked for after layers with parameters; a stage builds it first", op->name);
+                  "%s: asked for after other nodes; a stage builds it first, behind inputs alone", op->name);
         return NULL;
     }
     if (dml_comm_receive(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) - 1, DML__STAGE_BEGINS,
@@ -184,8 +186,10 @@ DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
     shape.ndim = (int)facts[0];
     for (int i = 0; i < shape.ndim; i++) shape.dims[i] = (int)facts[1 + i];
     graph->place_before = graph->whole_count = (size_t)facts[DML_MAX_DIMS + 1];
-    graph->nodes_before = (int)facts[DML_MAX_DIMS + 2] - 1; /* which stands where the output does there */
-    return dml__leaf_create(graph, op, NULL, DML_F32, shape);
+    graph->keys_before = graph->keys = (int)facts[DML_MAX_DIMS + 2];
+    dml_node *node = dml__leaf_create(graph, op, NULL, DML_F32, shape);
+    if (node) dml__node_is_extra(node);
+    return node;
 }
 
 DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm)
@@ -195,10 +199,11 @@ DML_API dml_node *dml_pipeline_output(dml_node *x, dml_comm *comm)
     if (!x || dml__check_stage_end(x->graph, comm, op, true) != DML_OK) return NULL;
     dml_node *node = dml__node_create(op, 1, &x, NULL, 0);
     if (!node) return NULL;
+    dml__node_is_extra(node);
     facts[0] = x->shape.ndim;
     for (int i = 0; i < x->shape.ndim; i++) facts[1 + i] = x->shape.dims[i];
     facts[DML_MAX_DIMS + 1] = (int64_t)x->graph->whole_count;
-    facts[DML_MAX_DIMS + 2] = x->graph->nodes_before + node->index;
+    facts[DML_MAX_DIMS + 2] = x->graph->keys;
     if (dml_comm_send(comm, facts, DML__STAGE_FACTS, DML_I64, dml_comm_rank(comm) + 1, DML__STAGE_BEGINS) ==
         DML_OK)
         return node;

@@ -117,6 +117,7 @@ enum {
     DML__ALIKE_COUNT,
     DML__ALIKE_SHAPES,
     DML__ALIKE_TRAINED,
+    DML__ALIKE_PART,
     DML__ALIKE_OVER_RANKS,
     DML__ALIKE_CLIP,
     DML__ALIKE_SCALED,
@@ -132,6 +133,7 @@ static const char *const dml__alike_names[DML__ALIKE] = {
     "the number of parameters",
     "the parameters' names or shapes",
     "which parameters are frozen, sparse or used, or their scales",
+    "its part of a model that is cut, of which all need the same (dml_comm_split)",
     "which batch norms are over all ranks",
     "how the gradient is clipped",
     "whether the loss is scaled, as for f16",
@@ -165,6 +167,15 @@ static uint32_t dml__mark_trained(const dml_program *program)
         if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
     }
     return mark;
+}
+
+/* Which part of a model that is cut. */
+static uint32_t dml__mark_part(const dml_program *program)
+{
+    const dml__model_ranks *model = &program->graph->model, *stages = &program->graph->stages;
+    const double part[4] = { (double)model->rank, (double)model->ranks, (double)stages->rank,
+                             (double)stages->ranks };
+    return dml__mark_numbers(0, part, 4);
 }
 
 /* By their parameters, whose places all ranks have alike. */
@@ -248,6 +259,7 @@ static dml_status dml__compare_ranks(dml_comm *comm, dml_trainer *trainer, const
     mine[DML__ALIKE_COUNT] = (double)dml_trainer_count(trainer, DML_PARAMETERS);
     mine[DML__ALIKE_SHAPES] = dml__mark_shapes(program);
     mine[DML__ALIKE_TRAINED] = dml__mark_trained(program);
+    mine[DML__ALIKE_PART] = dml__mark_part(program);
     mine[DML__ALIKE_OVER_RANKS] = dml__mark_over_ranks(program);
     mine[DML__ALIKE_CLIP] = dml__mark_numbers(0, clip, 2);
     mine[DML__ALIKE_SCALED] = trainer->loss_scale > 0.0f ? 1.0 : 0.0;

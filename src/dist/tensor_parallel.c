@@ -7,7 +7,6 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "kernels/elementwise.h"
-#include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_rotary.h"
 #include "ops/table.h"
@@ -54,12 +53,6 @@ static dml_status dml__parallel_copy_forward(const dml__run *run, const dml_node
                                  dml__value(run, node));
 }
 
-static dml_status dml__parallel_sum_forward(const dml__run *run, const dml_node *node)
-{
-    return dml__sum_over_model(run, node, dml__count(run, node), dml__value(run, node->input[0]), 0,
-                               dml__value(run, node));
-}
-
 static dml_status dml__parallel_copy_backward(const dml__run *run, const dml_node *node)
 {
     if (!dml__wants_gradient(run, node, 0)) return DML_OK;
@@ -67,11 +60,46 @@ static dml_status dml__parallel_copy_backward(const dml__run *run, const dml_nod
                                dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
 }
 
+/* Columns of the bias of a layer whose parts are summed. */
+static size_t dml__parallel_columns(const dml_node *node)
+{
+    return dml_shape_count(&node->input[1]->shape);
+}
+
+/* y (rows, columns) += bias */
+static dml_status dml__parallel_add_bias(const dml__run *run, const dml_node *node)
+{
+    const size_t n = dml__count(run, node), columns = dml__parallel_columns(node);
+    if (run->device->host_memory) {
+        dml_bias_add(run->pool, n / columns, columns, dml__host_value(run, node->input[1]),
+                     dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("bias_add", n, 1);
+    launch.buffer[0] = dml__value(run, node->input[1]);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)(n / columns);
+    launch.integer[1] = (int32_t)columns;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__parallel_sum_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_status status = dml__sum_over_model(run, node, dml__count(run, node),
+                                                  dml__value(run, node->input[0]), 0, dml__value(run, node));
+    return status == DML_OK && node->inputs > 1 ? dml__parallel_add_bias(run, node) : status;
+}
+
 static dml_status dml__parallel_sum_backward(const dml__run *run, const dml_node *node)
 {
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    return dml__parallel_pass_on(run, dml__count(run, node), dml__gradient(run, node),
-                                 dml__beta(run, node, 0), dml__gradient(run, node->input[0]));
+    const size_t n = dml__count(run, node);
+    dml_status status = DML_OK;
+    if (node->inputs > 1 && dml__wants_gradient(run, node, 1))
+        status = dml__sum_rows_into_gradient(run, node, 1, n / dml__parallel_columns(node),
+                                             dml__parallel_columns(node), dml__no_parts);
+    if (status != DML_OK || !dml__wants_gradient(run, node, 0)) return status;
+    return dml__parallel_pass_on(run, n, dml__gradient(run, node), dml__beta(run, node, 0),
+                                 dml__gradient(run, node->input[0]));
 }
 
 static void dml__parallel_describe(const dml_node *node, char *text, size_t bytes)
@@ -111,20 +139,34 @@ static const dml__op *dml__parallel_sum_op(void)
     return &op;
 }
 
-static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_comm *comm)
+/* `bias`: of a layer whose parts are summed, or NULL. */
+static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_node *bias, dml_comm *comm)
 {
+    dml_node *const inputs[] = { x, bias };
     if (!x || dml__join_model(x->graph, comm, op->name) != DML_OK) return NULL;
-    return dml_comm_world_size(comm) == 1 ? x : dml__node_create(op, 1, &x, NULL, 0);
+    if (dml_comm_world_size(comm) == 1) return x;
+    dml_node *node = dml__node_create(op, bias ? 2 : 1, inputs, NULL, 0);
+    if (!node) return NULL;
+    dml__node_is_extra(node);
+    node->partial = op == dml__parallel_copy_op();
+    return node;
 }
 
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm)
 {
-    return dml__parallel_node(dml__parallel_copy_op(), x, comm);
+    return dml__parallel_node(dml__parallel_copy_op(), x, NULL, comm);
 }
 
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm)
 {
-    return dml__parallel_node(dml__parallel_sum_op(), x, comm);
+    return dml__parallel_node(dml__parallel_sum_op(), x, NULL, comm);
+}
+
+/* The end of a layer by whose inputs it is cut; of one rank its dense layer has the bias. */
+static dml_node *dml__parallel_dense_end(dml_node *x, dml_node *w, dml_node *bias, dml_comm *comm)
+{
+    if (dml_comm_world_size(comm) == 1) return dml_dense_with(x, w, bias);
+    return dml__parallel_node(dml__parallel_sum_op(), dml_dense_with(x, w, NULL), bias, comm);
 }
 
 /* ---- parameters of which each rank has a part ---- */
@@ -220,8 +262,7 @@ DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm)
     dml_node *bias =
         w ? dml__parallel_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), units, 0, NULL)
           : NULL;
-    dml_node *sum = bias ? dml_parallel_sum(dml_dense_with(x, w, NULL), comm) : NULL;
-    dml_node *layer = sum ? dml_add(sum, bias) : NULL;
+    dml_node *layer = bias ? dml__parallel_dense_end(x, w, bias, comm) : NULL;
     if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
 }
@@ -313,8 +354,7 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
     dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
     if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
     dml_node *mixed = dml_attention_packed(qkv, own, &attention);
-    dml_node *sum = mixed ? dml_parallel_sum(dml_dense_with(mixed, p[2], NULL), comm) : NULL;
-    return sum && p[3] ? dml_add(sum, p[3]) : sum;
+    return mixed ? dml__parallel_dense_end(mixed, p[2], p[3], comm) : NULL;
 }
 
 #endif

@@ -29,15 +29,17 @@
        dml_parallel_copy    x itself                  the sum over the ranks    f
        dml_parallel_sum     the sum over the ranks    the gradient itself       g
 
-   Between a copy and a sum each rank computes something of its own; outside of such pairs all compute the
-   same. On a communicator of one rank both are x itself. Every rank runs the same passes in the same order,
-   also those that only predict. Programs with threads of their own, dml_check_gradients, replicas in one
-   process and optimizers that go by the norms of parameters (LARS, LAMB) are refused; clip_norm, a loss scale
-   and dml_trainer_gradient_norm are about the whole model's gradient, and calls that all of its ranks make.
+   Between a copy and a sum each rank computes something of its own, and dropout there has random numbers of
+   its own on each; outside of such pairs all compute the same, as one rank does. On a communicator of one
+   rank both are x itself. Every rank runs the same passes in the same order, also those that only predict.
+   Programs with threads of their own, dml_check_gradients, replicas in one process and optimizers that go by
+   the norms of parameters (LARS, LAMB) are refused; clip_norm, a loss scale and dml_trainer_gradient_norm are
+   about the whole model's gradient, and calls that all of its ranks make.
 
    The communicator stays the caller's, who closes it after the graph is destroyed; one graph is cut over one.
-   DML_ERROR_ARGUMENT for another one or NULL; a rank that is missing, or calls for something else, ends the
-   run within the communicator's timeout, with its sentence. */
+   DML_ERROR_ARGUMENT for another one or NULL; a rank that is missing, is refused its inputs, or
+   calls for something else, ends the run within the communicator's timeout; a pass that fails on one rank (by
+   .check, a device) ends the others' at once, who are told why. */
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
@@ -60,7 +62,8 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 
 #ifndef DML_NO_STDIO
 /* The whole model's file (dml_graph_save) of one that is cut: a call that all its ranks make with the same
-   path, which rank 0 writes, with memory for the whole. An error is every rank's. */
+   path, which rank 0 writes, with memory for the whole. An error is every rank's. Of a model that is also cut
+   into stages, each has a file of its own. */
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
 
 /* Reads the whole model's file, which may come from a run without parts, or with others: each rank takes its

@@ -72,6 +72,7 @@ static dml_graph *dml__graph_clone_in(dml_graph *graph, dml_context *context)
     memcpy(clone->scope_bytes, graph->scope_bytes, sizeof clone->scope_bytes);
     clone->scopes = graph->scopes;
     clone->parameter_count = graph->parameter_count;
+    clone->whole_count = graph->whole_count;
     dml_status status = dml__clone_nodes(graph, clone);
     if (status == DML_OK && graph->w) status = dml__clone_values(graph, clone);
     if (status == DML_OK) return clone;
@@ -90,6 +91,12 @@ DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context)
     else if (dml_status_of(graph->context) != DML_OK)
         dml__fail(&context->error, dml_status_of(graph->context), "the graph to clone has an error: %s",
                   dml_error(graph->context));
+    else if (dml__graph_cuts(graph))
+        dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a clone asked for, of a model that is cut over %d ranks, with which only one graph of each "
+            "exchanges anything",
+            dml__graph_cuts(graph));
     else
         clone = dml__graph_clone_in(graph, context);
     dml__leave(context, entry);

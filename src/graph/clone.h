@@ -11,7 +11,8 @@
    the same values; else they begin as those of `context`'s seed. Programs and trainers aren't cloned.
 
    The clone belongs to `context`, which may be the graph's own. NULL, with the error recorded on `context`,
-   when there is none, or for `graph` or its device's error; then nothing is left of it. Neither context may
+   when there is none, for `graph` or its device's error, and for a graph that is cut over ranks
+   (dist/tensor_parallel.h, dist/pipeline.h); then nothing is left of it. Neither context may
    be in use by another thread meanwhile. */
 DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context);
 

@@ -119,12 +119,22 @@ DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
+    node->extra = node->extra || node->op == dml__input_op();
+    node->key = graph->keys;
+    graph->keys += !node->extra;
     if (graph->last)
         graph->last->next = node;
     else
         graph->first = node;
     graph->last = node;
     dml__names_add(node);
+}
+
+DML__LOCAL void dml__node_is_extra(dml_node *node)
+{
+    DML_ASSERT(node == node->graph->last && !node->extra);
+    node->extra = true;
+    node->graph->keys = node->key;
 }
 
 static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
@@ -165,6 +175,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     bool same_graph = true, new_parameter = false;
     for (int i = 0; i < inputs; i++) {
         node->input[i] = input[i];
+        node->partial = node->partial || input[i]->partial;
         same_graph = same_graph && input[i]->graph == graph;
         new_parameter = new_parameter || (input[i]->op == dml__parameter_op() && !input[i]->used);
     }
@@ -297,6 +308,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
         graph->first = NULL;
     graph->last = last;
     graph->nodes = last ? last->index + 1 : 0;
+    graph->keys = last ? last->key + !last->extra : graph->keys_before;
     dml__names_drop(graph);
     dml__note_first_uses_again(graph);
     while (node) {

@@ -19,6 +19,9 @@ struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
+    int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
+    bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
+    bool partial; /* of a model that is cut: each rank has a value of its own */
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */
@@ -65,13 +68,13 @@ struct dml_graph {
     /* Where the model is cut (graph/part.h): of stages before this one, and with them and all parts of this
        one's, which are what random numbers are keyed by. */
     size_t place_before, whole_count; /* elements */
-    int nodes_before;
-    dml__model_ranks model, stages; /* that have parts of each layer; layers of their own */
-    dml_buffer *w;                  /* on the device; NULL until it is laid out */
-    float *mirror;                  /* w on the host, where the device has memory of its own */
-    int programs;                   /* compiled and not destroyed */
-    bool spread;                    /* parts of w are on other ranks alone (dml_trainer_forget) */
-    long process;                   /* whose threads `readers` counts */
+    int keys_before, keys;            /* nodes */
+    dml__model_ranks model, stages;   /* that have parts of each layer; layers of their own */
+    dml_buffer *w;                    /* on the device; NULL until it is laid out */
+    float *mirror;                    /* w on the host, where the device has memory of its own */
+    int programs;                     /* compiled and not destroyed */
+    bool spread;                      /* parts of w are on other ranks alone (dml_trainer_forget) */
+    long process;                     /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
@@ -91,6 +94,9 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op
 
 /* Appends a node that is complete. */
 DML__LOCAL void dml__node_append(dml_node *node);
+
+/* The node, which was built last, is none of the whole model's. */
+DML__LOCAL void dml__node_is_extra(dml_node *node);
 
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */

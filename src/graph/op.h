@@ -24,9 +24,9 @@ typedef struct dml__run {
     int rows;          /* samples in this run, 1 .. batch */
     bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
-    uint32_t part; /* and with which of the step's passes and ranks it is */
-    bool backward; /* which of the two is running */
+    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's key, */
+    uint32_t part;     /* and with which of the step's passes and ranks it is */
+    bool backward;     /* which of the two is running */
     struct dml__formula_chain *chain; /* the program's; NULL where ops run one by one */
 } dml__run;
 

@@ -45,7 +45,8 @@ typedef struct dml__model_ranks {
     void *user;
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
-    void (*leave)(void *user); /* when the graph is destroyed */
+    void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
+    void (*leave)(void *user);                     /* when the graph is destroyed */
 } dml__model_ranks;
 
 #endif

@@ -274,6 +274,17 @@ static dml_status dml__explain_run(const dml__run *run, dml_status status)
                             : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
+/* The same at the end of a pass: of a model that is cut other ranks are in it, too. */
+static dml_status dml__end_pass(const dml__run *run, dml_status status)
+{
+    const dml_graph *graph = run->program->graph;
+    status = dml__explain_run(run, status);
+    if (status == DML_OK) return DML_OK;
+    if (graph->model.abort) graph->model.abort(graph->model.user, run->error->text);
+    if (graph->stages.abort) graph->stages.abort(graph->stages.user, run->error->text);
+    return status;
+}
+
 /* What products round their factors to from now on. On the CPU many threads may be in programs of their own,
    each with a pool of its own, and all on the same device, which is left alone. */
 static void dml__round_factors(const dml__run *run, dml_dtype dtype)
@@ -293,7 +304,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
-    status = dml__explain_run(&run, dml__flush(run.context, status));
+    status = dml__end_pass(&run, dml__flush(run.context, status));
     program->ran = status == DML_OK ? rows : 0;
     return status;
 }
@@ -400,7 +411,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     dml__round_factors(&run, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const void *const *inputs,
@@ -411,7 +422,7 @@ DML__LOCAL dml_status dml__program_forward(dml_program *program, int rows, const
     const dml_status status = dml__forward(&run, inputs);
     dml__round_factors(&run, DML_F32);
     program->ahead = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
@@ -421,7 +432,7 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__read_output(&run, loss);
     program->ran = status == DML_OK ? rows : 0;
-    return dml__explain_run(&run, status);
+    return dml__end_pass(&run, status);
 }
 
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "graph/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -20,6 +21,17 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
         tensors->dims = p->shape.dims;
         tensors->data = w + p->offset;
     }
+}
+
+DML__LOCAL const char *dml__part_text(const dml_graph *graph, char text[DML__PART_BYTES])
+{
+    const dml__model_ranks *model = &graph->model, *stages = &graph->stages;
+    text[0] = '\0';
+    if (model->ranks) snprintf(text, DML__PART_BYTES, "part %d/%d", model->rank, model->ranks);
+    if (stages->ranks)
+        snprintf(text + strlen(text), DML__PART_BYTES - strlen(text), "%sstage %d/%d",
+                 model->ranks ? ", " : "", stages->rank, stages->ranks);
+    return text;
 }
 
 /* Where a graph is written to: a file, or, where `path` is NULL, memory. */
@@ -40,15 +52,18 @@ static dml_status dml__graph_write(dml_graph *graph, const dml__weights_target *
     if (!tensors)
         return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to list %d parameters", count);
     dml__graph_tensors(graph, w, tensors);
+    char part[DML__PART_BYTES];
+    const dml__metadata pair = { DML__PART_KEY, dml__part_text(graph, part) };
+    const int pairs = part[0] != '\0';
     dml_status status;
 #ifndef DML_NO_STDIO
     if (target->path)
-        status =
-            dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0, &context->error);
+        status = dml__safetensors_save(&context->memory, target->path, tensors, count, &pair, pairs,
+                                       &context->error);
     else
 #endif
         status = dml__safetensors_store(&context->memory, target->to, target->capacity, target->bytes,
-                                        tensors, count, NULL, 0, &context->error);
+                                        tensors, count, &pair, pairs, &context->error);
     dml__release(&context->memory, tensors);
     return status;
 }
@@ -151,10 +166,22 @@ DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safe
     return DML_OK;
 }
 
+/* Parts of one model have the same names and shapes. */
+static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    char part[DML__PART_BYTES];
+    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
+    if (!has || strcmp(has, wanted) == 0) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
+                     wanted[0] ? wanted : "a whole one");
+}
+
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
                                            const char *path)
 {
-    dml_status status = DML_OK;
+    dml_status status = dml__check_part_of_file(graph, file, path);
     int found;
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
         status = dml__file_has(file, path, p->name, &p->shape, &found, &graph->context->error);

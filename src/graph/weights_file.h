@@ -24,6 +24,13 @@ DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__
 DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
                                     const dml_shape *shape, int *found, dml__error *error);
 
+/* What says in a file which part of a model that is cut it holds: "part 2/4, stage 1/3"; "" of a whole
+   one, which says nothing. */
+#define DML__PART "part"
+#define DML__PART_KEY DML__OWN_TENSORS DML__PART
+enum { DML__PART_BYTES = 32 };
+DML__LOCAL const char *dml__part_text(const dml_graph *graph, char text[DML__PART_BYTES]);
+
 /* DML_ERROR_FORMAT where the file has a tensor that no parameter takes. */
 DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
                                          const char *path);

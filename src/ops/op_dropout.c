@@ -35,8 +35,10 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     const size_t n = dml__count(run, node);
     const float p = run->training ? *(const float *)node->attributes : 0;
     /* Weights' streams are small numbers. */
-    const uint32_t index = (uint32_t)(node->graph->nodes_before + node->index);
-    const dml_random random = { run->context->seed, 0x80000000u | index, run->step };
+    const uint64_t apart =
+        node->partial ? (uint64_t)node->graph->model.rank : 0; /* what each rank has alone */
+    const dml_random random = { run->context->seed + (apart << 32), 0x80000000u | (uint32_t)node->key,
+                                run->step };
     const uint32_t part = run->part & 0x3FFFFFFFu; /* whose numbers are 2^32 blocks of four */
     const uint64_t first = (uint64_t)part << 34;
     if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;

@@ -129,9 +129,9 @@ DML_API const char *dml_trainer_note(const dml_trainer *trainer, const char *nam
 
 /* ---- writing ---- */
 
-/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped; three
-   of an optimizer elsewhere. */
-enum { DML__MOST_RUN_PAIRS = 23 };
+/* The optimizer's name, its numbers and nesterov, the loss scale's two, seed, step and those skipped; the
+   part of a model; three of an optimizer elsewhere. */
+enum { DML__MOST_RUN_PAIRS = 24 };
 
 typedef struct dml__run_texts {
     int count;
@@ -181,6 +181,9 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
     snprintf(dml__add_run_text(texts, "skipped"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->skipped);
+    char part[DML__PART_BYTES];
+    if (*dml__part_text(trainer->program->graph, part))
+        snprintf(dml__add_run_text(texts, DML__PART), DML__NUMBER_BYTES, "%s", part);
     const dml__away *away = &trainer->away;
     if (!away->row) return;
     snprintf(dml__add_run_text(texts, "server.optimizer"), DML__NUMBER_BYTES, "%s", away->row->name);

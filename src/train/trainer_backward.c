@@ -130,6 +130,22 @@ DML__LOCAL dml_status dml__check_over_ranks(dml_trainer *trainer)
                      "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
 }
 
+DML__LOCAL dml_status dml__trainer_begin_in(dml_trainer *trainer, double samples)
+{
+    const dml_sync *sync = &trainer->sync;
+    trainer->begun = true;
+    return sync->begin ? sync->begin(sync->state, trainer, samples) : DML_OK;
+}
+
+DML__LOCAL void dml__trainer_end_in(dml_trainer *trainer, dml_status status)
+{
+    const dml_sync *sync = &trainer->sync;
+    trainer->begun = false;
+    if (status == DML_OK) return;
+    trainer->spoiled = true;
+    if (sync->failed) sync->failed(sync->state, trainer);
+}
+
 DML__LOCAL dml_status dml__trainer_forward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                               uint32_t ahead)
 {
@@ -161,7 +177,8 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     dml__gradient_written(trainer, 0, trained);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
-    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
+    if (sync->begin && !pass.more && !trainer->begun)
+        status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK)
         status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
@@ -169,7 +186,7 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         dml__settle_trainer(trainer); /* the step before, which is none of this one's business */
-        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        if (sync->failed && !pass.more && !trainer->begun) sync->failed(sync->state, trainer);
         trainer->spoiled = true; /* also if a strategy has put ranges of it */
         return status;
     }

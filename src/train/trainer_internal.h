@@ -59,6 +59,7 @@ struct dml_trainer {
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    bool begun;          /* between dml__trainer_begin_in and dml__trainer_end_in */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */
     size_t own_begin, own_end;
@@ -185,6 +186,11 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
 /* dml_trainer_backward, for who is in the context (trainer_backward.c). */
 DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                                int count, int flags, float *loss);
+
+/* Around the passes of a step that have their forward halves before: the strategy's `begin`, for all their
+   samples, and, where they didn't end well, its `failed`. The passes leave both out. */
+DML__LOCAL dml_status dml__trainer_begin_in(dml_trainer *trainer, double samples);
+DML__LOCAL void dml__trainer_end_in(dml_trainer *trainer, dml_status status);
 
 /* The forward half of the backward pass that will be the `ahead`-th from now on (0: the next), on inputs that
    dml__program_check has passed. */

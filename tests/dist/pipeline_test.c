@@ -8,12 +8,14 @@
 #include "dist/mirrored.h"
 #include "dist/tensor_parallel.h"
 #include "dist/zero_sync.h"
+#include "graph/clone.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_loss.h"
+#include "ops/op_norm.h"
 #include "ops/op_sample_norm.h"
 #include "train/gradient_check.h"
 #include "train/trainer_internal.h"
@@ -28,6 +30,10 @@ typedef struct job {
     int stage;     /* of ZeRO between the replicas; 0: all-reduce */
     bool averages; /* local SGD instead */
     bool dropout, plain;
+    bool labels_first; /* declared before the layers, where they are */
+    bool frozen;       /* the first three layers */
+    bool norm;         /* a batch norm over all replicas' ranks */
+    bool idle;         /* the last replica has no samples */
     dml_trainer_options trainer;
 } job;
 
@@ -50,6 +56,7 @@ static dml_node *layer(dml_node *h, int l, dml_comm *parts)
         y = dml_dense(l % 2 == 0 ? dml_tanh(dml_dense(h, 2 * WIDE)) : dml_relu(h), WIDE);
     if (l == 3) y = dml_layer_norm(y, NULL);
     if (now.dropout && l % 3 == 1) y = dml_dropout(y, 0.3f);
+    if (now.norm && l == 5) y = dml_batch_norm(y, &(dml_batch_norm_options){ .all_ranks = true });
     return l > 0 ? dml_add(h, y) : y;
 }
 
@@ -58,11 +65,19 @@ static dml_node *build(dml_context *context, dml_comm *comm, dml_comm *parts)
 {
     const int stage = comm ? dml_comm_rank(comm) : 0, stages = comm ? dml_comm_world_size(comm) : 1;
     dml_graph *graph = dml_graph_create(context);
-    dml_node *h = stage == 0 ? dml_input(graph, "x", DML_F32, IN) : dml_pipeline_input(graph, comm);
-    for (int l = 0; l < LAYERS; l++)
+    const bool last = stage == stages - 1;
+    /* (The trainer's inputs are in the order in which they are declared.) */
+    dml_node *x = stage == 0 ? dml_input(graph, "x", DML_F32, IN) : NULL;
+    dml_node *t = last && now.labels_first ? dml_input(graph, "t", DML_I32) : NULL;
+    dml_node *h = x ? x : dml_pipeline_input(graph, comm);
+    for (int l = 0; l < LAYERS; l++) {
         if (l * stages / LAYERS == stage) h = layer(h, l, parts);
-    if (stage < stages - 1) return dml_pipeline_output(h, comm);
-    return dml_softmax_cross_entropy(dml_dense(h, CLASSES), dml_input(graph, "t", DML_I32));
+        for (int i = 0; now.frozen && l == 2 && i < dml_graph_parameters(graph); i++)
+            if (l * stages / LAYERS >= stage) dml_parameter_train(dml_graph_parameter(graph, i), false);
+    }
+    if (!last) return dml_pipeline_output(h, comm);
+    if (!t) t = dml_input(graph, "t", DML_I32);
+    return dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
 }
 
 static void make_batch(int step, float *x, int32_t *t)
@@ -100,7 +115,8 @@ static void train(dml_comm *stages, dml_comm *replicas, dml_comm *parts, int fir
     float x[ROWS * IN];
     int32_t t[ROWS];
     const int stage = stages ? dml_comm_rank(stages) : 0;
-    const int rows = now.rows / (replicas ? now.replicas : 1);
+    const bool idle = now.idle && replicas && first > 0;
+    const int rows = idle ? 0 : now.rows / (replicas && !now.idle ? now.replicas : 1);
     const bool last = !stages || stage == dml_comm_world_size(stages) - 1;
     dml_context *context = open_here(&(dml_options){ .threads = 1, .seed = 4 });
     dml_trainer *trainer = dml_trainer_create(build(context, stages, parts), &now.trainer);
@@ -164,7 +180,8 @@ static void check_job(const char *transport, double tolerance)
         for (int step = 0; step < now.steps; step++) {
             double mean = 0;
             for (int replica = 0; replica < now.replicas; replica++)
-                mean += (double)got[replica * now.stages + r % now.stages].loss[step] / now.replicas;
+                mean += (double)got[replica * now.stages + r % now.stages].loss[step] /
+                        (now.idle ? 1 : now.replicas);
             const bool told = !now.plain || r % now.stages == now.stages - 1;
             if (told) CHECK_NEAR(mean, want.loss[step], tolerance);
             CHECK_NEAR(mine->norm[step], want.norm[step], (tolerance + 1e-6) * (1 + want.norm[step]));
@@ -172,7 +189,8 @@ static void check_job(const char *transport, double tolerance)
         CHECK_INT(mine->skipped, want.skipped);
         if (now.parts > 1) continue;
         CHECK(mine->count > 0 && mine->begin + mine->count <= want.count);
-        for (size_t i = 0; i < mine->count; i++) CHECK_NEAR(mine->w[i], want.w[mine->begin + i], tolerance);
+        for (size_t i = 0; i < mine->count && !now.frozen && !now.norm; i++) /* (else w has another order) */
+            CHECK_NEAR(mine->w[i], want.w[mine->begin + i], tolerance);
     }
 }
 
@@ -200,8 +218,19 @@ static void follow_one_rank(void)
             now.micro = now.trainer.batch = micro[i];
             now.steps = 2;
             now.dropout = i != 2;
+            now.labels_first = i == 1;
             check_job(i == 3 ? "tcp" : i == 4 ? "shm" : "local", 0);
         }
+}
+
+/* Also all of the first stage, which then has nothing to train and sends no gradient on. */
+static void stages_that_are_frozen(void)
+{
+    for (int stages = 2; stages <= 4; stages++) {
+        now = usual(stages);
+        now.frozen = true;
+        check_job("local", 0);
+    }
 }
 
 static void without_a_pipeline(void)
@@ -239,6 +268,11 @@ static void replicas_and_parts(void)
     now.trainer.optimizer.momentum = 0;
     check_job("local", 1e-5);
     now = usual(2);
+    now.replicas = 2;
+    now.micro = now.trainer.batch = now.rows; /* as many for all, or none */
+    now.idle = now.norm = true;
+    check_job("local", 1e-5);
+    now = usual(2);
     now.parts = 2;
     now.trainer.clip_norm = 0.3f;
     check_job("local", 1e-5);
@@ -263,6 +297,62 @@ static void devices(void)
     on_a_device();
 }
 EACH_BACKEND(devices)
+
+/* ---- a strategy's moments ---- */
+
+/* What `begin` does to w is there before forward, as under a trainer alone. */
+typedef struct zeroing {
+    int begun, failed;
+} zeroing;
+
+static dml_status zero_weights(void *state, dml_trainer *trainer, double samples)
+{
+    zeroing *z = state;
+    const size_t n = dml_trainer_count(trainer, DML_PARAMETERS);
+    float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
+    if (w) memset(w, 0, n * sizeof *w);
+    CHECK_NEAR(samples, ROWS, 0);
+    z->begun++;
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+}
+static void note_failure(void *state, dml_trainer *trainer)
+{
+    (void)trainer;
+    ((zeroing *)state)->failed++;
+}
+
+static void begin_first(test_rank *me)
+{
+    float x[ROWS * IN], loss = 0;
+    int32_t t[ROWS];
+    zeroing z = { 0, 0 };
+    make_batch(0, x, t);
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_trainer *trainer = dml_trainer_create(
+        build(context, me->comm, NULL), &(dml_trainer_options){ .batch = 4, .optimizer = dml_sgd(0.1f, 0) });
+    dml_pipeline *pipeline = dml_pipeline_create(trainer, me->comm);
+    const dml_sync sync = { .state = &z, .begin = zero_weights, .failed = note_failure };
+    dml_trainer_sync(trainer, sync);
+    const bool last = me->rank == me->world - 1;
+    const void *const inputs[] = { me->rank == 0 ? (const void *)x : t, t };
+    const int count = (me->rank == 0) + last;
+    CHECK_INT(dml_pipeline_backward(pipeline, ROWS, count ? inputs : NULL, count, &loss), DML_OK);
+    CHECK_NEAR(loss, log(CLASSES), 1e-6);
+    CHECK_INT(z.begun, 1);
+    CHECK_INT(z.failed, 0);
+    dml_close(context);
+}
+
+static void strategies_begin_first(void)
+{
+    test_rank ranks[3];
+    memset(&now, 0, sizeof now);
+    for (int world = 1; world <= 3; world++) {
+        ranks_prepare(ranks, world, 20, begin_first, NULL);
+        ranks_run_on(ranks, world, "local");
+        check_ranks(ranks, world);
+    }
+}
 
 /* ---- predicting ---- */
 
@@ -322,14 +412,15 @@ static void refusals(test_rank *me)
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     dml_graph *graph = dml_graph_create(context);
     dml_node *number = dml_parameter(graph, "p", dml_init_constant(0), 3);
+    REFUSED(dml_pipeline_input(graph, me->comm), first ? "none before it" : "after other nodes");
     if (first) {
-        REFUSED(dml_pipeline_input(graph, me->comm), "none before it");
         REFUSED(dml_pipeline_output(number, me->comm), "for the whole batch");
         REFUSED(dml_pipeline_output(dml_input(graph, "i", DML_I32, 3), me->comm), "i32 3");
     } else {
         REFUSED(dml_pipeline_output(number, me->comm), "none behind it");
     }
     REFUSED(dml_pipeline_input(graph, NULL), "NULL");
+    graph = dml_graph_create(context);
     dml_node *in = first ? dml_input(graph, "x", DML_F32, IN) : dml_pipeline_input(graph, me->comm);
     if (!first) REFUSED(dml_pipeline_input(graph, me->comm), "a second one");
     dml_node *h = dml_dense(in, CLASSES);
@@ -359,6 +450,7 @@ static void refusals(test_rank *me)
     const dml_mirrored_options mirrored = { .trainer = how };
     REFUSED(dml_mirrored_create(end, &cpu, 1, &mirrored), "cut over 2 ranks");
     REFUSED(dml_compile(end, &(dml_program_options){ .batch = 1, .own_thread = true }), "own");
+    REFUSED(dml_graph_clone(graph, context), "cut over 2 ranks");
 
     /* What is refused before others wait can be tried again. */
     dml_pipeline *pipeline = dml_pipeline_create(trainer, me->comm);
@@ -371,9 +463,13 @@ static void refusals(test_rank *me)
     REFUSED(!dml_pipeline_step(pipeline, 2, nothing, 1, NULL), "NULL");
     for (int i = 0; i < 2; i++) {
         t[i] = CLASSES;
-        if (!first) REFUSED(!dml_pipeline_step(pipeline, 2, inputs, 1, NULL), "is 3, it must be in 0 .. 2");
+        REFUSED(!dml_pipeline_step(pipeline, 2, inputs, 1, NULL),
+                first ? "stage 1 of 2 refused" : "is 3, it must be in 0 .. 2");
         t[i] = 0;
     }
+    REFUSED(!dml_pipeline_step(pipeline, 1 + first, inputs, 1, NULL), "1 to 2 samples");
+    REFUSED(!dml_pipeline_step(pipeline, 2, first ? NULL : inputs, 1, NULL),
+            first ? "NULL" : "stage 0 of 2 refused");
     CHECK_MESSAGE(!dml_pipeline_step(pipeline, 2, inputs, 1, &loss_of_step), "%s", dml_error(context));
     CHECK_NEAR(loss_of_step, log(CLASSES), 1e-6);
     CHECK_INT(dml_pipeline_step(NULL, 2, inputs, 1, NULL), DML_ERROR_ARGUMENT);
@@ -475,7 +571,9 @@ static void faulty(test_rank *me)
     if (bad) writes_left = 3;
     const void *const inputs[] = { me->rank == 0 ? (const void *)x : t };
     const int rows = kind == LEAVES_LATE ? 2 : bad && kind == OTHER_ROWS ? 7 : 9, count = me->rank != 1;
-    if (kind == LEAVES_LATE && bad) { /* a pass alone, after which no loss is asked for */
+    if (kind == LEAVES_LATE && bad) { /* a step's passes, after which no loss is told */
+        int64_t agreed[3] = { rows, -rows, 0 };
+        CHECK_INT(dml_comm_all_reduce(me->comm, agreed, 3, DML_I64, DML_MAX), DML_OK);
         CHECK_INT(dml_trainer_backward(trainer, rows, inputs, 1, 0, NULL), DML_OK);
     } else if (kind == LEAVES_PROGRAMS && me->rank < 2) { /* one sends what nobody takes, or waits for it */
         dml_program *program =
@@ -498,7 +596,7 @@ static void faulty(test_rank *me)
 static void stages_that_fail(void)
 {
     static const char *const says[] = { "out of order", "rank 1", "a pipeline's loss: rank 2", "rank 1",
-                                        "called send(f32, 24, to 1) while rank 1" };
+                                        "of 7 to 9 samples" };
     test_rank ranks[3];
     for (int k = FAILS; k <= OTHER_ROWS; k++) {
         kind = (fault)k;
@@ -517,6 +615,8 @@ int main(void)
     RUN(without_a_pipeline);
     RUN(about_the_whole_gradient);
     RUN(replicas_and_parts);
+    RUN(stages_that_are_frozen);
+    RUN(strategies_begin_first);
     RUN(programs_predict);
     RUN(what_is_refused);
     RUN(memory_that_ends);

@@ -6,11 +6,13 @@
 #include "dist/all_reduce_sync.h"
 #include "dist/mirrored.h"
 #include "dist/zero_sync.h"
+#include "graph/clone.h"
 #include "graph/part.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
+#include "ops/op_dropout.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_reduce.h"
@@ -27,7 +29,7 @@ enum { T = 5, C = 24, CLASSES = 3, BATCH = 8, MOST_STEPS = 50, MOST = 8192 };
 typedef struct job {
     int parts, replicas; /* ranks that share a model; models */
     int steps, kv_heads;
-    bool rotary, no_bias, shared_copy;
+    bool rotary, no_bias, shared_copy, dropout;
     int stage; /* of ZeRO between the replicas; 0: all-reduce; only where there are several */
     dml_trainer_options trainer;
 } job;
@@ -61,10 +63,13 @@ static dml_node *build(dml_context *context, dml_comm *comm)
         if (now.shared_copy) gate = dml_column_parallel_dense(n, 36, comm);
         if (gate) m = dml_mul(m, gate);
         m = dml_row_parallel_dense(m, C, comm);
+        if (now.dropout)
+            m = dml_dropout(dml_learned_positions(m), 0.3f); /* whose key and name are the whole's */
     } else {
         m = dml_gelu(dml_dense(n, 36));
         if (now.shared_copy) m = dml_mul(m, dml_dense(n, 36));
         m = dml_dense(m, C);
+        if (now.dropout) m = dml_dropout(dml_learned_positions(m), 0.3f);
     }
     h = dml_layer_norm(dml_add(h, m), NULL);
     return dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
@@ -198,6 +203,9 @@ static void follow_one_rank(void)
     check_job("tcp", 1e-5);
     now.parts = now.kv_heads = 1;
     check_job("local", 1e-5);
+    now = usual(3);
+    now.dropout = true;
+    check_job("local", 1e-5);
 }
 
 /* What is about the whole gradient: its norm, clipping, overflow. */
@@ -288,6 +296,81 @@ static void copies_and_sums(void)
     }
 }
 
+/* What each rank has alone is left out by random numbers of its own: here 600 of each of two ranks. */
+static void dropout_between(test_rank *me)
+{
+    enum { N = 600 };
+    float x[N], y[N], theirs[2 * N], loss;
+    for (int i = 0; i < N; i++) x[i] = 1;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *w = dml_parameter(graph, "w", dml_init_constant(1), N);
+    dml_node *v = dml_mul(dml_input(graph, "x", DML_F32, N), w);
+    dml_node *left = dml_dropout(dml_affine(dml_parallel_copy(v, me->comm), 2, 0), 0.5f);
+    dml_node *end = dml_parallel_sum(left, me->comm);
+    dml_trainer *trainer = dml_trainer_create(
+        dml_batch_mean(dml_sum(end, dml_shape_of(0), false), NULL),
+        &(dml_trainer_options){ .batch = 1, .optimizer = dml_sgd(0, 0), .watch = &left, .watch_count = 1 });
+    CHECK_INT(dml_trainer_step(trainer, 1, DML_INPUTS(x), &loss), DML_OK);
+    CHECK_INT(dml_program_read(dml_trainer_program(trainer), left, y), DML_OK);
+    CHECK_INT(dml_comm_all_gather(me->comm, y, N, DML_F32, theirs), DML_OK);
+    int unlike = 0;
+    for (int i = 0; i < N; i++) unlike += theirs[i] != theirs[N + i];
+    CHECK_MESSAGE(unlike > N / 3 && unlike < 2 * N / 3, "%d of %d differ", unlike, N);
+    dml_close(context);
+}
+
+static void ranks_leave_out_by_themselves(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, dropout_between, NULL);
+    ranks_run_on(ranks, 2, "local");
+    check_ranks(ranks, 2);
+}
+
+/* A strategy is for ranks with the same part: over the others parameters would become rank 0's. */
+static void strategy_over_parts(test_rank *me)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_trainer *trainer = dml_trainer_create(build(context, me->comm), &now.trainer);
+    CHECK(dml_trainer_sync(trainer, dml_all_reduce_sync(me->comm, NULL)) != DML_OK);
+    CHECK_MESSAGE(strstr(dml_error(context), "its part of a model that is cut"), "%s", dml_error(context));
+    dml_close(context);
+}
+
+static void strategies_over_parts_are_refused(void)
+{
+    test_rank ranks[2];
+    now = usual(2);
+    ranks_prepare(ranks, 2, 20, strategy_over_parts, NULL);
+    ranks_run_on(ranks, 2, "local");
+}
+
+/* A pass that fails on one rank ends the others' at once, who are told why. */
+static void failing_pass(test_rank *me)
+{
+    float x[C] = { me->rank == 1 ? NAN : 1 }, y[2];
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *h = dml_column_parallel_dense(dml_input(graph, "x", DML_F32, C), 6, me->comm);
+    dml_program *program = dml_compile(dml_row_parallel_dense(h, 2, me->comm),
+                                       &(dml_program_options){ .batch = 4, .check = DML_CHECK_FINITE });
+    const double begin = dml_seconds();
+    CHECK(dml_program_run(program, 1, DML_INPUTS(x), y) != DML_OK);
+    CHECK(dml_seconds() - begin < 10);
+    CHECK_MESSAGE(strstr(dml_error(context), "nan") || strstr(dml_error(context), "NaN"), "%s",
+                  dml_error(context));
+    CHECK((strstr(dml_error(context), "rank 1 of 2 gave up") != NULL) == (me->rank == 0));
+    dml_close(context);
+}
+
+static void passes_that_fail(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 30, failing_pass, NULL);
+    ranks_run_on(ranks, 2, "local");
+}
+
 /* ---- files ---- */
 
 /* Saved by three ranks, as by one, and read again by one, two and three. */
@@ -333,7 +416,22 @@ static void save_whole(test_rank *me)
         CHECK_INT(dml_parallel_save(graph, whole_path), DML_ERROR_MEMORY);
         dml_clear_error(context);
     }
+    graph->spread = me->rank == 1; /* as under a strategy */
+    CHECK_INT(dml_parallel_save(graph, whole_path), DML_ERROR_STATE);
+    graph->spread = false;
+    dml_clear_error(context);
     CHECK_INT(dml_parallel_save(graph, whole_path), DML_OK);
+
+    char part_path[2][96];
+    for (int i = 0; i < 2; i++)
+        snprintf(part_path[i], sizeof part_path[i], "%s.%d", whole_path, (me->rank + i) % 3);
+    CHECK_INT(dml_graph_save(graph, part_path[0]), DML_OK);
+    CHECK_INT(dml_graph_load(graph, part_path[0]), DML_OK);
+    CHECK_INT(dml_comm_barrier(me->comm), DML_OK);
+    CHECK_INT(dml_graph_load(graph, part_path[1]), DML_ERROR_FORMAT);
+    CHECK_MESSAGE(strstr(dml_error(context), "holds part "), "%s", dml_error(context));
+    dml_comm_barrier(me->comm);
+    remove(part_path[0]);
     dml_close(context);
 }
 
@@ -342,7 +440,9 @@ static void load_whole(test_rank *me)
     dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 10 }); /* which begins otherwise */
     dml_graph *graph = dml_node_graph(build(context, me->comm));
     CHECK_INT(dml_parallel_load(NULL, whole_path), DML_ERROR_ARGUMENT);
+    graph->spread = true; /* as a strategy that is gone has left it */
     CHECK_MESSAGE(!dml_parallel_load(graph, whole_path), "%s", dml_error(context));
+    CHECK(!graph->spread);
     check_weights(me, graph);
     CHECK_INT(dml_parallel_load(graph, NULL), DML_ERROR_ARGUMENT);
     dml_clear_error(context);
@@ -431,6 +531,7 @@ static void refusals(test_rank *me)
     static const float values[T * C];
     const int32_t label = 0;
     dml_gradient_check check;
+    REFUSED(dml_graph_clone(graph, context), "cut over 2 ranks");
     REFUSED(dml_trainer_create(loss, &(dml_trainer_options){ .batch = 2, .optimizer = dml_lars(0.1f, 0.9f) }),
             "lars");
     REFUSED(dml_compile(h, &(dml_program_options){ .batch = 1, .own_thread = true }), "own");
@@ -526,6 +627,9 @@ int main(void)
 {
     RUN(parts_are_places_of_the_whole);
     RUN(files_are_of_whole_models);
+    RUN(strategies_over_parts_are_refused);
+    RUN(ranks_leave_out_by_themselves);
+    RUN(passes_that_fail);
     RUN(what_is_refused);
     RUN(ranks_that_differ_or_leave);
     backend_here = find_backend("cpu");

@@ -142,6 +142,14 @@ static void a_clone_goes_its_own_way(void)
     CHECK_INT(dml_pop_scope(clone), DML_OK);
     CHECK_INT(dml_graph_parameters(graph), 2);
     CHECK_INT(dml_graph_parameters(clone), 4);
+    /* What is new there begins as it would have in the graph. */
+    dml_graph *whole = dml_graph_create(context);
+    dml_push_scope(whole, "block.%d", 3);
+    dml_dense(dml_dense(dml_input(whole, "x", DML_F32, 2), 3), 4);
+    float first[12], again[12];
+    CHECK_INT(dml_parameter_read(dml_graph_find(clone, "block.3.dense_2.weight"), first, 12), DML_OK);
+    CHECK_INT(dml_parameter_read(dml_graph_find(whole, "block.3.dense_2.weight"), again, 12), DML_OK);
+    for (int i = 0; i < 12; i++) CHECK_NEAR(first[i], again[i], 0);
     const float ones[] = { 1, 1, 1 };
     float got[3] = { 2, 2, 2 };
     CHECK_INT(dml_parameter_write(dml_graph_find(clone, "block.3.dense_1.bias"), ones, 3), DML_OK);

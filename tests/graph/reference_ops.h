@@ -146,7 +146,7 @@ static void reference_embedding(const dml_node *node, int rows, double *const *i
 static void reference_dropout(const dml_node *node, int rows, double *const *in, double *out)
 {
     const float p = *(const float *)node->attributes;
-    const dml_random random = { node->graph->context->seed, 0x80000000u | (uint32_t)node->index, 0 };
+    const dml_random random = { node->graph->context->seed, 0x80000000u | (uint32_t)node->key, 0 };
     const size_t n = reference_count(node, rows);
     for (size_t i = 0; i < n; i++) {
         const bool out_of_it = dml_random_bits(&random, i) < (double)p * 4294967296.0;
