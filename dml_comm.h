@@ -3499,6 +3499,9 @@ DML__LOCAL void dml__come_back(dml__comm_job *job);
 /* Sees to everything that can be done without waiting. True if something moved. With the turn. */
 DML__LOCAL bool dml__make_progress(dml__comm_job *job);
 
+/* The same from outside of the job, for who computes in between. */
+DML__LOCAL void dml__comm_progress(dml_comm *comm);
+
 /* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
 DML__LOCAL void dml__keep_watch(dml__comm_job *job);
 
@@ -21779,14 +21782,26 @@ static bool dml__is_own_request(const dml__comm_job *job, const dml_request *req
     return offset < (uintptr_t)job->max_requests * sizeof *request && offset % sizeof *request == 0;
 }
 
+/* With the turn. */
+static void dml__progress_between(dml__comm_job *job)
+{
+    if (dml__make_progress(job)) dml__note_time(job, dml_seconds());
+    dml__keep_watch(job);
+}
+
+DML__LOCAL void dml__comm_progress(dml_comm *comm)
+{
+    if (dml__is_gone(comm)) return;
+    dml__enter_job(comm->job);
+    if (!comm->job->error.status) dml__progress_between(comm->job);
+    dml__leave_job(comm->job);
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
     if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
-    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
-        if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-        dml__keep_watch(comm->job);
-    }
+    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) dml__progress_between(comm->job);
     const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
     dml__leave_job(comm->job);
     return done;
@@ -32544,6 +32559,7 @@ enum { DML__STAGE_VALUE, DML__STAGE_GRADIENT, DML__STAGE_BEGINS };
 /* A micro-batch on its way: the program's exchange (graph/program_internal.h) while it runs here. Nothing
    that was started is waited for before it is needed. */
 typedef struct dml__stage_pass {
+    dml_comm *comm;
     dml_buffer *arena, *given; /* as the program has them */
     int rows;                  /* whose forward half has been made */
     size_t in, out;            /* elements of a sample; 0: there is no such stage */
@@ -32867,6 +32883,7 @@ static dml_status dml__pipeline_allocate(dml_pipeline *pipeline)
     if (pipeline->pass) memset(pipeline->pass, 0, (size_t)passes * sizeof *pipeline->pass);
     for (int i = 0; pipeline->pass && i < passes; i++) {
         dml__stage_pass *pass = &pipeline->pass[i];
+        pass->comm = pipeline->comm;
         pass->in = dml__elements_between(program, dml__pipeline_input_op());
         pass->out = dml__elements_between(program, dml__pipeline_output_op());
         made = dml__allocate_pass(context, program, pass, i == 0) && made;
@@ -32961,6 +32978,12 @@ static dml__stage_pass *dml__pass_for(const dml__pipeline_call *call, int i)
     return &call->pipeline->pass[i % dml__passes(call->pipeline)];
 }
 
+/* Messages go on while the stage computes. */
+static void dml__progress_in_pass(void *exchange)
+{
+    dml__comm_progress(((const dml__stage_pass *)exchange)->comm);
+}
+
 /* The program works in the pass's memory from now on. NULL: in its own. */
 static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
 {
@@ -32969,6 +32992,7 @@ static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
     program->arena = place->arena;
     program->given = place->given;
     program->exchange = pipeline->stages > 1 ? pass : NULL;
+    program->progress = program->exchange ? dml__progress_in_pass : NULL;
     program->ahead = pass ? pass->rows : 0;
 }
 

@@ -422,6 +422,9 @@ DML__LOCAL void dml__come_back(dml__comm_job *job);
 /* Sees to everything that can be done without waiting. True if something moved. With the turn. */
 DML__LOCAL bool dml__make_progress(dml__comm_job *job);
 
+/* The same from outside of the job, for who computes in between. */
+DML__LOCAL void dml__comm_progress(dml_comm *comm);
+
 /* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
 DML__LOCAL void dml__keep_watch(dml__comm_job *job);
 

@@ -32,14 +32,26 @@ static bool dml__is_own_request(const dml__comm_job *job, const dml_request *req
     return offset < (uintptr_t)job->max_requests * sizeof *request && offset % sizeof *request == 0;
 }
 
+/* With the turn. */
+static void dml__progress_between(dml__comm_job *job)
+{
+    if (dml__make_progress(job)) dml__note_time(job, dml_seconds());
+    dml__keep_watch(job);
+}
+
+DML__LOCAL void dml__comm_progress(dml_comm *comm)
+{
+    if (dml__is_gone(comm)) return;
+    dml__enter_job(comm->job);
+    if (!comm->job->error.status) dml__progress_between(comm->job);
+    dml__leave_job(comm->job);
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
     if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
-    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
-        if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
-        dml__keep_watch(comm->job);
-    }
+    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) dml__progress_between(comm->job);
     const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
     dml__leave_job(comm->job);
     return done;

@@ -168,6 +168,7 @@ static dml_status dml__run_op(const dml__run *run, const dml__slot *slot)
     const double begin = dml__profile_now(device);
     const dml_status status = dml__run_half(run, slot);
     if (device->host_memory) dml__profile_ran(device, slot->node->op->name, begin);
+    if (run->program->progress) run->program->progress(run->program->exchange);
     device->node = NULL;
     return status;
 }
