@@ -171,7 +171,7 @@ static dml_node *dml__parallel_dense_end(dml_node *x, dml_node *w, dml_node *bia
 
 /* ---- parameters of which each rank has a part ---- */
 
-/* Blocks of rows are cut, or (one block of) columns; what is left of a shape that has been checked. */
+/* How a parameter is cut: each of so many blocks of its rows, or all of its columns. */
 typedef struct dml__cut {
     int block[3];
     bool columns;
