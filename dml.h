@@ -27128,6 +27128,10 @@ typedef struct dml__model_ranks {
     void *user;
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
+    /* Which of the values isn't the same on all ranks, and the least and the most of it; *unlike is `count`
+       where all are. */
+    dml_status (*compare)(void *user, const double *values, size_t count, size_t *unlike, double range[2],
+                          dml__error *error);
     void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
     void (*leave)(void *user);                     /* when the graph is destroyed */
 } dml__model_ranks;
@@ -27146,7 +27150,9 @@ struct dml_node {
     int index;      /* in that order */
     int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
     bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
-    bool partial; /* of a model that is cut: each rank has a value of its own */
+    /* Of a model that is cut: each rank has a value of its own; it makes that of what all have alike, or the
+       other way round (dist/tensor_parallel.h). */
+    bool partial, copies, sums;
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */
@@ -27587,6 +27593,31 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
 }
 
+/* Of a model that is cut: a node has a value of its own on each rank where an input has, or is a part of a
+   parameter. Whatever else it reads needs the sum of all ranks' gradients, which dml_parallel_copy makes. */
+static dml_status dml__check_partial(dml_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        node->partial = node->partial || node->input[i]->partial || node->input[i]->part.ranks > 0;
+    if (node->sums || !node->partial) {
+        node->partial = false;
+        return DML_OK;
+    }
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        const bool parameter = input->op == dml__parameter_op();
+        if (node->copies || input->partial || input->part.ranks || input->dtype != DML_F32 ||
+            input->op == dml__input_op())
+            continue;
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "it reads '%s', which all ranks have alike, where each has a part of its own: give "
+            "it dml_parallel_copy of that%s",
+            input->name, parameter ? ", or make it by dml_parallel_parameter, of which each has a part" : "");
+    }
+    return DML_OK;
+}
+
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes)
 {
@@ -27610,7 +27641,6 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     bool same_graph = true, new_parameter = false;
     for (int i = 0; i < inputs; i++) {
         node->input[i] = input[i];
-        node->partial = node->partial || input[i]->partial;
         same_graph = same_graph && input[i]->graph == graph;
         new_parameter = new_parameter || (input[i]->op == dml__parameter_op() && !input[i]->used);
     }
@@ -27620,6 +27650,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     else if (new_parameter && graph->w)
         status = dml__refuse_new_parameter(node);
     if (status == DML_OK) status = op->infer(node);
+    if (status == DML_OK) status = dml__check_partial(node);
     if (status == DML_OK) status = dml__check_count(node);
     if (status != DML_OK) {
         dml__release(&graph->context->memory, node);
@@ -28554,6 +28585,24 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     return DML_OK;
 }
 
+/* Parts of one model have the same names and shapes. */
+static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    char part[DML__PART_BYTES];
+    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
+    if (!has && graph->model.ranks)
+        return dml__fail(
+            &graph->context->error, DML_ERROR_FORMAT,
+            "\"%s\" holds a whole model, or one that isn't cut as this one: dml_parallel_load takes "
+            "this rank's part of it, %s",
+            path, wanted);
+    if (!has || strcmp(has, wanted) == 0) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
+                     wanted[0] ? wanted : "a whole one");
+}
+
 DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
                                          const char *path)
 {
@@ -28567,18 +28616,6 @@ DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safe
                          path, dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
-}
-
-/* Parts of one model have the same names and shapes. */
-static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
-                                          const char *path)
-{
-    char part[DML__PART_BYTES];
-    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
-    if (!has || strcmp(has, wanted) == 0) return DML_OK;
-    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
-                     wanted[0] ? wanted : "a whole one");
 }
 
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
@@ -28607,6 +28644,7 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
     const dml_node *first = graph->first_parameter;
     char shown[DML__SHOWN_BYTES], want[DML_SHAPE_TEXT];
     dml_status status = dml__check_gathered(graph, error);
+    if (status == DML_OK && graph->model.ranks) status = dml__check_part_of_file(graph, file, path);
     bool any = first == NULL;
     for (const dml_node *p = first; p && status == DML_OK; p = p->next_parameter) {
         int found = dml__find_fitting(file, p);
@@ -30192,6 +30230,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
+    if (options->training && output->partial)
+        return dml__node_fail(
+            output, DML_ERROR_ARGUMENT,
+            "each rank has a value of its own here, and what is trained is one that all have "
+            "alike: dml_parallel_sum or a row-parallel layer is missing before it");
     if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
         return dml__node_fail(
             output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",
@@ -40528,6 +40571,7 @@ struct dml_trainer {
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    bool compared;       /* with the other ranks of a model that is cut, since the run was taken up */
     bool begun;          /* between dml__trainer_begin_in and dml__trainer_end_in */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */
@@ -41626,6 +41670,96 @@ DML__LOCAL void dml__away_put(dml_trainer *trainer, const dml__away *away)
 
 #endif
 
+/* ---- train/trainer_alike.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_ALIKE_C
+#define DML_TRAIN_TRAINER_ALIKE_C
+
+/* ---- train/trainer_alike.h ---- */
+
+/* trainer_alike.h: what all ranks of a model that is cut need alike. */
+#ifndef DML_TRAIN_TRAINER_ALIKE_H
+#define DML_TRAIN_TRAINER_ALIKE_H
+
+/* At the first backward pass of a trainer, and of a run that was taken up: DML_ERROR_MISMATCH, with the first
+   number that differs, where the ranks' trainers differ. A call that all of them make. */
+DML__LOCAL dml_status dml__check_model_alike(dml_trainer *trainer);
+
+#endif
+
+#include <string.h>
+
+enum { DML__MOST_ALIKE = 32 };
+
+/* Numbers, and what they are called. */
+typedef struct dml__alike_list {
+    size_t count;
+    double value[DML__MOST_ALIKE];
+    const char *name[DML__MOST_ALIKE];
+} dml__alike_list;
+
+static void dml__add_alike(dml__alike_list *list, const char *name, double value)
+{
+    DML_ASSERT(list->count < DML__MOST_ALIKE);
+    list->name[list->count] = name;
+    list->value[list->count++] = value;
+}
+
+static dml__alike_list dml__list_alike(const dml_trainer *trainer)
+{
+    dml__alike_list list;
+    dml_optimizer o = trainer->optimizer;
+    const char *name;
+    const float *number;
+    memset(&list, 0, sizeof list);
+    dml__add_alike(&list, "the steps that were taken", (double)trainer->steps);
+    dml__add_alike(&list, "those that were skipped", (double)trainer->skipped);
+    dml__add_alike(&list, "the seed", (double)(uint32_t)trainer->context->seed);
+    dml__add_alike(&list, "the seed's upper half", (double)(uint32_t)(trainer->context->seed >> 32));
+    dml__add_alike(&list, "the batch that the trainer is for", (double)trainer->program->batch);
+    dml__add_alike(&list, "the dtype", (double)trainer->program->dtype);
+    dml__add_alike(&list, "the optimizer's kind", (double)o.kind);
+    for (int i = 0; (number = dml_optimizer_number(&o, i, &name)) != NULL; i++)
+        dml__add_alike(&list, name, (double)*number);
+    dml__add_alike(&list, "the schedule's kind", (double)trainer->schedule.kind);
+    dml__add_alike(&list, "the schedule's learning rate", (double)trainer->schedule.lr);
+    dml__add_alike(&list, "the schedule's steps", (double)trainer->schedule.steps);
+    dml__add_alike(&list, "the schedule's warm-up", (double)trainer->schedule.warm_up);
+    dml__add_alike(&list, "clip_norm", (double)trainer->clip_norm);
+    dml__add_alike(&list, "clip_value", (double)trainer->clip_value);
+    dml__add_alike(&list, "the loss scale", (double)trainer->loss_scale);
+    dml__add_alike(&list, "the moving average", (double)trainer->average);
+    return list;
+}
+
+static dml_status dml__compare_alike(dml_trainer *trainer, const dml__model_ranks *ranks,
+                                     const dml__alike_list *list)
+{
+    size_t unlike = list->count;
+    double range[2];
+    if (!ranks->compare) return DML_OK;
+    const dml_status status =
+        ranks->compare(ranks->user, list->value, list->count, &unlike, range, &trainer->context->error);
+    if (status != DML_OK || unlike == list->count) return status;
+    return dml__fail(
+        &trainer->context->error, DML_ERROR_MISMATCH,
+        "the ranks of a model that is cut differ in %s, from %g to %g, here %g: all need the same",
+        list->name[unlike], range[0], range[1], list->value[unlike]);
+}
+
+DML__LOCAL dml_status dml__check_model_alike(dml_trainer *trainer)
+{
+    const dml_graph *graph = trainer->program->graph;
+    if (trainer->compared || !dml__graph_cuts(graph)) return DML_OK;
+    const dml__alike_list list = dml__list_alike(trainer);
+    dml_status status = dml__compare_alike(trainer, &graph->model, &list);
+    if (status == DML_OK) status = dml__compare_alike(trainer, &graph->stages, &list);
+    trainer->compared = status == DML_OK;
+    return status;
+}
+
+#endif
+
 /* ---- train/trainer_backward.c ---- */
 
 #ifndef DML_TRAIN_TRAINER_BACKWARD_C
@@ -41789,7 +41923,8 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
-    status = dml__check_over_ranks(trainer);
+    status = dml__check_model_alike(trainer);
+    if (status == DML_OK) status = dml__check_over_ranks(trainer);
     if (status == DML_OK) status = dml__check_not_left(trainer);
     if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
         status = dml__program_check(trainer->program, rows, inputs, count);
@@ -42251,6 +42386,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
+    trainer->compared = false;
     trainer->runs += run->steps != trainer->steps || run->skipped != trainer->skipped;
     trainer->steps = run->steps;
     trainer->skipped = run->skipped;
@@ -42876,6 +43012,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     dml__away_put(trainer, away);
     dml__have_gathered(trainer);
     trainer->runs++;
+    trainer->compared = false;
     trainer->held = 0;
     trainer->pending = false;
     trainer->spoiled = true; /* g is of the weights before */

@@ -1486,7 +1486,8 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
    All else of a program is as on one rank. With dml_comm_split there are replicas of such models: ranks with
    the same part synchronise by a strategy, on a communicator of theirs (docs/strategies.md). A model that is
    cut is the same as one that isn't: parameters have the whole one's names and first values, and m ranks
-   follow one rank's losses up to rounding. In files each rank has its part.
+   follow one rank's losses up to rounding. All ranks have the same seed, and trainers with the same options,
+   which they compare at their first step. In files each rank has its part.
 
    Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model
    parallelism", 2019, section 3. */
@@ -1514,6 +1515,14 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
+/* A parameter of that (whole) shape, of which each of m ranks has as much along an axis, in their order: for
+   layers of one's own between a copy and a sum, such as the filters of dml_conv2d_with (axis 0). What all
+   ranks train alike there, a parameter or a value, is given by dml_parallel_copy; anything else is refused
+   (DML_ERROR_ARGUMENT), as is a loss that isn't alike on all ranks. DML_ERROR_ARGUMENT unless m divides the
+   axis. */
+DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
+                                         dml_shape shape, int axis, dml_comm *comm);
+
 /* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the
    bias, and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all
    ranks; several such layers share one exchange where they are given the same dml_parallel_copy.
@@ -1538,7 +1547,8 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
 
 /* Reads the whole model's file, which may come from a run without parts, or with others: each rank takes its
-   part of what it reads, with memory for the largest tensor. A call of each rank's own; errors are those of
+   part of what it reads, with memory for the largest tensor, and a stage (dist/pipeline.h) what is its own,
+   by names that are the same there, as scopes make them. A call of each rank's own; errors are those of
    dml_graph_load. Of graphs that aren't cut both are dml_graph_save and dml_graph_load. What a trainer has
    besides is in parts: dml_trainer_save on each rank to a file of its own, and dml_trainer_load from it. */
 DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);
@@ -1561,8 +1571,10 @@ DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);
 
    Each stage's parameters, gradients and optimizer's state are on its rank alone, and so are its files. They
    begin as the whole model's do, which N stages follow to the bit, if that takes the same micro-batches
-   (DML_ADD). With dml_comm_split there are replicas of such models: ranks of the same stage synchronise by a
-   strategy, on a communicator of theirs, and stages may be cut further (dist/tensor_parallel.h).
+   (DML_ADD), but for clip_norm, whose norm is added up stage by stage. All stages have the same seed, and
+   trainers with the same options, which they compare at their first step. With dml_comm_split there are
+   replicas of such models: ranks of the same stage synchronise by a strategy, on a communicator of theirs,
+   and stages may be cut further (dist/tensor_parallel.h).
 
    A pass waits for the slowest stage, and a step of m micro-batches takes (m + N - 1) times as long as that
    takes for one: many micro-batches keep all stages busy. At most N - r of them are on their way in stage r,
@@ -31783,6 +31795,29 @@ static dml_status dml__sum_of_model(void *user, double *values, size_t count, dm
                      dml_comm_error(comm));
 }
 
+enum { DML__MOST_COMPARED = 32 };
+
+static dml_status dml__compare_in_model(void *user, const double *values, size_t count, size_t *unlike,
+                                        double range[2], dml__error *error)
+{
+    dml_comm *comm = ((const dml__model *)user)->comm;
+    double most[2 * DML__MOST_COMPARED];
+    DML_ASSERT(count <= DML__MOST_COMPARED);
+    for (size_t i = 0; i < count; i++) {
+        most[i] = values[i];
+        most[count + i] = -values[i];
+    }
+    if (dml_comm_all_reduce(comm, most, 2 * count, DML_F64, DML_MAX) != DML_OK)
+        return dml__fail(error, dml_comm_status(comm), "a model's ranks at their first step: %s",
+                         dml_comm_error(comm));
+    for (*unlike = 0; *unlike < count && most[*unlike] == -most[count + *unlike];) ++*unlike;
+    if (*unlike < count) {
+        range[0] = -most[count + *unlike];
+        range[1] = most[*unlike];
+    }
+    return DML_OK;
+}
+
 static void dml__abort_model(void *user, const char *reason)
 {
     dml_comm_abort(((const dml__model *)user)->comm, reason);
@@ -31847,6 +31882,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
     ranks->sum = dml__sum_of_model;
+    ranks->compare = dml__compare_in_model;
     ranks->abort = dml__abort_model;
     ranks->leave = dml__leave_model;
     return DML_OK;
@@ -31975,7 +32011,7 @@ DML__LOCAL dml_status dml__wait_for_stage(const dml__run *run, const dml_node *n
 
 /* ---- the two nodes ---- */
 
-static dml_status dml__parallel_infer(dml_node *node)
+static dml_status dml__parallel_copy_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
@@ -31985,7 +32021,16 @@ static dml_status dml__parallel_infer(dml_node *node)
     node->dtype = x->dtype;
     node->batched = x->batched;
     node->shape = x->shape;
+    node->partial = node->copies = true;
     return DML_OK;
+}
+
+static dml_status dml__parallel_sum_infer(dml_node *node)
+{
+    const dml_status status = dml__parallel_copy_infer(node);
+    node->copies = false;
+    node->sums = true;
+    return status;
 }
 
 /* to = from + beta what is there. */
@@ -32068,7 +32113,7 @@ static void dml__parallel_describe(const dml_node *node, char *text, size_t byte
 static const dml__op *dml__parallel_copy_op(void)
 {
     static const dml__op op = { "parallel_copy",
-                                dml__parallel_infer,
+                                dml__parallel_copy_infer,
                                 dml__parallel_copy_forward,
                                 dml__parallel_copy_backward,
                                 0,
@@ -32084,7 +32129,7 @@ static const dml__op *dml__parallel_copy_op(void)
 static const dml__op *dml__parallel_sum_op(void)
 {
     static const dml__op op = { "parallel_sum",
-                                dml__parallel_infer,
+                                dml__parallel_sum_infer,
                                 dml__parallel_sum_forward,
                                 dml__parallel_sum_backward,
                                 0,
@@ -32104,9 +32149,7 @@ static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_node *bi
     if (!x || dml__join_model(x->graph, comm, op->name) != DML_OK) return NULL;
     if (dml_comm_world_size(comm) == 1) return x;
     dml_node *node = dml__node_create(op, bias ? 2 : 1, inputs, NULL, 0);
-    if (!node) return NULL;
-    dml__node_is_extra(node);
-    node->partial = op == dml__parallel_copy_op();
+    if (node) dml__node_is_extra(node);
     return node;
 }
 
@@ -32135,6 +32178,45 @@ typedef struct dml__cut {
     bool columns;
 } dml__cut;
 
+static void dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
+{
+    const dml_graph *graph = p->graph;
+    if (!graph->model.ranks) return;
+    p->part.rank = graph->model.rank;
+    p->part.ranks = graph->model.ranks;
+    p->part.axis = axis;
+    p->part.outer = outer;
+    p->part.inner = inner;
+    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)block[i];
+}
+
+DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
+                                         dml_shape shape, int axis, dml_comm *comm)
+{
+    static const char what[] = "parallel_parameter";
+    char text[DML_SHAPE_TEXT];
+    if (!graph || dml__join_model(graph, comm, what) != DML_OK) return NULL;
+    const int ranks = dml_comm_world_size(comm);
+    if (shape.ndim > DML_MAX_DIMS || axis < 0 || axis >= shape.ndim || shape.dims[axis] < 1 ||
+        shape.dims[axis] % ranks) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "%s '%s': %s asked for, cut along axis %d over %d ranks; the axis must be there, and a "
+                  "multiple of the ranks",
+                  what, name ? name : "",
+                  shape.ndim <= DML_MAX_DIMS ? dml_shape_format(&shape, text) : "too many dimensions", axis,
+                  ranks);
+        return NULL;
+    }
+    const int block[3] = { shape.dims[axis], 0, 0 };
+    size_t outer = 1, inner = 1;
+    for (int i = 0; i < axis; i++) outer *= (size_t)shape.dims[i];
+    for (int i = axis + 1; i < shape.ndim; i++) inner *= (size_t)shape.dims[i];
+    shape.dims[axis] /= ranks;
+    dml_node *p = dml_parameter_shaped(graph, name, init, shape);
+    if (p) dml__set_part(p, axis, outer, block, inner);
+    return p;
+}
+
 /* A layer's parameter, as dml__layer_parameter makes it of the whole shape, `columns` 0 for a bias. */
 static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer, const char *name,
                                          dml_initializer init, int rows, int columns, const dml__cut *cut)
@@ -32144,13 +32226,9 @@ static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer,
     const int own_columns = cut && cut->columns ? columns / ranks : columns;
     dml_node *p = dml__layer_parameter(
         graph, layer, name, init, columns ? dml_shape_of(own_rows, own_columns) : dml_shape_of(own_rows));
-    if (!p || !cut || ranks == 1) return p;
-    p->part.rank = graph->model.rank;
-    p->part.ranks = ranks;
-    p->part.axis = cut->columns;
-    p->part.outer = cut->columns ? (size_t)rows : 1;
-    p->part.inner = cut->columns || !columns ? 1 : (size_t)columns;
-    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)cut->block[i];
+    if (p && cut)
+        dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
+                      cut->columns || !columns ? 1 : (size_t)columns);
     return p;
 }
 
@@ -32210,6 +32288,13 @@ DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm)
                   "%s: %d units of %d inputs on each of %d ranks asked for; it takes 1 unit or more, and %d "
                   "inputs in all",
                   what, units, own, ranks, INT32_MAX);
+        return NULL;
+    }
+    if (ranks > 1 && !x->partial) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: its input '%s' is alike on all ranks; it takes each one's part of the inputs, as a "
+                  "column-parallel layer gives them",
+                  what, x->name);
         return NULL;
     }
     const int in = own * ranks;
@@ -32473,6 +32558,7 @@ DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path)
 
 /* ---- reading ---- */
 
+/* What the file has for other stages is theirs. */
 static dml_status dml__whole_fits(const dml_graph *graph, const dml__safetensors *file, const char *path)
 {
     dml_status status = DML_OK;
@@ -32481,7 +32567,7 @@ static dml_status dml__whole_fits(const dml_graph *graph, const dml__safetensors
         const dml_shape shape = dml__whole_shape(p);
         status = dml__file_has(file, path, p->name, &shape, &found, &graph->context->error);
     }
-    return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
+    return status == DML_OK && !graph->stages.ranks ? dml__find_stranger(graph, file, path) : status;
 }
 
 /* `all` (elements of the largest tensor) is where a tensor is read to. */
@@ -32528,7 +32614,7 @@ static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path)
 {
-    if (!graph || !graph->model.ranks) return graph ? dml_graph_load(graph, path) : DML_ERROR_ARGUMENT;
+    if (!graph || !dml__graph_cuts(graph)) return graph ? dml_graph_load(graph, path) : DML_ERROR_ARGUMENT;
     if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_load", "path");
     const dml__entry entry = dml__enter(graph->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -32645,6 +32731,11 @@ static dml_status dml__pipeline_output_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 for each sample",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
                               x->batched ? "" : " for the whole batch");
+    if (x->partial)
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "each rank of the model has a value of its own here; what goes to the next stage is "
+            "alike on all of them");
     node->dtype = DML_F32;
     return DML_OK;
 }
@@ -33149,7 +33240,8 @@ static dml_status dml__pipeline_backward_in(void *user)
     dml__pipeline_call *call = (dml__pipeline_call *)user;
     dml_pipeline *pipeline = call->pipeline;
     dml_trainer *trainer = pipeline->trainer;
-    dml_status status = dml__agree_on_call(call, dml__check_call(call));
+    dml_status status = dml__check_model_alike(trainer);
+    if (status == DML_OK) status = dml__agree_on_call(call, dml__check_call(call));
     if (status != DML_OK) return status;
     status = dml__trainer_begin_in(trainer, call->rows);
     if (status == DML_OK)

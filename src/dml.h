@@ -256,6 +256,7 @@ DML__DRIVERS_BEGIN
 #include "train/trainer_late.c"
 #include "train/trainer_fetch.c"
 #include "train/trainer_away.c"
+#include "train/trainer_alike.c"
 #include "train/trainer_backward.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"

@@ -26,6 +26,29 @@ static dml_status dml__sum_of_model(void *user, double *values, size_t count, dm
                      dml_comm_error(comm));
 }
 
+enum { DML__MOST_COMPARED = 32 };
+
+static dml_status dml__compare_in_model(void *user, const double *values, size_t count, size_t *unlike,
+                                        double range[2], dml__error *error)
+{
+    dml_comm *comm = ((const dml__model *)user)->comm;
+    double most[2 * DML__MOST_COMPARED];
+    DML_ASSERT(count <= DML__MOST_COMPARED);
+    for (size_t i = 0; i < count; i++) {
+        most[i] = values[i];
+        most[count + i] = -values[i];
+    }
+    if (dml_comm_all_reduce(comm, most, 2 * count, DML_F64, DML_MAX) != DML_OK)
+        return dml__fail(error, dml_comm_status(comm), "a model's ranks at their first step: %s",
+                         dml_comm_error(comm));
+    for (*unlike = 0; *unlike < count && most[*unlike] == -most[count + *unlike];) ++*unlike;
+    if (*unlike < count) {
+        range[0] = -most[count + *unlike];
+        range[1] = most[*unlike];
+    }
+    return DML_OK;
+}
+
 static void dml__abort_model(void *user, const char *reason)
 {
     dml_comm_abort(((const dml__model *)user)->comm, reason);
@@ -90,6 +113,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
     ranks->sum = dml__sum_of_model;
+    ranks->compare = dml__compare_in_model;
     ranks->abort = dml__abort_model;
     ranks->leave = dml__leave_model;
     return DML_OK;

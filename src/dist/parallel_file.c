@@ -161,6 +161,7 @@ DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path)
 
 /* ---- reading ---- */
 
+/* What the file has for other stages is theirs. */
 static dml_status dml__whole_fits(const dml_graph *graph, const dml__safetensors *file, const char *path)
 {
     dml_status status = DML_OK;
@@ -169,7 +170,7 @@ static dml_status dml__whole_fits(const dml_graph *graph, const dml__safetensors
         const dml_shape shape = dml__whole_shape(p);
         status = dml__file_has(file, path, p->name, &shape, &found, &graph->context->error);
     }
-    return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
+    return status == DML_OK && !graph->stages.ranks ? dml__find_stranger(graph, file, path) : status;
 }
 
 /* `all` (elements of the largest tensor) is where a tensor is read to. */
@@ -216,7 +217,7 @@ static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path)
 {
-    if (!graph || !graph->model.ranks) return graph ? dml_graph_load(graph, path) : DML_ERROR_ARGUMENT;
+    if (!graph || !dml__graph_cuts(graph)) return graph ? dml_graph_load(graph, path) : DML_ERROR_ARGUMENT;
     if (!path) return dml__fail_null(&graph->context->error, "dml_parallel_load", "path");
     const dml__entry entry = dml__enter(graph->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;

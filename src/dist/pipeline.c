@@ -10,6 +10,7 @@
 #include "dist/pipeline_internal.h"
 #include "graph/node.h"
 #include "graph/program_internal.h"
+#include "train/trainer_alike.h"
 #include "train/trainer_internal.h"
 
 #include <string.h>
@@ -377,7 +378,8 @@ static dml_status dml__pipeline_backward_in(void *user)
     dml__pipeline_call *call = (dml__pipeline_call *)user;
     dml_pipeline *pipeline = call->pipeline;
     dml_trainer *trainer = pipeline->trainer;
-    dml_status status = dml__agree_on_call(call, dml__check_call(call));
+    dml_status status = dml__check_model_alike(trainer);
+    if (status == DML_OK) status = dml__agree_on_call(call, dml__check_call(call));
     if (status != DML_OK) return status;
     status = dml__trainer_begin_in(trainer, call->rows);
     if (status == DML_OK)

@@ -11,8 +11,10 @@
 
    Each stage's parameters, gradients and optimizer's state are on its rank alone, and so are its files. They
    begin as the whole model's do, which N stages follow to the bit, if that takes the same micro-batches
-   (DML_ADD). With dml_comm_split there are replicas of such models: ranks of the same stage synchronise by a
-   strategy, on a communicator of theirs, and stages may be cut further (dist/tensor_parallel.h).
+   (DML_ADD), but for clip_norm, whose norm is added up stage by stage. All stages have the same seed, and
+   trainers with the same options, which they compare at their first step. With dml_comm_split there are
+   replicas of such models: ranks of the same stage synchronise by a strategy, on a communicator of theirs,
+   and stages may be cut further (dist/tensor_parallel.h).
 
    A pass waits for the slowest stage, and a step of m micro-batches takes (m + N - 1) times as long as that
    takes for one: many micro-batches keep all stages busy. At most N - r of them are on their way in stage r,

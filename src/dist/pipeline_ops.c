@@ -80,6 +80,11 @@ static dml_status dml__pipeline_output_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 for each sample",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
                               x->batched ? "" : " for the whole batch");
+    if (x->partial)
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "each rank of the model has a value of its own here; what goes to the next stage is "
+            "alike on all of them");
     node->dtype = DML_F32;
     return DML_OK;
 }

@@ -17,7 +17,7 @@
 
 /* ---- the two nodes ---- */
 
-static dml_status dml__parallel_infer(dml_node *node)
+static dml_status dml__parallel_copy_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
@@ -27,7 +27,16 @@ static dml_status dml__parallel_infer(dml_node *node)
     node->dtype = x->dtype;
     node->batched = x->batched;
     node->shape = x->shape;
+    node->partial = node->copies = true;
     return DML_OK;
+}
+
+static dml_status dml__parallel_sum_infer(dml_node *node)
+{
+    const dml_status status = dml__parallel_copy_infer(node);
+    node->copies = false;
+    node->sums = true;
+    return status;
 }
 
 /* to = from + beta what is there. */
@@ -110,7 +119,7 @@ static void dml__parallel_describe(const dml_node *node, char *text, size_t byte
 static const dml__op *dml__parallel_copy_op(void)
 {
     static const dml__op op = { "parallel_copy",
-                                dml__parallel_infer,
+                                dml__parallel_copy_infer,
                                 dml__parallel_copy_forward,
                                 dml__parallel_copy_backward,
                                 0,
@@ -126,7 +135,7 @@ static const dml__op *dml__parallel_copy_op(void)
 static const dml__op *dml__parallel_sum_op(void)
 {
     static const dml__op op = { "parallel_sum",
-                                dml__parallel_infer,
+                                dml__parallel_sum_infer,
                                 dml__parallel_sum_forward,
                                 dml__parallel_sum_backward,
                                 0,
@@ -146,9 +155,7 @@ static dml_node *dml__parallel_node(const dml__op *op, dml_node *x, dml_node *bi
     if (!x || dml__join_model(x->graph, comm, op->name) != DML_OK) return NULL;
     if (dml_comm_world_size(comm) == 1) return x;
     dml_node *node = dml__node_create(op, bias ? 2 : 1, inputs, NULL, 0);
-    if (!node) return NULL;
-    dml__node_is_extra(node);
-    node->partial = op == dml__parallel_copy_op();
+    if (node) dml__node_is_extra(node);
     return node;
 }
 
@@ -177,6 +184,45 @@ typedef struct dml__cut {
     bool columns;
 } dml__cut;
 
+static void dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
+{
+    const dml_graph *graph = p->graph;
+    if (!graph->model.ranks) return;
+    p->part.rank = graph->model.rank;
+    p->part.ranks = graph->model.ranks;
+    p->part.axis = axis;
+    p->part.outer = outer;
+    p->part.inner = inner;
+    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)block[i];
+}
+
+DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
+                                         dml_shape shape, int axis, dml_comm *comm)
+{
+    static const char what[] = "parallel_parameter";
+    char text[DML_SHAPE_TEXT];
+    if (!graph || dml__join_model(graph, comm, what) != DML_OK) return NULL;
+    const int ranks = dml_comm_world_size(comm);
+    if (shape.ndim > DML_MAX_DIMS || axis < 0 || axis >= shape.ndim || shape.dims[axis] < 1 ||
+        shape.dims[axis] % ranks) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "%s '%s': %s asked for, cut along axis %d over %d ranks; the axis must be there, and a "
+                  "multiple of the ranks",
+                  what, name ? name : "",
+                  shape.ndim <= DML_MAX_DIMS ? dml_shape_format(&shape, text) : "too many dimensions", axis,
+                  ranks);
+        return NULL;
+    }
+    const int block[3] = { shape.dims[axis], 0, 0 };
+    size_t outer = 1, inner = 1;
+    for (int i = 0; i < axis; i++) outer *= (size_t)shape.dims[i];
+    for (int i = axis + 1; i < shape.ndim; i++) inner *= (size_t)shape.dims[i];
+    shape.dims[axis] /= ranks;
+    dml_node *p = dml_parameter_shaped(graph, name, init, shape);
+    if (p) dml__set_part(p, axis, outer, block, inner);
+    return p;
+}
+
 /* A layer's parameter, as dml__layer_parameter makes it of the whole shape, `columns` 0 for a bias. */
 static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer, const char *name,
                                          dml_initializer init, int rows, int columns, const dml__cut *cut)
@@ -186,13 +232,9 @@ static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer,
     const int own_columns = cut && cut->columns ? columns / ranks : columns;
     dml_node *p = dml__layer_parameter(
         graph, layer, name, init, columns ? dml_shape_of(own_rows, own_columns) : dml_shape_of(own_rows));
-    if (!p || !cut || ranks == 1) return p;
-    p->part.rank = graph->model.rank;
-    p->part.ranks = ranks;
-    p->part.axis = cut->columns;
-    p->part.outer = cut->columns ? (size_t)rows : 1;
-    p->part.inner = cut->columns || !columns ? 1 : (size_t)columns;
-    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)cut->block[i];
+    if (p && cut)
+        dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
+                      cut->columns || !columns ? 1 : (size_t)columns);
     return p;
 }
 
@@ -252,6 +294,13 @@ DML_API dml_node *dml_row_parallel_dense(dml_node *x, int units, dml_comm *comm)
                   "%s: %d units of %d inputs on each of %d ranks asked for; it takes 1 unit or more, and %d "
                   "inputs in all",
                   what, units, own, ranks, INT32_MAX);
+        return NULL;
+    }
+    if (ranks > 1 && !x->partial) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: its input '%s' is alike on all ranks; it takes each one's part of the inputs, as a "
+                  "column-parallel layer gives them",
+                  what, x->name);
         return NULL;
     }
     const int in = own * ranks;

@@ -11,7 +11,8 @@
    All else of a program is as on one rank. With dml_comm_split there are replicas of such models: ranks with
    the same part synchronise by a strategy, on a communicator of theirs (docs/strategies.md). A model that is
    cut is the same as one that isn't: parameters have the whole one's names and first values, and m ranks
-   follow one rank's losses up to rounding. In files each rank has its part.
+   follow one rank's losses up to rounding. All ranks have the same seed, and trainers with the same options,
+   which they compare at their first step. In files each rank has its part.
 
    Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model
    parallelism", 2019, section 3. */
@@ -43,6 +44,14 @@
 DML_API dml_node *dml_parallel_copy(dml_node *x, dml_comm *comm);
 DML_API dml_node *dml_parallel_sum(dml_node *x, dml_comm *comm);
 
+/* A parameter of that (whole) shape, of which each of m ranks has as much along an axis, in their order: for
+   layers of one's own between a copy and a sum, such as the filters of dml_conv2d_with (axis 0). What all
+   ranks train alike there, a parameter or a value, is given by dml_parallel_copy; anything else is refused
+   (DML_ERROR_ARGUMENT), as is a loss that isn't alike on all ranks. DML_ERROR_ARGUMENT unless m divides the
+   axis. */
+DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
+                                         dml_shape shape, int axis, dml_comm *comm);
+
 /* dml_dense (..., in) -> (..., units) of m ranks, of which each has units / m rows of the weight and the
    bias, and gives (..., units / m): its stretch of the units, in the order of the ranks. x is alike on all
    ranks; several such layers share one exchange where they are given the same dml_parallel_copy.
@@ -67,7 +76,8 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 DML_API dml_status dml_parallel_save(dml_graph *graph, const char *path);
 
 /* Reads the whole model's file, which may come from a run without parts, or with others: each rank takes its
-   part of what it reads, with memory for the largest tensor. A call of each rank's own; errors are those of
+   part of what it reads, with memory for the largest tensor, and a stage (dist/pipeline.h) what is its own,
+   by names that are the same there, as scopes make them. A call of each rank's own; errors are those of
    dml_graph_load. Of graphs that aren't cut both are dml_graph_save and dml_graph_load. What a trainer has
    besides is in parts: dml_trainer_save on each rank to a file of its own, and dml_trainer_load from it. */
 DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);

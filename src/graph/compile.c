@@ -461,6 +461,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
+    if (options->training && output->partial)
+        return dml__node_fail(
+            output, DML_ERROR_ARGUMENT,
+            "each rank has a value of its own here, and what is trained is one that all have "
+            "alike: dml_parallel_sum or a row-parallel layer is missing before it");
     if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
         return dml__node_fail(
             output, DML_ERROR_SHAPE, "it is %s%s %s; what is trained is one scalar loss for the batch%s",

@@ -152,6 +152,31 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
 }
 
+/* Of a model that is cut: a node has a value of its own on each rank where an input has, or is a part of a
+   parameter. Whatever else it reads needs the sum of all ranks' gradients, which dml_parallel_copy makes. */
+static dml_status dml__check_partial(dml_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        node->partial = node->partial || node->input[i]->partial || node->input[i]->part.ranks > 0;
+    if (node->sums || !node->partial) {
+        node->partial = false;
+        return DML_OK;
+    }
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        const bool parameter = input->op == dml__parameter_op();
+        if (node->copies || input->partial || input->part.ranks || input->dtype != DML_F32 ||
+            input->op == dml__input_op())
+            continue;
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "it reads '%s', which all ranks have alike, where each has a part of its own: give "
+            "it dml_parallel_copy of that%s",
+            input->name, parameter ? ", or make it by dml_parallel_parameter, of which each has a part" : "");
+    }
+    return DML_OK;
+}
+
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes)
 {
@@ -175,7 +200,6 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     bool same_graph = true, new_parameter = false;
     for (int i = 0; i < inputs; i++) {
         node->input[i] = input[i];
-        node->partial = node->partial || input[i]->partial;
         same_graph = same_graph && input[i]->graph == graph;
         new_parameter = new_parameter || (input[i]->op == dml__parameter_op() && !input[i]->used);
     }
@@ -185,6 +209,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     else if (new_parameter && graph->w)
         status = dml__refuse_new_parameter(node);
     if (status == DML_OK) status = op->infer(node);
+    if (status == DML_OK) status = dml__check_partial(node);
     if (status == DML_OK) status = dml__check_count(node);
     if (status != DML_OK) {
         dml__release(&graph->context->memory, node);

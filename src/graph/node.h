@@ -21,7 +21,9 @@ struct dml_node {
     int index;      /* in that order */
     int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
     bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
-    bool partial; /* of a model that is cut: each rank has a value of its own */
+    /* Of a model that is cut: each rank has a value of its own; it makes that of what all have alike, or the
+       other way round (dist/tensor_parallel.h). */
+    bool partial, copies, sums;
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */

@@ -45,6 +45,10 @@ typedef struct dml__model_ranks {
     void *user;
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
+    /* Which of the values isn't the same on all ranks, and the least and the most of it; *unlike is `count`
+       where all are. */
+    dml_status (*compare)(void *user, const double *values, size_t count, size_t *unlike, double range[2],
+                          dml__error *error);
     void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
     void (*leave)(void *user);                     /* when the graph is destroyed */
 } dml__model_ranks;

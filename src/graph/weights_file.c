@@ -151,6 +151,24 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     return DML_OK;
 }
 
+/* Parts of one model have the same names and shapes. */
+static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
+                                          const char *path)
+{
+    char part[DML__PART_BYTES];
+    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
+    if (!has && graph->model.ranks)
+        return dml__fail(
+            &graph->context->error, DML_ERROR_FORMAT,
+            "\"%s\" holds a whole model, or one that isn't cut as this one: dml_parallel_load takes "
+            "this rank's part of it, %s",
+            path, wanted);
+    if (!has || strcmp(has, wanted) == 0) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
+                     wanted[0] ? wanted : "a whole one");
+}
+
 DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file,
                                          const char *path)
 {
@@ -164,18 +182,6 @@ DML__LOCAL dml_status dml__find_stranger(const dml_graph *graph, const dml__safe
                          path, dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
-}
-
-/* Parts of one model have the same names and shapes. */
-static dml_status dml__check_part_of_file(const dml_graph *graph, const dml__safetensors *file,
-                                          const char *path)
-{
-    char part[DML__PART_BYTES];
-    const char *has = dml__safetensors_text(file, DML__PART_KEY), *wanted = dml__part_text(graph, part);
-    if (!has || strcmp(has, wanted) == 0) return DML_OK;
-    return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                     "\"%s\" holds %.48s of a model that is cut over ranks, and this rank has %s", path, has,
-                     wanted[0] ? wanted : "a whole one");
 }
 
 DML__LOCAL dml_status dml__graph_fits_file(const dml_graph *graph, const dml__safetensors *file,
@@ -204,6 +210,7 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
     const dml_node *first = graph->first_parameter;
     char shown[DML__SHOWN_BYTES], want[DML_SHAPE_TEXT];
     dml_status status = dml__check_gathered(graph, error);
+    if (status == DML_OK && graph->model.ranks) status = dml__check_part_of_file(graph, file, path);
     bool any = first == NULL;
     for (const dml_node *p = first; p && status == DML_OK; p = p->next_parameter) {
         int found = dml__find_fitting(file, p);

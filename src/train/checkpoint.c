@@ -488,6 +488,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     dml__away_put(trainer, away);
     dml__have_gathered(trainer);
     trainer->runs++;
+    trainer->compared = false;
     trainer->held = 0;
     trainer->pending = false;
     trainer->spoiled = true; /* g is of the weights before */

@@ -435,6 +435,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
+    trainer->compared = false;
     trainer->runs += run->steps != trainer->steps || run->skipped != trainer->skipped;
     trainer->steps = run->steps;
     trainer->skipped = run->skipped;

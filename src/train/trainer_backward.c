@@ -5,6 +5,7 @@
 
 #include "graph/gradient_rows.h"
 #include "train/loss_scale.h"
+#include "train/trainer_alike.h"
 #include "train/trainer_internal.h"
 
 #include <string.h>
@@ -165,7 +166,8 @@ DML__LOCAL dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, c
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
-    status = dml__check_over_ranks(trainer);
+    status = dml__check_model_alike(trainer);
+    if (status == DML_OK) status = dml__check_over_ranks(trainer);
     if (status == DML_OK) status = dml__check_not_left(trainer);
     if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
         status = dml__program_check(trainer->program, rows, inputs, count);

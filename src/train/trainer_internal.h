@@ -59,6 +59,7 @@ struct dml_trainer {
     bool searched;   /* a search for learning rates is on */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    bool compared;       /* with the other ranks of a model that is cut, since the run was taken up */
     bool begun;          /* between dml__trainer_begin_in and dml__trainer_end_in */
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */

@@ -18,6 +18,7 @@
 #include "ops/op_norm.h"
 #include "ops/op_sample_norm.h"
 #include "train/gradient_check.h"
+#include "train/trainer_alike.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -395,6 +396,64 @@ static void programs_predict(void)
     }
 }
 
+/* ---- files ---- */
+
+/* A whole model's file, whose layers have their scopes' names, for stages that are cut. */
+static char whole_path[64];
+static dml_node *named(dml_context *context, dml_comm *stages, dml_comm *parts)
+{
+    const int stage = stages ? dml_comm_rank(stages) : 0, last = stages ? dml_comm_world_size(stages) - 1 : 0;
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *h = stage == 0 ? dml_input(graph, "x", DML_F32, IN) : dml_pipeline_input(graph, stages);
+    for (int l = 0; l < 4; l++) {
+        if (l * (last + 1) / 4 != stage) continue;
+        dml_push_scope(graph, "layer.%d", l);
+        h = dml_layer_norm(h, NULL);
+        h = dml_row_parallel_dense(dml_tanh(dml_column_parallel_dense(h, WIDE, parts)), IN, parts);
+        dml_pop_scope(graph);
+    }
+    return stage < last ? dml_pipeline_output(h, stages) : h;
+}
+
+static float read_whole[IN];
+static void read_stages(test_rank *me)
+{
+    dml_comm *stages = dml_comm_split(me->comm, me->rank % 2, me->rank / 2);
+    dml_comm *parts = dml_comm_split(me->comm, me->rank / 2, me->rank % 2);
+    float x[IN] = { 1, -1, 2, 0, 0.5f, 3 }, y[IN];
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 77 });
+    dml_node *end = named(context, stages, parts);
+    dml_program *program = dml_compile(end, &(dml_program_options){ .batch = 1 });
+    CHECK_MESSAGE(!dml_parallel_load(dml_node_graph(end), whole_path), "%s", dml_error(context));
+    const void *const inputs[] = { x };
+    CHECK_MESSAGE(!dml_program_run(program, 1, me->rank < 2 ? inputs : NULL, me->rank < 2, y), "%s",
+                  dml_error(context));
+    for (int i = 0; i < IN && me->rank >= 2; i++) CHECK_NEAR(y[i], read_whole[i], 1e-6);
+    dml_close(context);
+    dml_comm_close(parts);
+    dml_comm_close(stages);
+}
+
+static void whole_files_for_stages(void)
+{
+    test_rank ranks[4];
+    dml_comm *alone;
+    const float x[IN] = { 1, -1, 2, 0, 0.5f, 3 };
+    snprintf(whole_path, sizeof whole_path, "/tmp/dml_pipeline_test_%ld.w", (long)getpid());
+    CHECK_INT(dml_comm_open_local(&alone, 1, NULL), DML_OK);
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 4 });
+    dml_node *end = named(context, NULL, alone);
+    dml_program *program = dml_compile(end, &(dml_program_options){ .batch = 1 });
+    CHECK_INT(dml_program_run(program, 1, DML_INPUTS(x), read_whole), DML_OK);
+    CHECK_INT(dml_graph_save(dml_node_graph(end), whole_path), DML_OK);
+    dml_close(context);
+    dml_comm_close(alone);
+    ranks_prepare(ranks, 4, 20, read_stages, NULL);
+    ranks_run_on(ranks, 4, "local");
+    check_ranks(ranks, 4);
+    remove(whole_path);
+}
+
 /* ---- what is refused ---- */
 
 #define REFUSED(call, word)                                                                                  \
@@ -573,6 +632,7 @@ static void faulty(test_rank *me)
     const int rows = kind == LEAVES_LATE ? 2 : bad && kind == OTHER_ROWS ? 7 : 9, count = me->rank != 1;
     if (kind == LEAVES_LATE && bad) { /* a step's passes, after which no loss is told */
         int64_t agreed[3] = { rows, -rows, 0 };
+        CHECK_INT(dml__check_model_alike(trainer), DML_OK);
         CHECK_INT(dml_comm_all_reduce(me->comm, agreed, 3, DML_I64, DML_MAX), DML_OK);
         CHECK_INT(dml_trainer_backward(trainer, rows, inputs, 1, 0, NULL), DML_OK);
     } else if (kind == LEAVES_PROGRAMS && me->rank < 2) { /* one sends what nobody takes, or waits for it */
@@ -618,6 +678,7 @@ int main(void)
     RUN(stages_that_are_frozen);
     RUN(strategies_begin_first);
     RUN(programs_predict);
+    RUN(whole_files_for_stages);
     RUN(what_is_refused);
     RUN(memory_that_ends);
     RUN(stages_that_fail);

@@ -11,12 +11,14 @@
 #include "graph/weights.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_reduce.h"
 #include "ops/op_sample_norm.h"
+#include "ops/op_shape.h"
 #include "train/gradient_check.h"
 #include "train/trainer_internal.h"
 
@@ -29,7 +31,7 @@ enum { T = 5, C = 24, CLASSES = 3, BATCH = 8, MOST_STEPS = 50, MOST = 8192 };
 typedef struct job {
     int parts, replicas; /* ranks that share a model; models */
     int steps, kv_heads;
-    bool rotary, no_bias, shared_copy, dropout;
+    bool rotary, no_bias, shared_copy, dropout, own_layer;
     int stage; /* of ZeRO between the replicas; 0: all-reduce; only where there are several */
     dml_trainer_options trainer;
 } job;
@@ -43,6 +45,33 @@ typedef struct outcome {
 
 static job now;
 static outcome got[RANKS_MAX], want;
+
+/* A layer of one's own: a convolution over positions, cut by its filters, a scale that all ranks train, a
+   scale of each filter's, and the sum of filters' shares by parts along the second axis of a product. */
+static dml_node *own_layer(dml_node *h, dml_comm *comm)
+{
+    dml_graph *g = dml_node_graph(h);
+    dml_node *p[4], *x = dml_reshape(h, dml_shape_of(T, 1, C));
+    const dml_initializer normal = dml_init_normal(0, 0.1f), one = dml_init_constant(1);
+    if (comm) {
+        p[0] = dml_parallel_parameter(g, "own.filters", normal, dml_shape_of(12, 3, 1, C), 0, comm);
+        p[1] = dml_parallel_parameter(g, "own.each", one, dml_shape_of(12), 0, comm);
+        p[2] = dml_parameter(g, "own.scale", one, 1);
+        p[3] = dml_parallel_parameter(g, "own.back", normal, dml_shape_of(C, 12), 1, comm);
+        x = dml_parallel_copy(x, comm);
+    } else {
+        p[0] = dml_parameter(g, "own.filters", normal, 12, 3, 1, C);
+        p[1] = dml_parameter(g, "own.each", one, 12);
+        p[2] = dml_parameter(g, "own.scale", one, 1);
+        p[3] = dml_parameter(g, "own.back", normal, C, 12);
+    }
+    x = dml_conv2d_with(x, p[0], NULL, &(dml_conv2d_options){ .padding = { 1, 0 } });
+    x = dml_mul(x, p[1]);
+    x = dml_mul(x, comm ? dml_parallel_copy(p[2], comm) : p[2]); /* (copied where it is first used) */
+    x = dml_dense_with(dml_reshape(x, dml_shape_of(T, comm ? 12 / dml_comm_world_size(comm) : 12)), p[3],
+                       NULL);
+    return dml_add(h, comm ? dml_parallel_sum(x, comm) : x);
+}
 
 static dml_node *build(dml_context *context, dml_comm *comm)
 {
@@ -71,7 +100,9 @@ static dml_node *build(dml_context *context, dml_comm *comm)
         m = dml_dense(m, C);
         if (now.dropout) m = dml_dropout(dml_learned_positions(m), 0.3f);
     }
-    h = dml_layer_norm(dml_add(h, m), NULL);
+    h = dml_add(h, m);
+    if (now.own_layer) h = own_layer(h, comm);
+    h = dml_layer_norm(h, NULL);
     return dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
 }
 
@@ -206,6 +237,10 @@ static void follow_one_rank(void)
     now = usual(3);
     now.dropout = true;
     check_job("local", 1e-5);
+    now = usual(4);
+    now.own_layer = true;
+    now.trainer.clip_norm = 0.5f;
+    check_job("local", 1e-5);
 }
 
 /* What is about the whole gradient: its norm, clipping, overflow. */
@@ -253,8 +288,8 @@ static void on_a_device_with_memory_of_its_own(void)
 
 /* ---- the two nodes ---- */
 
-/* own = copy(v) * rank + 1 and y = (sum(own) + own) + v: all that is copied and summed has other readers, so
-   nothing is done in place, and gradients are added to. Odd sizes, several pieces. */
+/* own = copy(v) * rank + 1 and y = (sum(own) + sum(-own)) + (sum(own) + v): all that is copied and summed has
+   other readers, so nothing is done in place, and gradients are added to. Odd sizes, several pieces. */
 enum { MANY = (1 << 18) + 7 };
 static void two_nodes(test_rank *me)
 {
@@ -268,15 +303,17 @@ static void two_nodes(test_rank *me)
         dml_node *w = dml_parameter(graph, "w", dml_init_constant(2), n);
         dml_node *v = dml_mul(dml_input(graph, "x", DML_F32, n), w);
         dml_node *own = dml_affine(dml_parallel_copy(v, me->comm), (float)me->rank, 1);
-        dml_node *sum = dml_add(dml_add(dml_parallel_sum(own, me->comm), own), v);
+        dml_node *zero =
+            dml_add(dml_parallel_sum(own, me->comm), dml_parallel_sum(dml_affine(own, -1, 0), me->comm));
+        dml_node *sum = dml_add(zero, dml_add(dml_parallel_sum(own, me->comm), v));
         dml_trainer *trainer =
             dml_trainer_create(dml_batch_mean(dml_sum(sum, dml_shape_of(0), false), NULL),
                                &(dml_trainer_options){ .batch = 3, .optimizer = dml_sgd(1, 0) });
         dml_program *program = dml_compile(sum, &(dml_program_options){ .batch = 3 });
         dml_program_run(program, 1, DML_INPUTS(x), y);
         const int all = me->world * (me->world - 1) / 2;
-        const float slope = (float)(all + me->rank + 1), pull = (float)(2 * all + 1);
-        for (int i = 0; i < n; i++) me->bad += y[i] != slope * 2 * x[i] + (float)me->world + 1;
+        const float slope = (float)(all + 1), pull = slope;
+        for (int i = 0; i < n; i++) me->bad += y[i] != slope * 2 * x[i] + (float)me->world;
         dml_trainer_step(trainer, 1, DML_INPUTS(x), &loss);
         const float *got_w = dml_graph_get(graph, 0, (size_t)n);
         for (int i = 0; i < n && got_w; i++) me->bad += got_w[i] != 2 - pull * x[i];
@@ -344,6 +381,58 @@ static void strategies_over_parts_are_refused(void)
     now = usual(2);
     ranks_prepare(ranks, 2, 20, strategy_over_parts, NULL);
     ranks_run_on(ranks, 2, "local");
+}
+
+/* Ranks of one model that were told otherwise. */
+typedef struct told {
+    const char *says;
+    uint64_t seed;
+    dml_trainer_options how;
+    bool loads;
+} told;
+static told otherwise;
+
+static void told_otherwise(test_rank *me)
+{
+    float x[BATCH * T * C], loss;
+    int32_t t[BATCH];
+    make_batch(0, x, t);
+    const bool other = me->rank == 1;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = other ? otherwise.seed : 9 });
+    dml_trainer *trainer =
+        dml_trainer_create(build(context, me->comm), other ? &otherwise.how : &now.trainer);
+    if (other && otherwise.loads) {
+        dml_trainer_run run = dml_trainer_get_run(trainer);
+        run.steps = 20;
+        dml_trainer_set_run(trainer, &run);
+    }
+    CHECK_INT(dml_trainer_step(trainer, 2, DML_INPUTS(x, t), &loss), DML_ERROR_MISMATCH);
+    CHECK_MESSAGE(strstr(dml_error(context), otherwise.says), "%s", dml_error(context));
+    dml_close(context);
+}
+
+static void ranks_told_otherwise(void)
+{
+    test_rank ranks[2];
+    now = usual(2);
+    told ways[] = { { "the seed, from 9 to 10", 10, now.trainer, false },
+                    { "the steps that were taken, from 0 to 20", 9, now.trainer, true },
+                    { "lr, from 0.05 to 0.5", 9, now.trainer, false },
+                    { "clip_norm, from 0 to 3", 9, now.trainer, false },
+                    { "the batch that the trainer is for, from 8 to 9", 9, now.trainer, false },
+                    { "the optimizer's kind", 9, now.trainer, false },
+                    { "the schedule's kind", 9, now.trainer, false } };
+    ways[2].how.optimizer.lr = 0.5f;
+    ways[3].how.clip_norm = 3;
+    ways[4].how.batch = 9;
+    ways[5].how.optimizer = dml_adagrad(0.05f);
+    ways[6].how.schedule = dml_schedule_constant(0.05f);
+    for (int i = 0; i < 7; i++) {
+        otherwise = ways[i];
+        ranks_prepare(ranks, 2, 20, told_otherwise, NULL);
+        ranks_run_on(ranks, 2, "local");
+        CHECK_MESSAGE(!ranks[0].status && !ranks[1].status, "%s", ranks[0].error);
+    }
 }
 
 /* A pass that fails on one rank ends the others' at once, who are told why. */
@@ -440,6 +529,13 @@ static void load_whole(test_rank *me)
     dml_context *context = dml_open(&(dml_options){ .threads = 1, .seed = 10 }); /* which begins otherwise */
     dml_graph *graph = dml_node_graph(build(context, me->comm));
     CHECK_INT(dml_parallel_load(NULL, whole_path), DML_ERROR_ARGUMENT);
+    if (me->world > 1) {
+        CHECK_INT(dml_graph_load(graph, whole_path), DML_ERROR_FORMAT);
+        CHECK_MESSAGE(strstr(dml_error(context), "dml_parallel_load takes"), "%s", dml_error(context));
+        dml_clear_error(context);
+        CHECK_INT(dml_graph_load_matching(graph, whole_path), DML_ERROR_FORMAT);
+        dml_clear_error(context);
+    }
     graph->spread = true; /* as a strategy that is gone has left it */
     CHECK_MESSAGE(!dml_parallel_load(graph, whole_path), "%s", dml_error(context));
     CHECK(!graph->spread);
@@ -512,6 +608,21 @@ static void refusals(test_rank *me)
     REFUSED(dml_column_parallel_dense(x, 5, me->comm), "5 units asked for over 2 ranks");
     REFUSED(dml_column_parallel_dense(t, 4, me->comm), "i32");
     REFUSED(dml_row_parallel_dense(x, 0, me->comm), "0 units");
+    REFUSED(dml_row_parallel_dense(x, 3, me->comm), "'x' is alike on all ranks");
+    const dml_initializer zero = dml_init_constant(0);
+    REFUSED(dml_parallel_parameter(graph, "p", zero, dml_shape_of(3, 4), 0, me->comm), "3 x 4 asked for");
+    REFUSED(dml_parallel_parameter(graph, "p", zero, dml_shape_of(3, 4), 2, me->comm), "along axis 2");
+    REFUSED(dml_parallel_parameter(graph, "p", zero, dml_shape_of(3, 4), -1, me->comm), "along axis -1");
+    dml_node *split = dml_column_parallel_dense(x, 4, me->comm), *all = dml_dense(x, 2);
+    REFUSED(dml_dense(split, 3), "it reads 'dense_3.weight'");
+    REFUSED(dml_layer_norm(split, NULL), "dml_parallel_parameter");
+    REFUSED(dml_mul(split, all), "give it dml_parallel_copy of that");
+    REFUSED(
+        dml_dense_with(all, dml_parallel_parameter(graph, "q", zero, dml_shape_of(4, 2), 0, me->comm), NULL),
+        "give it dml_parallel_copy of that");
+    dml_node *own_loss = dml_batch_mean(dml_sum(split, dml_shape_of(0, 1), false), NULL);
+    REFUSED(dml_trainer_create(own_loss, &(dml_trainer_options){ .batch = 2, .optimizer = dml_sgd(0.1f, 0) }),
+            "each rank has a value of its own");
     REFUSED(dml_parallel_sum(t, me->comm), "f32");
     REFUSED(dml_parallel_attention(t, 2, NULL, me->comm), "positions x channels");
     REFUSED(dml_parallel_attention(x, 3, NULL, me->comm), "3 heads");
@@ -629,6 +740,7 @@ int main(void)
     RUN(files_are_of_whole_models);
     RUN(strategies_over_parts_are_refused);
     RUN(ranks_leave_out_by_themselves);
+    RUN(ranks_told_otherwise);
     RUN(passes_that_fail);
     RUN(what_is_refused);
     RUN(ranks_that_differ_or_leave);
