@@ -234,6 +234,27 @@ static void stages_that_are_frozen(void)
     }
 }
 
+static void a_single_sample(void)
+{
+    now = usual(3);
+    now.rows = 1;
+    check_job("local", 0);
+}
+
+/* A communicator that is closed first stays until the pipeline and the graph are gone. */
+static void a_communicator_closed_first(void)
+{
+    dml_comm *alone;
+    CHECK_INT(dml_comm_open_local(&alone, 1, NULL), DML_OK);
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    memset(&now, 0, sizeof now);
+    dml_trainer *trainer = dml_trainer_create(
+        build(context, NULL, alone), &(dml_trainer_options){ .batch = 2, .optimizer = dml_sgd(0.1f, 0) });
+    CHECK(dml_pipeline_create(trainer, alone));
+    CHECK_INT(dml_comm_close(alone), DML_OK);
+    dml_close(context);
+}
+
 static void without_a_pipeline(void)
 {
     now = usual(3);
@@ -672,6 +693,8 @@ int main(void)
 {
     backend_here = find_backend("cpu");
     RUN(follow_one_rank);
+    RUN(a_single_sample);
+    RUN(a_communicator_closed_first);
     RUN(without_a_pipeline);
     RUN(about_the_whole_gradient);
     RUN(replicas_and_parts);

@@ -626,6 +626,7 @@ static void refusals(test_rank *me)
     REFUSED(dml_parallel_sum(t, me->comm), "f32");
     REFUSED(dml_parallel_attention(t, 2, NULL, me->comm), "positions x channels");
     REFUSED(dml_parallel_attention(x, 3, NULL, me->comm), "3 heads");
+    REFUSED(dml_parallel_attention(x, 0, NULL, me->comm), "0 heads");
     REFUSED(dml_parallel_attention(x, 5, NULL, me->comm), "5 heads");
     REFUSED(dml_parallel_attention(x, 4, &cross, me->comm), "cross");
     REFUSED(dml_parallel_attention(dml_input(graph, "wide", DML_F32, 1, 800000000), 4, NULL, me->comm),
