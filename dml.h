@@ -27095,8 +27095,8 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
    blocks, as queries, keys and values lie in one projection: of each the rank has the rank-th of as many
    equal stretches as there are ranks. */
 typedef struct dml__shard {
-    int rank, ranks; /* ranks 0: the tensor is whole */
-    int axis;        /* that is cut */
+    int rank, ranks;
+    int axis; /* that is cut */
     size_t outer, inner;
     size_t block[3]; /* 0: there are fewer */
 } dml__shard;
@@ -27122,18 +27122,23 @@ static inline size_t dml__part_element(const dml__shard *part, size_t i)
     return (row * whole + before + (size_t)part->rank * (part->block[b] / ranks) + at) * part->inner + inner;
 }
 
-/* The ranks of a graph that is cut, as a trainer needs them. */
-typedef struct dml__model_ranks {
-    int rank, ranks; /* ranks 0: the model is whole */
-    void *user;
+/* What a graph that is cut asks of its ranks (dist/model_ranks.c). */
+typedef struct dml__model_calls {
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
     /* Which of the values isn't the same on all ranks, and the least and the most of it; *unlike is `count`
        where all are. */
     dml_status (*compare)(void *user, const double *values, size_t count, size_t *unlike, double range[2],
                           dml__error *error);
+    void (*progress)(void *user);                  /* what is under way goes on: between ops */
     void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
     void (*leave)(void *user);                     /* when the graph is destroyed */
+} dml__model_calls;
+
+typedef struct dml__model_ranks {
+    int rank, ranks;
+    void *user;
+    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero */
 } dml__model_ranks;
 
 #endif
@@ -27148,11 +27153,7 @@ struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
-    int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
-    bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
-    /* Of a model that is cut: each rank has a value of its own; it makes that of what all have alike, or the
-       other way round (dist/tensor_parallel.h). */
-    bool partial, copies, sums;
+    int key;        /* of its random numbers: its number in the whole model, among what isn't extra */
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */
@@ -27161,10 +27162,15 @@ struct dml_node {
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
+    bool extra;   /* an input, or a node that a model has only where it is cut */
+    bool partial; /* of a model that is cut: each rank has a value of its own */
+    bool copies;  /* and it makes that of what all have alike (dist/tensor_parallel.h) */
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
+    bool sums;        /* what each rank of a model has, to what all have alike */
+    bool cut;         /* a parameter of which this rank has a part: its attributes, a dml__shard of its own */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
     int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
@@ -27176,7 +27182,6 @@ struct dml_node {
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool statistic;    /* a norm reads it as a running statistic: frozen for good */
     bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
-    dml__shard part;   /* that this rank has, of a model that is cut */
     size_t place;      /* in the whole model, in the order of first use, in elements: what its initial values
                           depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
@@ -27257,6 +27262,12 @@ DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *er
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
+
+/* The part of a parameter that this rank has, of a model that is cut; NULL: it has all of it. */
+static inline const dml__shard *dml__shard_of(const dml_node *node)
+{
+    return node->cut ? (const dml__shard *)node->attributes : NULL;
+}
 
 /* Over how many ranks the model is cut; 0: it is whole. */
 static inline int dml__graph_cuts(const dml_graph *graph)
@@ -27454,6 +27465,13 @@ DML__LOCAL dml_status dml__submit(dml_device *device, const dml_launch *launch);
 #include <stdio.h>
 #include <string.h>
 
+static void dml__node_release(dml_node *node)
+{
+    dml__memory *memory = &dml__node_context(node)->memory;
+    if (node->cut) dml__release(memory, node->attributes);
+    dml__release(memory, node);
+}
+
 static void dml__graph_destroy_owned(dml__owned *owned)
 {
     dml_graph *graph = (dml_graph *)(void *)owned;
@@ -27461,10 +27479,10 @@ static void dml__graph_destroy_owned(dml__owned *owned)
     dml__disown(context, owned);
     for (dml_node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        dml__release(&context->memory, node);
+        dml__node_release(node);
     }
-    if (graph->model.leave) graph->model.leave(graph->model.user);
-    if (graph->stages.leave) graph->stages.leave(graph->stages.user);
+    if (graph->model.calls) graph->model.calls->leave(graph->model.user);
+    if (graph->stages.calls) graph->stages.calls->leave(graph->stages.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -27590,7 +27608,7 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     const size_t count = dml_shape_count(&parameter->shape);
     parameter->place = graph->whole_count;
     graph->parameter_count += count;
-    graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
+    graph->whole_count += parameter->cut ? dml__part_whole(dml__shard_of(parameter)) : count;
 }
 
 /* Of a model that is cut: a node has a value of its own on each rank where an input has, or is a part of a
@@ -27598,7 +27616,7 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
 static dml_status dml__check_partial(dml_node *node)
 {
     for (int i = 0; i < node->inputs; i++)
-        node->partial = node->partial || node->input[i]->partial || node->input[i]->part.ranks > 0;
+        node->partial = node->partial || node->input[i]->partial || node->input[i]->cut;
     if (node->sums || !node->partial) {
         node->partial = false;
         return DML_OK;
@@ -27606,7 +27624,7 @@ static dml_status dml__check_partial(dml_node *node)
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *input = node->input[i];
         const bool parameter = input->op == dml__parameter_op();
-        if (node->copies || input->partial || input->part.ranks || input->dtype != DML_F32 ||
+        if (node->copies || input->partial || input->cut || input->dtype != DML_F32 ||
             input->op == dml__input_op())
             continue;
         return dml__node_fail(
@@ -27779,7 +27797,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
     dml__note_first_uses_again(graph);
     while (node) {
         dml_node *next = node->next;
-        dml__release(&graph->context->memory, node);
+        dml__node_release(node);
         node = next;
     }
 }
@@ -28077,7 +28095,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
     const dml_initializer *init = &parameter->init;
     const size_t count = dml_shape_count(&parameter->shape);
     for (size_t i = 0; i < count; i++) {
-        const size_t in_whole = parameter->part.ranks ? dml__part_element(&parameter->part, i) : i;
+        const size_t in_whole = parameter->cut ? dml__part_element(dml__shard_of(parameter), i) : i;
         const uint64_t element = (uint64_t)(parameter->place + in_whole);
         switch (init->kind) {
         case DML_INIT_CONSTANT: w[i] = init->a; break;
@@ -28817,13 +28835,8 @@ struct dml_program {
     dml__slot *slot;   /* (slots) in order of execution */
     int *slot_of_node; /* (nodes) by node index; -1: not in the program */
     int output_slot;
-    /* A pass whose forward half has been made (dml__program_forward), of so many samples; 0: none. */
-    int ahead;
-    /* Of this pass, for ops that exchange with other ranks; NULL: they wait for what they do. And what lets
-       that go on, after each op; NULL: nothing. */
-    void *exchange;
-    void (*progress)(void *exchange);
-    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
+    int ahead; /* samples of a pass whose forward half has been made (dml__program_forward); 0: none */
+    int ran;   /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
@@ -30715,7 +30728,8 @@ static dml_status dml__run_op(const dml__run *run, const dml__slot *slot)
     const double begin = dml__profile_now(device);
     const dml_status status = dml__run_half(run, slot);
     if (device->host_memory) dml__profile_ran(device, slot->node->op->name, begin);
-    if (run->program->progress) run->program->progress(run->program->exchange);
+    const dml__model_ranks *stages = &run->program->graph->stages;
+    if (stages->calls) stages->calls->progress(stages->user);
     device->node = NULL;
     return status;
 }
@@ -30828,8 +30842,8 @@ static dml_status dml__end_pass(const dml__run *run, dml_status status)
     const dml_graph *graph = run->program->graph;
     status = dml__explain_run(run, status);
     if (status == DML_OK) return DML_OK;
-    if (graph->model.abort) graph->model.abort(graph->model.user, run->error->text);
-    if (graph->stages.abort) graph->stages.abort(graph->stages.user, run->error->text);
+    if (graph->model.calls) graph->model.calls->abort(graph->model.user, run->error->text);
+    if (graph->stages.calls) graph->stages.calls->abort(graph->stages.user, run->error->text);
     return status;
 }
 
@@ -40943,7 +40957,7 @@ static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size
         const size_t behind = p->offset + dml_shape_count(&p->shape);
         const size_t from = p->offset > begin ? p->offset : begin, to = behind < end ? behind : end;
         double own = 0;
-        if (p->frozen || from >= to || (!p->part.ranks && graph->model.rank > 0)) continue;
+        if (p->frozen || from >= to || (!p->cut && graph->model.rank > 0)) continue;
         status = dml__squares_within(trainer, from, to, &own);
         *squares += own;
     }
@@ -40960,9 +40974,9 @@ static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
         trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
     if (status == DML_OK && model->ranks)
-        status = model->sum(model->user, &squares, 1, &trainer->context->error);
+        status = model->calls->sum(model->user, &squares, 1, &trainer->context->error);
     if (status == DML_OK && stages->ranks)
-        status = stages->sum(stages->user, &squares, 1, &trainer->context->error);
+        status = stages->calls->sum(stages->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }
@@ -41737,9 +41751,9 @@ static dml_status dml__compare_alike(dml_trainer *trainer, const dml__model_rank
 {
     size_t unlike = list->count;
     double range[2];
-    if (!ranks->compare) return DML_OK;
-    const dml_status status =
-        ranks->compare(ranks->user, list->value, list->count, &unlike, range, &trainer->context->error);
+    if (!ranks->calls) return DML_OK;
+    const dml_status status = ranks->calls->compare(ranks->user, list->value, list->count, &unlike, range,
+                                                    &trainer->context->error);
     if (status != DML_OK || unlike == list->count) return status;
     return dml__fail(
         &trainer->context->error, DML_ERROR_MISMATCH,

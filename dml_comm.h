@@ -31757,6 +31757,10 @@ DML__LOCAL dml_status dml__join_stages(dml_graph *graph, dml_comm *comm, const c
 DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph);
 DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph);
 
+/* The pass of a pipeline that the stage's program runs in; NULL: none. */
+DML__LOCAL void *dml__stage_pass_of(const dml_graph *graph);
+DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass);
+
 /* to (n) = the sum over the ranks of from (n), + beta what is there. `to` may be `from`. */
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
@@ -31779,12 +31783,13 @@ DML__LOCAL dml_status dml__wait_for_stage(const dml__run *run, const dml_node *n
 
 #include <string.h>
 
-enum { DML__STAGED = 1 << 18 }; /* floats in a piece */
+#define DML__STAGED ((size_t)1 << 18) /* floats in a piece */
 
 typedef struct dml__model {
     dml_comm *comm;
     dml__memory *memory;
     float *sent, *there; /* (DML__STAGED) each */
+    void *pass;          /* of a pipeline, that its program runs in now; NULL: another program, or trainer */
 } dml__model;
 
 static dml_status dml__sum_of_model(void *user, double *values, size_t count, dml__error *error)
@@ -31830,6 +31835,16 @@ static void dml__leave_model(void *user)
     dml__release(model->memory, model);
 }
 
+/* Messages of a pipeline's passes go on while a stage computes. */
+static void dml__progress_in_model(void *user)
+{
+    const dml__model *model = (const dml__model *)user;
+    if (model->pass) dml__comm_progress(model->comm);
+}
+
+static const dml__model_calls dml__calls = { dml__sum_of_model, dml__compare_in_model, dml__progress_in_model,
+                                             dml__abort_model, dml__leave_model };
+
 /* Of a graph's parts or its stages. */
 static dml_comm *dml__comm_of(const dml__model_ranks *ranks)
 {
@@ -31844,6 +31859,16 @@ DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
 DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph)
 {
     return dml__comm_of(&graph->stages);
+}
+
+DML__LOCAL void *dml__stage_pass_of(const dml_graph *graph)
+{
+    return graph->stages.user ? ((const dml__model *)graph->stages.user)->pass : NULL;
+}
+
+DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass)
+{
+    if (graph->stages.user) ((dml__model *)graph->stages.user)->pass = pass;
 }
 
 static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm *comm, const char *what)
@@ -31875,16 +31900,14 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     if (!model) return dml__fail(error, DML_ERROR_MEMORY, "%s: no memory left for what ranks exchange", what);
     model->comm = comm;
     model->memory = memory;
+    model->pass = NULL;
     model->sent = (float *)(void *)(model + 1);
     model->there = model->sent + DML__STAGED;
     dml__comm_keep(comm);
     ranks->rank = dml_comm_rank(comm);
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
-    ranks->sum = dml__sum_of_model;
-    ranks->compare = dml__compare_in_model;
-    ranks->abort = dml__abort_model;
-    ranks->leave = dml__leave_model;
+    ranks->calls = &dml__calls;
     return DML_OK;
 }
 
@@ -32178,16 +32201,25 @@ typedef struct dml__cut {
     bool columns;
 } dml__cut;
 
-static void dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
+/* The parameter, which nothing uses yet, is this rank's part of one; NULL: there is no memory. */
+static dml_node *dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
 {
     const dml_graph *graph = p->graph;
-    if (!graph->model.ranks) return;
-    p->part.rank = graph->model.rank;
-    p->part.ranks = graph->model.ranks;
-    p->part.axis = axis;
-    p->part.outer = outer;
-    p->part.inner = inner;
-    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)block[i];
+    if (!graph->model.ranks) return p;
+    dml__shard *part = (dml__shard *)dml__allocate(&graph->context->memory, sizeof *part);
+    if (!part) {
+        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a part of '%s'", p->name);
+        return NULL;
+    }
+    part->rank = graph->model.rank;
+    part->ranks = graph->model.ranks;
+    part->axis = axis;
+    part->outer = outer;
+    part->inner = inner;
+    for (int i = 0; i < 3; i++) part->block[i] = (size_t)block[i];
+    p->cut = true;
+    p->attributes = part;
+    return p;
 }
 
 DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
@@ -32213,8 +32245,7 @@ DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml
     for (int i = axis + 1; i < shape.ndim; i++) inner *= (size_t)shape.dims[i];
     shape.dims[axis] /= ranks;
     dml_node *p = dml_parameter_shaped(graph, name, init, shape);
-    if (p) dml__set_part(p, axis, outer, block, inner);
-    return p;
+    return p ? dml__set_part(p, axis, outer, block, inner) : NULL;
 }
 
 /* A layer's parameter, as dml__layer_parameter makes it of the whole shape, `columns` 0 for a bias. */
@@ -32226,10 +32257,9 @@ static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer,
     const int own_columns = cut && cut->columns ? columns / ranks : columns;
     dml_node *p = dml__layer_parameter(
         graph, layer, name, init, columns ? dml_shape_of(own_rows, own_columns) : dml_shape_of(own_rows));
-    if (p && cut)
-        dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
-                      cut->columns || !columns ? 1 : (size_t)columns);
-    return p;
+    if (!p || !cut) return p;
+    return dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
+                         cut->columns || !columns ? 1 : (size_t)columns);
 }
 
 /* A copy that the layer's caller has made is the layer's. */
@@ -32415,14 +32445,14 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 
 static size_t dml__whole_elements(const dml_node *p)
 {
-    return p->part.ranks ? dml__part_whole(&p->part) : dml_shape_count(&p->shape);
+    return p->cut ? dml__part_whole(dml__shard_of(p)) : dml_shape_count(&p->shape);
 }
 
 static dml_shape dml__whole_shape(const dml_node *p)
 {
     dml_shape shape = p->shape;
-    if (p->part.ranks)
-        shape.dims[p->part.axis] = (int)(p->part.block[0] + p->part.block[1] + p->part.block[2]);
+    const dml__shard *part = dml__shard_of(p);
+    if (part) shape.dims[part->axis] = (int)(part->block[0] + part->block[1] + part->block[2]);
     return shape;
 }
 
@@ -32470,11 +32500,11 @@ static dml_status dml__gather_parameter(dml_comm *comm, const dml_node *p, const
 {
     const size_t count = dml_shape_count(&p->shape);
     const bool here = dml_comm_rank(comm) == 0;
-    dml__shard part = p->part;
-    if (!part.ranks) {
+    if (!p->cut) {
         if (here) memcpy(to, own, count * sizeof *to);
         return DML_OK;
     }
+    dml__shard part = *dml__shard_of(p);
     const dml_status status = dml_comm_gather(comm, own, count, DML_F32, whole->parts, 0);
     for (part.rank = 0; here && status == DML_OK && part.rank < part.ranks; part.rank++)
         for (size_t i = 0; i < count; i++)
@@ -32581,7 +32611,7 @@ static dml_status dml__read_parts(dml_graph *graph, dml__safetensors *file, floa
         status = dml__safetensors_read_floats(file, dml__safetensors_find(file, p->name), all,
                                               &graph->context->error);
         for (size_t i = 0; i < count && status == DML_OK; i++)
-            w[p->offset + i] = all[p->part.ranks ? dml__part_element(&p->part, i) : i];
+            w[p->offset + i] = all[p->cut ? dml__part_element(dml__shard_of(p), i) : i];
         p->loaded = true;
     }
     if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
@@ -32645,7 +32675,6 @@ enum { DML__STAGE_VALUE, DML__STAGE_GRADIENT, DML__STAGE_BEGINS };
 /* A micro-batch on its way: the program's exchange (graph/program_internal.h) while it runs here. Nothing
    that was started is waited for before it is needed. */
 typedef struct dml__stage_pass {
-    dml_comm *comm;
     dml_buffer *arena, *given; /* as the program has them */
     int rows;                  /* whose forward half has been made */
     size_t in, out;            /* elements of a sample; 0: there is no such stage */
@@ -32665,7 +32694,7 @@ DML__LOCAL const dml__op *dml__pipeline_output_op(void);
 
 static dml__stage_pass *dml__pass_of(const dml__run *run)
 {
-    return (dml__stage_pass *)run->program->exchange;
+    return (dml__stage_pass *)dml__stage_pass_of(run->program->graph);
 }
 
 /* Starts to send what was computed, when the last message from there has gone. */
@@ -32974,7 +33003,6 @@ static dml_status dml__pipeline_allocate(dml_pipeline *pipeline)
     if (pipeline->pass) memset(pipeline->pass, 0, (size_t)passes * sizeof *pipeline->pass);
     for (int i = 0; pipeline->pass && i < passes; i++) {
         dml__stage_pass *pass = &pipeline->pass[i];
-        pass->comm = pipeline->comm;
         pass->in = dml__elements_between(program, dml__pipeline_input_op());
         pass->out = dml__elements_between(program, dml__pipeline_output_op());
         made = dml__allocate_pass(context, program, pass, i == 0) && made;
@@ -33069,12 +33097,6 @@ static dml__stage_pass *dml__pass_for(const dml__pipeline_call *call, int i)
     return &call->pipeline->pass[i % dml__passes(call->pipeline)];
 }
 
-/* Messages go on while the stage computes. */
-static void dml__progress_in_pass(void *exchange)
-{
-    dml__comm_progress(((const dml__stage_pass *)exchange)->comm);
-}
-
 /* The program works in the pass's memory from now on. NULL: in its own. */
 static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
 {
@@ -33082,8 +33104,7 @@ static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
     const dml__stage_pass *place = pass ? pass : &pipeline->pass[0];
     program->arena = place->arena;
     program->given = place->given;
-    program->exchange = pipeline->stages > 1 ? pass : NULL;
-    program->progress = program->exchange ? dml__progress_in_pass : NULL;
+    dml__set_stage_pass(program->graph, pass);
     program->ahead = pass ? pass->rows : 0;
 }
 

@@ -10,12 +10,13 @@
 
 #include <string.h>
 
-enum { DML__STAGED = 1 << 18 }; /* floats in a piece */
+#define DML__STAGED ((size_t)1 << 18) /* floats in a piece */
 
 typedef struct dml__model {
     dml_comm *comm;
     dml__memory *memory;
     float *sent, *there; /* (DML__STAGED) each */
+    void *pass;          /* of a pipeline, that its program runs in now; NULL: another program, or trainer */
 } dml__model;
 
 static dml_status dml__sum_of_model(void *user, double *values, size_t count, dml__error *error)
@@ -61,6 +62,16 @@ static void dml__leave_model(void *user)
     dml__release(model->memory, model);
 }
 
+/* Messages of a pipeline's passes go on while a stage computes. */
+static void dml__progress_in_model(void *user)
+{
+    const dml__model *model = (const dml__model *)user;
+    if (model->pass) dml__comm_progress(model->comm);
+}
+
+static const dml__model_calls dml__calls = { dml__sum_of_model, dml__compare_in_model, dml__progress_in_model,
+                                             dml__abort_model, dml__leave_model };
+
 /* Of a graph's parts or its stages. */
 static dml_comm *dml__comm_of(const dml__model_ranks *ranks)
 {
@@ -75,6 +86,16 @@ DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph)
 DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph)
 {
     return dml__comm_of(&graph->stages);
+}
+
+DML__LOCAL void *dml__stage_pass_of(const dml_graph *graph)
+{
+    return graph->stages.user ? ((const dml__model *)graph->stages.user)->pass : NULL;
+}
+
+DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass)
+{
+    if (graph->stages.user) ((dml__model *)graph->stages.user)->pass = pass;
 }
 
 static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm *comm, const char *what)
@@ -106,16 +127,14 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
     if (!model) return dml__fail(error, DML_ERROR_MEMORY, "%s: no memory left for what ranks exchange", what);
     model->comm = comm;
     model->memory = memory;
+    model->pass = NULL;
     model->sent = (float *)(void *)(model + 1);
     model->there = model->sent + DML__STAGED;
     dml__comm_keep(comm);
     ranks->rank = dml_comm_rank(comm);
     ranks->ranks = dml_comm_world_size(comm);
     ranks->user = model;
-    ranks->sum = dml__sum_of_model;
-    ranks->compare = dml__compare_in_model;
-    ranks->abort = dml__abort_model;
-    ranks->leave = dml__leave_model;
+    ranks->calls = &dml__calls;
     return DML_OK;
 }
 

@@ -17,6 +17,10 @@ DML__LOCAL dml_status dml__join_stages(dml_graph *graph, dml_comm *comm, const c
 DML__LOCAL dml_comm *dml__model_comm(const dml_graph *graph);
 DML__LOCAL dml_comm *dml__stages_comm(const dml_graph *graph);
 
+/* The pass of a pipeline that the stage's program runs in; NULL: none. */
+DML__LOCAL void *dml__stage_pass_of(const dml_graph *graph);
+DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass);
+
 /* to (n) = the sum over the ranks of from (n), + beta what is there. `to` may be `from`. */
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);

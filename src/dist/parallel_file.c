@@ -18,14 +18,14 @@
 
 static size_t dml__whole_elements(const dml_node *p)
 {
-    return p->part.ranks ? dml__part_whole(&p->part) : dml_shape_count(&p->shape);
+    return p->cut ? dml__part_whole(dml__shard_of(p)) : dml_shape_count(&p->shape);
 }
 
 static dml_shape dml__whole_shape(const dml_node *p)
 {
     dml_shape shape = p->shape;
-    if (p->part.ranks)
-        shape.dims[p->part.axis] = (int)(p->part.block[0] + p->part.block[1] + p->part.block[2]);
+    const dml__shard *part = dml__shard_of(p);
+    if (part) shape.dims[part->axis] = (int)(part->block[0] + part->block[1] + part->block[2]);
     return shape;
 }
 
@@ -73,11 +73,11 @@ static dml_status dml__gather_parameter(dml_comm *comm, const dml_node *p, const
 {
     const size_t count = dml_shape_count(&p->shape);
     const bool here = dml_comm_rank(comm) == 0;
-    dml__shard part = p->part;
-    if (!part.ranks) {
+    if (!p->cut) {
         if (here) memcpy(to, own, count * sizeof *to);
         return DML_OK;
     }
+    dml__shard part = *dml__shard_of(p);
     const dml_status status = dml_comm_gather(comm, own, count, DML_F32, whole->parts, 0);
     for (part.rank = 0; here && status == DML_OK && part.rank < part.ranks; part.rank++)
         for (size_t i = 0; i < count; i++)
@@ -184,7 +184,7 @@ static dml_status dml__read_parts(dml_graph *graph, dml__safetensors *file, floa
         status = dml__safetensors_read_floats(file, dml__safetensors_find(file, p->name), all,
                                               &graph->context->error);
         for (size_t i = 0; i < count && status == DML_OK; i++)
-            w[p->offset + i] = all[p->part.ranks ? dml__part_element(&p->part, i) : i];
+            w[p->offset + i] = all[p->cut ? dml__part_element(dml__shard_of(p), i) : i];
         p->loaded = true;
     }
     if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);

@@ -112,7 +112,6 @@ static dml_status dml__pipeline_allocate(dml_pipeline *pipeline)
     if (pipeline->pass) memset(pipeline->pass, 0, (size_t)passes * sizeof *pipeline->pass);
     for (int i = 0; pipeline->pass && i < passes; i++) {
         dml__stage_pass *pass = &pipeline->pass[i];
-        pass->comm = pipeline->comm;
         pass->in = dml__elements_between(program, dml__pipeline_input_op());
         pass->out = dml__elements_between(program, dml__pipeline_output_op());
         made = dml__allocate_pass(context, program, pass, i == 0) && made;
@@ -207,12 +206,6 @@ static dml__stage_pass *dml__pass_for(const dml__pipeline_call *call, int i)
     return &call->pipeline->pass[i % dml__passes(call->pipeline)];
 }
 
-/* Messages go on while the stage computes. */
-static void dml__progress_in_pass(void *exchange)
-{
-    dml__comm_progress(((const dml__stage_pass *)exchange)->comm);
-}
-
 /* The program works in the pass's memory from now on. NULL: in its own. */
 static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
 {
@@ -220,8 +213,7 @@ static void dml__work_in_pass(dml_pipeline *pipeline, dml__stage_pass *pass)
     const dml__stage_pass *place = pass ? pass : &pipeline->pass[0];
     program->arena = place->arena;
     program->given = place->given;
-    program->exchange = pipeline->stages > 1 ? pass : NULL;
-    program->progress = program->exchange ? dml__progress_in_pass : NULL;
+    dml__set_stage_pass(program->graph, pass);
     program->ahead = pass ? pass->rows : 0;
 }
 

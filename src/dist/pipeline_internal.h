@@ -13,7 +13,6 @@ enum { DML__STAGE_VALUE, DML__STAGE_GRADIENT, DML__STAGE_BEGINS };
 /* A micro-batch on its way: the program's exchange (graph/program_internal.h) while it runs here. Nothing
    that was started is waited for before it is needed. */
 typedef struct dml__stage_pass {
-    dml_comm *comm;
     dml_buffer *arena, *given; /* as the program has them */
     int rows;                  /* whose forward half has been made */
     size_t in, out;            /* elements of a sample; 0: there is no such stage */

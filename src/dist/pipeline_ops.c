@@ -14,7 +14,7 @@
 
 static dml__stage_pass *dml__pass_of(const dml__run *run)
 {
-    return (dml__stage_pass *)run->program->exchange;
+    return (dml__stage_pass *)dml__stage_pass_of(run->program->graph);
 }
 
 /* Starts to send what was computed, when the last message from there has gone. */

@@ -3,6 +3,7 @@
 
 #include "dist/tensor_parallel.h"
 
+#include "base/memory.h"
 #include "dist/model_ranks.h"
 #include "graph/node.h"
 #include "graph/op.h"
@@ -184,16 +185,25 @@ typedef struct dml__cut {
     bool columns;
 } dml__cut;
 
-static void dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
+/* The parameter, which nothing uses yet, is this rank's part of one; NULL: there is no memory. */
+static dml_node *dml__set_part(dml_node *p, int axis, size_t outer, const int block[3], size_t inner)
 {
     const dml_graph *graph = p->graph;
-    if (!graph->model.ranks) return;
-    p->part.rank = graph->model.rank;
-    p->part.ranks = graph->model.ranks;
-    p->part.axis = axis;
-    p->part.outer = outer;
-    p->part.inner = inner;
-    for (int i = 0; i < 3; i++) p->part.block[i] = (size_t)block[i];
+    if (!graph->model.ranks) return p;
+    dml__shard *part = (dml__shard *)dml__allocate(&graph->context->memory, sizeof *part);
+    if (!part) {
+        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a part of '%s'", p->name);
+        return NULL;
+    }
+    part->rank = graph->model.rank;
+    part->ranks = graph->model.ranks;
+    part->axis = axis;
+    part->outer = outer;
+    part->inner = inner;
+    for (int i = 0; i < 3; i++) part->block[i] = (size_t)block[i];
+    p->cut = true;
+    p->attributes = part;
+    return p;
 }
 
 DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml_initializer init,
@@ -219,8 +229,7 @@ DML_API dml_node *dml_parallel_parameter(dml_graph *graph, const char *name, dml
     for (int i = axis + 1; i < shape.ndim; i++) inner *= (size_t)shape.dims[i];
     shape.dims[axis] /= ranks;
     dml_node *p = dml_parameter_shaped(graph, name, init, shape);
-    if (p) dml__set_part(p, axis, outer, block, inner);
-    return p;
+    return p ? dml__set_part(p, axis, outer, block, inner) : NULL;
 }
 
 /* A layer's parameter, as dml__layer_parameter makes it of the whole shape, `columns` 0 for a bias. */
@@ -232,10 +241,9 @@ static dml_node *dml__parallel_parameter(dml_graph *graph, const dml__op *layer,
     const int own_columns = cut && cut->columns ? columns / ranks : columns;
     dml_node *p = dml__layer_parameter(
         graph, layer, name, init, columns ? dml_shape_of(own_rows, own_columns) : dml_shape_of(own_rows));
-    if (p && cut)
-        dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
-                      cut->columns || !columns ? 1 : (size_t)columns);
-    return p;
+    if (!p || !cut) return p;
+    return dml__set_part(p, cut->columns, cut->columns ? (size_t)rows : 1, cut->block,
+                         cut->columns || !columns ? 1 : (size_t)columns);
 }
 
 /* A copy that the layer's caller has made is the layer's. */

@@ -13,6 +13,13 @@
 #include <stdio.h>
 #include <string.h>
 
+static void dml__node_release(dml_node *node)
+{
+    dml__memory *memory = &dml__node_context(node)->memory;
+    if (node->cut) dml__release(memory, node->attributes);
+    dml__release(memory, node);
+}
+
 static void dml__graph_destroy_owned(dml__owned *owned)
 {
     dml_graph *graph = (dml_graph *)(void *)owned;
@@ -20,10 +27,10 @@ static void dml__graph_destroy_owned(dml__owned *owned)
     dml__disown(context, owned);
     for (dml_node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        dml__release(&context->memory, node);
+        dml__node_release(node);
     }
-    if (graph->model.leave) graph->model.leave(graph->model.user);
-    if (graph->stages.leave) graph->stages.leave(graph->stages.user);
+    if (graph->model.calls) graph->model.calls->leave(graph->model.user);
+    if (graph->stages.calls) graph->stages.calls->leave(graph->stages.user);
     dml__buffer_destroy(context, graph->w);
     dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
@@ -149,7 +156,7 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     const size_t count = dml_shape_count(&parameter->shape);
     parameter->place = graph->whole_count;
     graph->parameter_count += count;
-    graph->whole_count += parameter->part.ranks ? dml__part_whole(&parameter->part) : count;
+    graph->whole_count += parameter->cut ? dml__part_whole(dml__shard_of(parameter)) : count;
 }
 
 /* Of a model that is cut: a node has a value of its own on each rank where an input has, or is a part of a
@@ -157,7 +164,7 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
 static dml_status dml__check_partial(dml_node *node)
 {
     for (int i = 0; i < node->inputs; i++)
-        node->partial = node->partial || node->input[i]->partial || node->input[i]->part.ranks > 0;
+        node->partial = node->partial || node->input[i]->partial || node->input[i]->cut;
     if (node->sums || !node->partial) {
         node->partial = false;
         return DML_OK;
@@ -165,7 +172,7 @@ static dml_status dml__check_partial(dml_node *node)
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *input = node->input[i];
         const bool parameter = input->op == dml__parameter_op();
-        if (node->copies || input->partial || input->part.ranks || input->dtype != DML_F32 ||
+        if (node->copies || input->partial || input->cut || input->dtype != DML_F32 ||
             input->op == dml__input_op())
             continue;
         return dml__node_fail(
@@ -338,7 +345,7 @@ DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
     dml__note_first_uses_again(graph);
     while (node) {
         dml_node *next = node->next;
-        dml__release(&graph->context->memory, node);
+        dml__node_release(node);
         node = next;
     }
 }

@@ -19,11 +19,7 @@ struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
-    int key;    /* of its random numbers: its number among the nodes of the whole model that aren't inputs */
-    bool extra; /* it has no such number: an input, or a node that a model has only where it is cut */
-    /* Of a model that is cut: each rank has a value of its own; it makes that of what all have alike, or the
-       other way round (dist/tensor_parallel.h). */
-    bool partial, copies, sums;
+    int key;        /* of its random numbers: its number in the whole model, among what isn't extra */
     const struct dml__op *op;
     const char *name;
     /* In the graph's table of names (graph/names.h). */
@@ -32,10 +28,15 @@ struct dml_node {
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
+    bool extra;   /* an input, or a node that a model has only where it is cut */
+    bool partial; /* of a model that is cut: each rank has a value of its own */
+    bool copies;  /* and it makes that of what all have alike (dist/tensor_parallel.h) */
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
+    bool sums;        /* what each rank of a model has, to what all have alike */
+    bool cut;         /* a parameter of which this rank has a part: its attributes, a dml__shard of its own */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
     int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
@@ -47,7 +48,6 @@ struct dml_node {
     bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool statistic;    /* a norm reads it as a running statistic: frozen for good */
     bool kept;         /* training passes change it: such a statistic, unless the norm is frozen */
-    dml__shard part;   /* that this rank has, of a model that is cut */
     size_t place;      /* in the whole model, in the order of first use, in elements: what its initial values
                           depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
@@ -128,6 +128,12 @@ DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *er
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
+
+/* The part of a parameter that this rank has, of a model that is cut; NULL: it has all of it. */
+static inline const dml__shard *dml__shard_of(const dml_node *node)
+{
+    return node->cut ? (const dml__shard *)node->attributes : NULL;
+}
 
 /* Over how many ranks the model is cut; 0: it is whole. */
 static inline int dml__graph_cuts(const dml_graph *graph)

@@ -12,8 +12,8 @@
    blocks, as queries, keys and values lie in one projection: of each the rank has the rank-th of as many
    equal stretches as there are ranks. */
 typedef struct dml__shard {
-    int rank, ranks; /* ranks 0: the tensor is whole */
-    int axis;        /* that is cut */
+    int rank, ranks;
+    int axis; /* that is cut */
     size_t outer, inner;
     size_t block[3]; /* 0: there are fewer */
 } dml__shard;
@@ -39,18 +39,23 @@ static inline size_t dml__part_element(const dml__shard *part, size_t i)
     return (row * whole + before + (size_t)part->rank * (part->block[b] / ranks) + at) * part->inner + inner;
 }
 
-/* The ranks of a graph that is cut, as a trainer needs them. */
-typedef struct dml__model_ranks {
-    int rank, ranks; /* ranks 0: the model is whole */
-    void *user;
+/* What a graph that is cut asks of its ranks (dist/model_ranks.c). */
+typedef struct dml__model_calls {
     /* values[i] = its sum over the ranks. */
     dml_status (*sum)(void *user, double *values, size_t count, dml__error *error);
     /* Which of the values isn't the same on all ranks, and the least and the most of it; *unlike is `count`
        where all are. */
     dml_status (*compare)(void *user, const double *values, size_t count, size_t *unlike, double range[2],
                           dml__error *error);
+    void (*progress)(void *user);                  /* what is under way goes on: between ops */
     void (*abort)(void *user, const char *reason); /* a pass has failed here, which the others are in too */
     void (*leave)(void *user);                     /* when the graph is destroyed */
+} dml__model_calls;
+
+typedef struct dml__model_ranks {
+    int rank, ranks;
+    void *user;
+    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero */
 } dml__model_ranks;
 
 #endif

@@ -168,7 +168,8 @@ static dml_status dml__run_op(const dml__run *run, const dml__slot *slot)
     const double begin = dml__profile_now(device);
     const dml_status status = dml__run_half(run, slot);
     if (device->host_memory) dml__profile_ran(device, slot->node->op->name, begin);
-    if (run->program->progress) run->program->progress(run->program->exchange);
+    const dml__model_ranks *stages = &run->program->graph->stages;
+    if (stages->calls) stages->calls->progress(stages->user);
     device->node = NULL;
     return status;
 }
@@ -281,8 +282,8 @@ static dml_status dml__end_pass(const dml__run *run, dml_status status)
     const dml_graph *graph = run->program->graph;
     status = dml__explain_run(run, status);
     if (status == DML_OK) return DML_OK;
-    if (graph->model.abort) graph->model.abort(graph->model.user, run->error->text);
-    if (graph->stages.abort) graph->stages.abort(graph->stages.user, run->error->text);
+    if (graph->model.calls) graph->model.calls->abort(graph->model.user, run->error->text);
+    if (graph->stages.calls) graph->stages.calls->abort(graph->stages.user, run->error->text);
     return status;
 }
 

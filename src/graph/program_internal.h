@@ -72,13 +72,8 @@ struct dml_program {
     dml__slot *slot;   /* (slots) in order of execution */
     int *slot_of_node; /* (nodes) by node index; -1: not in the program */
     int output_slot;
-    /* A pass whose forward half has been made (dml__program_forward), of so many samples; 0: none. */
-    int ahead;
-    /* Of this pass, for ops that exchange with other ranks; NULL: they wait for what they do. And what lets
-       that go on, after each op; NULL: nothing. */
-    void *exchange;
-    void (*progress)(void *exchange);
-    int ran; /* samples of the last run, if that ended well; 0: there is nothing to read */
+    int ahead; /* samples of a pass whose forward half has been made (dml__program_forward); 0: none */
+    int ran;   /* samples of the last run, if that ended well; 0: there is nothing to read */
     int inputs;
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;

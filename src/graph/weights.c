@@ -22,7 +22,7 @@ static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
     const dml_initializer *init = &parameter->init;
     const size_t count = dml_shape_count(&parameter->shape);
     for (size_t i = 0; i < count; i++) {
-        const size_t in_whole = parameter->part.ranks ? dml__part_element(&parameter->part, i) : i;
+        const size_t in_whole = parameter->cut ? dml__part_element(dml__shard_of(parameter), i) : i;
         const uint64_t element = (uint64_t)(parameter->place + in_whole);
         switch (init->kind) {
         case DML_INIT_CONSTANT: w[i] = init->a; break;

@@ -53,9 +53,9 @@ static dml_status dml__compare_alike(dml_trainer *trainer, const dml__model_rank
 {
     size_t unlike = list->count;
     double range[2];
-    if (!ranks->compare) return DML_OK;
-    const dml_status status =
-        ranks->compare(ranks->user, list->value, list->count, &unlike, range, &trainer->context->error);
+    if (!ranks->calls) return DML_OK;
+    const dml_status status = ranks->calls->compare(ranks->user, list->value, list->count, &unlike, range,
+                                                    &trainer->context->error);
     if (status != DML_OK || unlike == list->count) return status;
     return dml__fail(
         &trainer->context->error, DML_ERROR_MISMATCH,

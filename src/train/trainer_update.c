@@ -107,7 +107,7 @@ static dml_status dml__squares_of_parts(dml_trainer *trainer, size_t begin, size
         const size_t behind = p->offset + dml_shape_count(&p->shape);
         const size_t from = p->offset > begin ? p->offset : begin, to = behind < end ? behind : end;
         double own = 0;
-        if (p->frozen || from >= to || (!p->part.ranks && graph->model.rank > 0)) continue;
+        if (p->frozen || from >= to || (!p->cut && graph->model.rank > 0)) continue;
         status = dml__squares_within(trainer, from, to, &own);
         *squares += own;
     }
@@ -124,9 +124,9 @@ static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
         trainer, trainer->own_begin, trainer->own_end, &squares);
     if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
     if (status == DML_OK && model->ranks)
-        status = model->sum(model->user, &squares, 1, &trainer->context->error);
+        status = model->calls->sum(model->user, &squares, 1, &trainer->context->error);
     if (status == DML_OK && stages->ranks)
-        status = stages->sum(stages->user, &squares, 1, &trainer->context->error);
+        status = stages->calls->sum(stages->user, &squares, 1, &trainer->context->error);
     *norm = sqrt(squares);
     return status;
 }

@@ -120,7 +120,7 @@ static void put_weights(test_rank *me, dml_graph *graph, outcome *to)
     to->count = graph->whole_count;
     for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
         for (size_t i = 0; i < dml_shape_count(&p->shape); i++) {
-            const size_t at = p->place + (p->part.ranks ? dml__part_element(&p->part, i) : i);
+            const size_t at = p->place + (p->cut ? dml__part_element(dml__shard_of(p), i) : i);
             me->bad += at >= MOST;
             if (at >= MOST) return;
             to->w[at] = w[p->offset + i];
