@@ -27122,6 +27122,8 @@ static inline size_t dml__part_element(const dml__shard *part, size_t i)
     return (row * whole + before + (size_t)part->rank * (part->block[b] / ranks) + at) * part->inner + inner;
 }
 
+enum { DML__MOST_COMPARED = 32 }; /* values at a time */
+
 /* What a graph that is cut asks of its ranks (dist/model_ranks.c). */
 typedef struct dml__model_calls {
     /* values[i] = its sum over the ranks. */
@@ -36737,6 +36739,11 @@ typedef struct dml__attention {
     float scale;
 } dml__attention;
 
+/* The layer's four parameters: in_proj_weight and _bias (`rows` of queries, keys and values), out_proj.weight
+   and .bias; what number i is called, and how it begins. */
+DML__LOCAL const char *dml__heads_name(int i);
+DML__LOCAL dml_initializer dml__heads_init(int i, int rows, int channels);
+
 /* q, k and v are parts 0 to 2: which input, from which column on. */
 static inline int dml__attention_input(const dml__attention *o, int part)
 {
@@ -37128,11 +37135,24 @@ static dml__heads dml__heads_of(const dml_node *x, int heads, const dml_multi_he
     return h;
 }
 
+DML__LOCAL const char *dml__heads_name(int i)
+{
+    static const char *const name[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
+                                        "out_proj.bias" };
+    return name[i];
+}
+
+/* As PyTorch's: by Glorot, within 1 / sqrt(channels), and zeros. */
+DML__LOCAL dml_initializer dml__heads_init(int i, int rows, int channels)
+{
+    const double glorot = sqrt(6.0 / ((double)rows + channels)), plain = 1 / sqrt((double)channels);
+    const float bound = (float)(i == 0 ? glorot : plain);
+    return i % 2 ? dml_init_constant(0) : dml_init_uniform(-bound, bound);
+}
+
 /* All that may be wrong is found before anything is built, since what uses parameters can't be taken back. */
 static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
 {
-    static const char *const what[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
-                                        "out_proj.bias" };
     const int first[] = { h->rows, h->rows, h->channels, h->channels };
     const dml_node *memory = h->o.memory, *lengths = h->o.lengths;
     dml__error *error = &dml__node_context(x)->error;
@@ -37181,7 +37201,7 @@ static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
             (dims == 1 || p->shape.dims[1] == h->channels))
             continue;
         return dml__fail(error, DML_ERROR_SHAPE,
-                         "multi_head_attention: its %s is %s %s%s; it must be f32 %d%s", what[i],
+                         "multi_head_attention: its %s is %s %s%s; it must be f32 %d%s", dml__heads_name(i),
                          dml_dtype_name(p->dtype), dml_shape_format(&p->shape, text),
                          p->batched ? " a sample" : "", first[i], i % 2 ? "" : " x channels");
     }
@@ -37249,8 +37269,6 @@ DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node
 DML_API dml_node *dml_multi_head_attention(dml_node *x, int heads,
                                            const dml_multi_head_attention_options *options)
 {
-    static const char *const name[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
-                                        "out_proj.bias" };
     if (!x) return NULL;
     dml__heads h = dml__heads_of(x, heads, options);
     if (dml__heads_check(x, &h) != DML_OK) return NULL;
@@ -37258,11 +37276,9 @@ DML_API dml_node *dml_multi_head_attention(dml_node *x, int heads,
     bool made = true;
     for (int i = 0; i < 4 && made; i++) {
         const int rows = i < 2 ? h.rows : h.channels;
-        const double glorot = sqrt(6.0 / ((double)h.rows + h.channels)), plain = 1 / sqrt((double)h.channels);
-        const float bound = (float)(i == 0 ? glorot : plain);
         if (i % 2 && h.o.no_bias) continue;
-        h.parameter[i] = dml__layer_parameter(x->graph, dml__attention_op(), name[i],
-                                              i % 2 ? dml_init_constant(0) : dml_init_uniform(-bound, bound),
+        h.parameter[i] = dml__layer_parameter(x->graph, dml__attention_op(), dml__heads_name(i),
+                                              dml__heads_init(i, h.rows, h.channels),
                                               i % 2 ? dml_shape_of(rows) : dml_shape_of(rows, h.channels));
         made = h.parameter[i] != NULL;
     }
@@ -41703,18 +41719,16 @@ DML__LOCAL dml_status dml__check_model_alike(dml_trainer *trainer);
 
 #include <string.h>
 
-enum { DML__MOST_ALIKE = 32 };
-
 /* Numbers, and what they are called. */
 typedef struct dml__alike_list {
     size_t count;
-    double value[DML__MOST_ALIKE];
-    const char *name[DML__MOST_ALIKE];
+    double value[DML__MOST_COMPARED];
+    const char *name[DML__MOST_COMPARED];
 } dml__alike_list;
 
 static void dml__add_alike(dml__alike_list *list, const char *name, double value)
 {
-    DML_ASSERT(list->count < DML__MOST_ALIKE);
+    DML_ASSERT(list->count < DML__MOST_COMPARED);
     list->name[list->count] = name;
     list->value[list->count++] = value;
 }

@@ -27,8 +27,6 @@ static dml_status dml__sum_of_model(void *user, double *values, size_t count, dm
                      dml_comm_error(comm));
 }
 
-enum { DML__MOST_COMPARED = 32 };
-
 static dml_status dml__compare_in_model(void *user, const double *values, size_t count, size_t *unlike,
                                         double range[2], dml__error *error)
 {

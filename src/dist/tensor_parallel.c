@@ -8,11 +8,11 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "kernels/elementwise.h"
+#include "ops/op_attention_internal.h"
 #include "ops/op_dense.h"
 #include "ops/op_rotary.h"
 #include "ops/table.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -360,21 +360,15 @@ static dml_status dml__parallel_attention_check(const dml_node *x, int heads, in
 static bool dml__parallel_heads_make(dml_graph *graph, int channels, const int block[3], bool no_bias,
                                      dml_node *parameter[4])
 {
-    static const char *const name[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
-                                        "out_proj.bias" };
     const int rows = block[0] + block[1] + block[2];
-    const double glorot = sqrt(6.0 / ((double)rows + channels)), plain = 1 / sqrt((double)channels);
     const dml__cut in = { { block[0], block[1], block[2] }, false }, out = { { channels, 0, 0 }, true };
+    const dml__cut *const cut[] = { &in, &in, &out, NULL };
     for (int i = 0; i < 4; i++) {
-        const float bound = (float)(i == 0 ? glorot : plain);
         parameter[i] = NULL;
         if (i % 2 && no_bias) continue;
-        parameter[i] = dml__parallel_parameter(graph, dml__attention_op(), name[i],
-                                               i % 2 ? dml_init_constant(0) : dml_init_uniform(-bound, bound),
-                                               i < 2 ? rows : channels, i % 2 ? 0 : channels,
-                                               i < 2    ? &in
-                                               : i == 2 ? &out
-                                                        : NULL);
+        parameter[i] = dml__parallel_parameter(graph, dml__attention_op(), dml__heads_name(i),
+                                               dml__heads_init(i, rows, channels), i < 2 ? rows : channels,
+                                               i % 2 ? 0 : channels, cut[i]);
         if (!parameter[i]) return false;
     }
     return true;

@@ -39,6 +39,8 @@ static inline size_t dml__part_element(const dml__shard *part, size_t i)
     return (row * whole + before + (size_t)part->rank * (part->block[b] / ranks) + at) * part->inner + inner;
 }
 
+enum { DML__MOST_COMPARED = 32 }; /* values at a time */
+
 /* What a graph that is cut asks of its ranks (dist/model_ranks.c). */
 typedef struct dml__model_calls {
     /* values[i] = its sum over the ranks. */

@@ -18,6 +18,11 @@ typedef struct dml__attention {
     float scale;
 } dml__attention;
 
+/* The layer's four parameters: in_proj_weight and _bias (`rows` of queries, keys and values), out_proj.weight
+   and .bias; what number i is called, and how it begins. */
+DML__LOCAL const char *dml__heads_name(int i);
+DML__LOCAL dml_initializer dml__heads_init(int i, int rows, int channels);
+
 /* q, k and v are parts 0 to 2: which input, from which column on. */
 static inline int dml__attention_input(const dml__attention *o, int part)
 {

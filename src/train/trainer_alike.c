@@ -5,18 +5,16 @@
 
 #include <string.h>
 
-enum { DML__MOST_ALIKE = 32 };
-
 /* Numbers, and what they are called. */
 typedef struct dml__alike_list {
     size_t count;
-    double value[DML__MOST_ALIKE];
-    const char *name[DML__MOST_ALIKE];
+    double value[DML__MOST_COMPARED];
+    const char *name[DML__MOST_COMPARED];
 } dml__alike_list;
 
 static void dml__add_alike(dml__alike_list *list, const char *name, double value)
 {
-    DML_ASSERT(list->count < DML__MOST_ALIKE);
+    DML_ASSERT(list->count < DML__MOST_COMPARED);
     list->name[list->count] = name;
     list->value[list->count++] = value;
 }

@@ -3,6 +3,7 @@
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
+#include "cut_models.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/local_sgd.h"
 #include "dist/mirrored.h"
@@ -477,13 +478,6 @@ static void whole_files_for_stages(void)
 
 /* ---- what is refused ---- */
 
-#define REFUSED(call, word)                                                                                  \
-    do {                                                                                                     \
-        CHECK(!(call));                                                                                      \
-        CHECK_MESSAGE(strstr(dml_error(context), word), "%s: %s", word, dml_error(context));                 \
-        dml_clear_error(context);                                                                            \
-    } while (0)
-
 static void refusals(test_rank *me)
 {
     float x[2 * IN] = { 0 };
@@ -569,19 +563,6 @@ static void what_is_refused(void)
     ranks_prepare(ranks, 2, 20, refusals, NULL);
     ranks_run_on(ranks, 2, "local");
     CHECK_MESSAGE(!ranks[0].bad && !ranks[1].bad, "%s", ranks[0].error);
-}
-
-/* The n-th allocation of this thread fails; 0: none. */
-static __thread int fail_after;
-static void *allocate_until(void *user, size_t bytes)
-{
-    (void)user;
-    return fail_after > 0 && --fail_after == 0 ? NULL : malloc(bytes);
-}
-static void release_anything(void *user, void *memory)
-{
-    (void)user;
-    free(memory);
 }
 
 static void without_memory(test_rank *me)

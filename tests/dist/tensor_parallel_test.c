@@ -3,6 +3,7 @@
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
+#include "cut_models.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/mirrored.h"
 #include "dist/zero_sync.h"
@@ -473,19 +474,6 @@ static void check_weights(test_rank *me, dml_graph *graph)
         me->bad += got[me->rank].found[i] && got[me->rank].w[i] != want.w[i];
 }
 
-/* The call after which there is no memory on this rank, from 1; 0: there is. */
-static __thread int fail_after;
-static void *allocate_until(void *user, size_t bytes)
-{
-    (void)user;
-    return fail_after > 0 && --fail_after == 0 ? NULL : malloc(bytes);
-}
-static void release_anything(void *user, void *memory)
-{
-    (void)user;
-    free(memory);
-}
-
 static void save_whole(test_rank *me)
 {
     dml_context *context = dml_open(
@@ -589,13 +577,6 @@ static void files_are_of_whole_models(void)
 }
 
 /* ---- what is refused ---- */
-
-#define REFUSED(call, word)                                                                                  \
-    do {                                                                                                     \
-        CHECK(!(call));                                                                                      \
-        CHECK_MESSAGE(strstr(dml_error(context), word), "%s", dml_error(context));                           \
-        dml_clear_error(context);                                                                            \
-    } while (0)
 
 static void refusals(test_rank *me)
 {
