@@ -1,10 +1,6 @@
-"""cut: PyTorch on Gloo as a peer of bench/cut: rank 0 speaks and starts the others, which read what it does from their
-standard input. Each process computes by one thread. Layers in parts are cut by hand, as Megatron does, which is faster
-than DTensor; a pipeline is torch.distributed.pipelining's Schedule1F1B."""
+"""cut: PyTorch on Gloo as a peer of bench/cut. Layers in parts are cut by hand, as Megatron does; a
+pipeline is torch.distributed.pipelining's Schedule1F1B."""
 
-import os
-import subprocess
-import sys
 import time
 import warnings
 
@@ -14,13 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-import peer
+from gloo_ranks import RANK, RANKS, serve, tell
 
-RANK, RANKS = int(os.environ.get("RANK", "0")), peer.THREADS
 warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-torch.set_num_interop_threads(1)
-others, step = [], None
+step = None
 
 
 class Copy(torch.autograd.Function):
@@ -136,16 +129,6 @@ def run(words):
     return (time.perf_counter() - start) / int(words[0])
 
 
-WHAT = {"prepare": prepare, "run": run}
-
-
-def tell(what, *words):
-    for process in others:
-        process.stdin.write(" ".join([what, *map(str, words)]) + "\n")
-        process.stdin.flush()
-    return WHAT[what]([str(w) for w in words])
-
-
 def cut(what):
     def case(words):
         tell("prepare", what, *words)
@@ -156,19 +139,4 @@ def cut(what):
     return case
 
 
-if RANK:
-    store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), RANKS, False)
-    dist.init_process_group("gloo", store=store, rank=RANK, world_size=RANKS)
-    for line in sys.stdin:
-        what, *words = line.split()
-        WHAT[what](words)
-    os._exit(0)
-store = dist.TCPStore("127.0.0.1", 0, RANKS, True, wait_for_workers=False)
-for rank in range(1, RANKS):
-    others.append(subprocess.Popen([sys.executable, __file__, str(store.port)], stdin=subprocess.PIPE, text=True,
-                                   env=dict(os.environ, RANK=str(rank))))
-dist.init_process_group("gloo", store=store, rank=0, world_size=RANKS)
-peer.serve(torch.__version__, {"tensor": cut("tensor"), "pipeline": cut("pipeline")}, timed=lambda run, seconds: run(seconds))
-for process in others:
-    process.stdin.close()
-os._exit(0)
+serve(__file__, {"prepare": prepare, "run": run}, {"tensor": cut("tensor"), "pipeline": cut("pipeline")})

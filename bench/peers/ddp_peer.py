@@ -1,9 +1,5 @@
-"""ddp: PyTorch's DistributedDataParallel on Gloo as a peer of bench/ddp: rank 0 speaks and starts the others, which
-read what it does from their standard input. Each process computes by one thread."""
+"""ddp: PyTorch's DistributedDataParallel on Gloo as a peer of bench/ddp."""
 
-import os
-import subprocess
-import sys
 import time
 import warnings
 
@@ -11,14 +7,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import peer
 import torch_models
+from gloo_ranks import RANK, serve, tell
 
-RANK, RANKS = int(os.environ.get("RANK", "0")), peer.THREADS
 warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-torch.set_num_interop_threads(1)
-others, steps, step = [], [], None
+steps, step = [], None
 
 
 def build(name, batch, momentum, memory_format):
@@ -64,16 +57,6 @@ def run(words):
     return (time.perf_counter() - start) / int(words[0])
 
 
-WHAT = {"prepare": prepare, "pick": pick, "run": run}
-
-
-def tell(what, *words):
-    for process in others:
-        process.stdin.write(" ".join([what, *map(str, words)]) + "\n")
-        process.stdin.flush()
-    return WHAT[what]([str(w) for w in words])
-
-
 def ddp(words):
     seconds = []
     for i in range(tell("prepare", *words)):
@@ -85,19 +68,4 @@ def ddp(words):
     return lambda whole: tell("run", max(2, int(whole / once))), ""
 
 
-if RANK:
-    store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), RANKS, False)
-    dist.init_process_group("gloo", store=store, rank=RANK, world_size=RANKS)
-    for line in sys.stdin:
-        what, *words = line.split()
-        WHAT[what](words)
-    os._exit(0)
-store = dist.TCPStore("127.0.0.1", 0, RANKS, True, wait_for_workers=False)
-for rank in range(1, RANKS):
-    others.append(subprocess.Popen([sys.executable, __file__, str(store.port)], stdin=subprocess.PIPE, text=True,
-                                   env=dict(os.environ, RANK=str(rank))))
-dist.init_process_group("gloo", store=store, rank=0, world_size=RANKS)
-peer.serve(torch.__version__, {"ddp": ddp}, timed=lambda run, seconds: run(seconds))
-for process in others:
-    process.stdin.close()
-os._exit(0)
+serve(__file__, {"prepare": prepare, "pick": pick, "run": run}, {"ddp": ddp})

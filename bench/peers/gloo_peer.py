@@ -1,19 +1,13 @@
-"""gloo: PyTorch's collectives on Gloo as a peer of bench/allreduce: rank 0 speaks and starts the others, which
-read what it does from their standard input."""
+"""gloo: PyTorch's collectives on Gloo as a peer of bench/allreduce."""
 
-import os
-import subprocess
-import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-import peer
+from gloo_ranks import RANK, RANKS, serve, tell
 
-RANK, RANKS = int(os.environ.get("RANK", "0")), peer.THREADS
-torch.set_num_threads(1)
-others, call = [], None
+call = None
 
 
 def calls_of(whole):
@@ -33,29 +27,23 @@ def calls_of(whole):
     }
 
 
-def prepare(name, floats):
+def prepare(words):
     """Tries it once, since Gloo may not have it: then no rank does."""
     global call
-    call = calls_of(int(floats))[name]
+    call = calls_of(int(words[1]))[words[0]]
     call()
 
 
-def run(calls):
+def run(words):
     """Seconds of one call, after a barrier, on the rank that takes longest."""
+    calls = int(words[0])
     dist.barrier()
     start = time.perf_counter()
-    for _ in range(int(calls)):
+    for _ in range(calls):
         call()
-    seconds = torch.tensor([(time.perf_counter() - start) / int(calls)], dtype=torch.float64)
+    seconds = torch.tensor([(time.perf_counter() - start) / calls], dtype=torch.float64)
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     return seconds.item()
-
-
-def tell(what, *words):
-    for process in others:
-        process.stdin.write(" ".join(map(str, (what, *words))) + "\n")
-        process.stdin.flush()
-    return {"prepare": prepare, "run": run}[what](*words)
 
 
 def case(name):
@@ -78,22 +66,4 @@ def median_seconds(seconds):
     return sorted(samples)[len(samples) // 2]
 
 
-if RANK:
-    store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), RANKS, False)
-    dist.init_process_group("gloo", store=store, rank=RANK, world_size=RANKS)
-    for line in sys.stdin:
-        what, *words = line.split()
-        try:
-            {"prepare": prepare, "run": run}[what](*words)
-        except Exception:  # rank 0 has met it too, and says so
-            pass
-    os._exit(0)
-store = dist.TCPStore("127.0.0.1", 0, RANKS, True, wait_for_workers=False)
-for rank in range(1, RANKS):
-    others.append(subprocess.Popen([sys.executable, __file__, str(store.port)], stdin=subprocess.PIPE, text=True,
-                                   env=dict(os.environ, RANK=str(rank))))
-dist.init_process_group("gloo", store=store, rank=0, world_size=RANKS)
-peer.serve(torch.__version__, {name: case(name) for name in calls_of(RANKS)}, timed=lambda run, seconds: run(seconds))
-for process in others:
-    process.stdin.close()
-os._exit(0)
+serve(__file__, {"prepare": prepare, "run": run}, {name: case(name) for name in calls_of(RANKS)})
