@@ -18,7 +18,7 @@
 
 /* ---- the two nodes ---- */
 
-static dml_status dml__parallel_copy_infer(dml_node *node)
+static dml_status dml__parallel_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
@@ -28,16 +28,19 @@ static dml_status dml__parallel_copy_infer(dml_node *node)
     node->dtype = x->dtype;
     node->batched = x->batched;
     node->shape = x->shape;
-    node->partial = node->copies = true;
     return DML_OK;
+}
+
+static dml_status dml__parallel_copy_infer(dml_node *node)
+{
+    node->partial = node->copies = true;
+    return dml__parallel_infer(node);
 }
 
 static dml_status dml__parallel_sum_infer(dml_node *node)
 {
-    const dml_status status = dml__parallel_copy_infer(node);
-    node->copies = false;
     node->sums = true;
-    return status;
+    return dml__parallel_infer(node);
 }
 
 /* to = from + beta what is there. */

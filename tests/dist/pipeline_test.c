@@ -597,6 +597,31 @@ static void memory_that_ends(void)
     check_ranks(ranks, 3);
 }
 
+/* Stages whose trainers were told otherwise say so at their first step, and which number it is. */
+static void told_otherwise(test_rank *me)
+{
+    float x[4 * IN] = { 0 }, loss;
+    const int32_t t[4] = { 0 };
+    const bool first = me->rank == 0;
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    const dml_trainer_options how = { .batch = 2, .optimizer = dml_sgd(0.1f, 0), .clip_norm = first ? 1 : 0 };
+    dml_trainer *trainer = dml_trainer_create(build(context, me->comm, NULL), &how);
+    dml_pipeline *pipeline = dml_pipeline_create(trainer, me->comm);
+    const void *const inputs[] = { first ? (const void *)x : t };
+    CHECK_INT(dml_pipeline_step(pipeline, 4, inputs, 1, &loss), DML_ERROR_MISMATCH);
+    CHECK_MESSAGE(strstr(dml_error(context), "clip_norm, from 0 to 1"), "%s", dml_error(context));
+    dml_close(context);
+}
+
+static void stages_told_otherwise(void)
+{
+    test_rank ranks[2];
+    memset(&now, 0, sizeof now);
+    ranks_prepare(ranks, 2, 20, told_otherwise, NULL);
+    ranks_run_on(ranks, 2, "local");
+    CHECK(!ranks[0].status && !ranks[1].status);
+}
+
 /* A stage that fails, or leaves, before or after its passes, or is given other rows, between other stages. */
 typedef enum fault { FAILS, LEAVES, LEAVES_LATE, LEAVES_PROGRAMS, OTHER_ROWS } fault;
 static fault kind;
@@ -684,6 +709,7 @@ int main(void)
     RUN(programs_predict);
     RUN(whole_files_for_stages);
     RUN(what_is_refused);
+    RUN(stages_told_otherwise);
     RUN(memory_that_ends);
     RUN(stages_that_fail);
     RUN_EACH(devices);
