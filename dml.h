@@ -2751,6 +2751,56 @@ DML_API dml_node *dml_distillation(dml_node *student, dml_node *teacher, dml_nod
 
 #endif
 
+/* ---- ops/op_custom.h ---- */
+
+/* op_custom.h: ops that the program brings along: functions of its own, between others in a graph. */
+#ifndef DML_OPS_OP_CUSTOM_H
+#define DML_OPS_OP_CUSTOM_H
+
+#define DML_CUSTOM_INPUTS 8
+
+/* What such a function is called with: arrays on the host. What is of each sample lies there sample behind
+   sample, (rows, its shape); what is for the whole batch, and parameters, once, (its shape). */
+typedef struct dml_custom_call {
+    void *user;     /* as given */
+    dml_pool *pool; /* to share the work by dml_pool_run; its scratch is taken */
+    int rows;       /* samples in this run, 1 to the program's batch */
+    bool training;  /* a backward pass follows */
+    int inputs;
+    const void *input[DML_CUSTOM_INPUTS];     /* f32, or i32 where the node is */
+    size_t input_count[DML_CUSTOM_INPUTS];    /* elements of the array */
+    float *output;                            /* forward writes each element; to backward a constant */
+    size_t output_count;                      /* elements of it */
+    void *saved;                              /* forward leaves it to backward; NULL: saved_bytes is 0 */
+    const float *output_gradient;             /* in backward */
+    float *input_gradient[DML_CUSTOM_INPUTS]; /* in backward, which adds to it; NULL: not wanted. The same
+                                                 array for a node that is there twice */
+} dml_custom_call;
+
+typedef struct dml_custom_options {
+    const char *name;   /* of the node, as of inputs; NULL: "custom_1", ... */
+    dml_shape shape;    /* of a sample's output; zeros: a scalar */
+    bool whole_batch;   /* the output is one for the whole batch, whatever the inputs are */
+    size_t saved_bytes; /* of each sample, or with whole_batch of each run */
+    /* Anything but DML_OK ends the run with that status. Neither may call into the graph's context or wait
+       for other ranks. Programs that run at once, on threads of their own or as mirrored replicas, call them
+       at once, each for its own arrays. */
+    dml_status (*forward)(const dml_custom_call *call);
+    dml_status (*backward)(const dml_custom_call *call); /* NULL: to gradients the output is a constant */
+    void *user;
+} dml_custom_options;
+
+/* The output of `forward`, f32, from 1 to DML_CUSTOM_INPUTS nodes of any shapes, in that order; it is one for
+   each sample if any of them is and whole_batch is false. Backward gets what forward had, in f32 also where
+   programs keep less (dml_program_options.dtype), and adds to each input's gradient
+   output_gradient x d output / d input; dml_check_gradients says whether it does. On a device with memory of
+   its own the run waits and what is needed is copied to the host and back. Elsewhere this is called
+   autograd.Function, map_custom or py_function. DML_ERROR_ARGUMENT without a forward or for that many inputs.
+ */
+DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custom_options *options);
+
+#endif
+
 /* ---- train/optimizer.h ---- */
 
 /* optimizer.h: how parameters follow their gradients. */
@@ -27221,6 +27271,14 @@ struct dml_graph {
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
 
+/* The same with a name that was given; NULL: numbered, as of the others. */
+DML__LOCAL dml_node *dml__named_node_create(const struct dml__op *op, const char *name, int inputs,
+                                            dml_node *const *input, const void *attributes,
+                                            size_t attribute_bytes);
+
+/* For infer: whether a shape that was given can be one, else an error that says why not. */
+DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape);
+
 /* A node without inputs; appended. */
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
                                       dml_dtype dtype, dml_shape shape);
@@ -27361,6 +27419,8 @@ typedef struct dml__run {
 #define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
+/* It works on the host whatever the device, in the pool's scratch. */
+#define DML__ON_HOST ((uint64_t)1 << 32)
 
 typedef struct dml__op {
     const char *name;
@@ -27370,7 +27430,7 @@ typedef struct dml__op {
     /* For each input i with dml__wants_gradient: its gradient = the op's share + dml__beta(i) x what is
        there. NULL for an op through which no gradient flows. */
     dml_status (*backward)(const dml__run *run, const dml_node *node);
-    unsigned needs;
+    uint64_t needs;
     /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. With
        DML__WORKS_IN_BACKWARD: that backward works in. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
@@ -27380,7 +27440,7 @@ typedef struct dml__op {
        nothing to say, and one an element of the output. */
     void (*describe)(const dml_node *node, char *text, size_t bytes);
     double (*flops)(const dml_node *node);
-    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    /* What the op uses of the pool's scratch on the host for up to `rows` samples; NULL: nothing. */
     dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
 
@@ -27638,8 +27698,9 @@ static dml_status dml__check_partial(dml_node *node)
     return DML_OK;
 }
 
-DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
-                                      const void *attributes, size_t attribute_bytes)
+DML__LOCAL dml_node *dml__named_node_create(const dml__op *op, const char *name, int inputs,
+                                            dml_node *const *input, const void *attributes,
+                                            size_t attribute_bytes)
 {
     DML_ASSERT(inputs >= 1 && inputs <= DML__MAX_INPUTS);
     dml_graph *graph = NULL;
@@ -27655,7 +27716,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
                   missing + 1, inputs);
         return NULL;
     }
-    dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
+    dml_node *node = dml__node_allocate(graph, op, name, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;
     bool same_graph = true, new_parameter = false;
@@ -27681,7 +27742,13 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     return node;
 }
 
-static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
+DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
+                                      const void *attributes, size_t attribute_bytes)
+{
+    return dml__named_node_create(op, NULL, inputs, input, attributes, attribute_bytes);
+}
+
+DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
 {
     if (shape->ndim < 0 || shape->ndim > DML_MAX_DIMS)
         return dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible",
@@ -30277,18 +30344,18 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
-/* The scratch that the CPU's kernels work in: the largest need of any op. */
+/* The scratch that ops work in on the host: the largest need of any. */
 static dml_status dml__reserve_scratch(dml_program *program)
 {
     dml_context *context = program->graph->context;
     dml_scratch most = { 0, 0 };
-    if (!context->device.host_memory) return DML_OK;
+    const bool on_host = context->device.host_memory;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->scratch)
+        if (node->op->scratch && (on_host || (node->op->needs & DML__ON_HOST)))
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
-    if (program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
+    if (on_host && program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
     if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
@@ -31490,6 +31557,7 @@ DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context)
     X(take)                                                                                                  \
     X(gather)                                                                                                \
     X(slice2d)                                                                                               \
+    X(custom)                                                                                                \
     X(softmax_cross_entropy)
 
 #define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
@@ -33507,6 +33575,222 @@ DML_API dml_node *dml_conv_transpose1d_with(dml_node *x, dml_node *w, dml_node *
 DML_API dml_node *dml_conv_transpose1d(dml_node *x, const dml_conv_transpose1d_options *options)
 {
     return dml__conv_transpose_create(dml__conv_transpose1d_op(), x, dml__conv_transpose_of_lines(options));
+}
+
+#endif
+
+/* ---- ops/op_custom.c ---- */
+
+#ifndef DML_OPS_OP_CUSTOM_C
+#define DML_OPS_OP_CUSTOM_C
+
+#include <stdio.h>
+#include <string.h>
+
+static const dml_custom_options *dml__custom_of(const dml_node *node)
+{
+    return (const dml_custom_options *)node->attributes;
+}
+
+static dml_status dml__custom_infer(dml_node *node)
+{
+    const dml_custom_options *options = dml__custom_of(node);
+    const dml_status status = dml__check_dimensions(node, &options->shape);
+    if (status != DML_OK) return status;
+    node->shape = options->shape;
+    node->dtype = DML_F32;
+    for (int i = 0; i < node->inputs && !options->whole_batch; i++)
+        node->batched = node->batched || node->input[i]->batched;
+    return DML_OK;
+}
+
+/* What nobody can count is refused where a program's memory is planned. */
+static size_t dml__custom_saved_bytes(const dml_node *node, int rows)
+{
+    const size_t bytes = dml__custom_of(node)->saved_bytes, samples = node->batched ? (size_t)rows : 1;
+    return bytes > SIZE_MAX / samples ? SIZE_MAX : bytes * samples;
+}
+
+/* ---- where the arrays lie ---- */
+
+static size_t dml__custom_room(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* On a device with memory of its own, all of them side by side in the pool's scratch. */
+static dml_scratch dml__custom_scratch(const dml_node *node, int rows, bool training)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (dml__node_context(node)->device.host_memory) return scratch;
+    const int arrays = training ? 2 : 1; /* gradients, too */
+    for (int i = -1; i < node->inputs; i++) {
+        const dml_node *of = i < 0 ? node : node->input[i];
+        const size_t count = dml_shape_count(&of->shape) * (of->batched ? (size_t)rows : 1);
+        scratch.shared += arrays * dml__custom_room(count * sizeof(float));
+    }
+    scratch.shared += dml__custom_room(dml__custom_saved_bytes(node, rows));
+    return scratch;
+}
+
+/* A call in the making, and where the next array goes on the host. */
+typedef struct dml__custom_run {
+    const dml__run *run;
+    char *next;
+    dml_status status;
+    dml_custom_call call;
+} dml__custom_run;
+
+/* The array behind `ref` on the host, with what it holds there if it is to be read. */
+static void *dml__custom_array(dml__custom_run *r, dml_ref ref, size_t bytes, bool read)
+{
+    dml_device *device = r->run->device;
+    if (!bytes) return NULL;
+    if (device->host_memory) return dml__host(ref);
+    void *here = r->next;
+    r->next += dml__custom_room(bytes);
+    if (read && r->status == DML_OK) r->status = device->backend->read(device, here, ref, bytes);
+    return here;
+}
+
+static void dml__custom_write(dml__custom_run *r, dml_ref ref, const void *here, size_t bytes)
+{
+    dml_device *device = r->run->device;
+    if (device->host_memory || !bytes || r->status != DML_OK) return;
+    r->status = device->backend->write(device, ref, here, bytes);
+}
+
+/* The first of the inputs that is this node. */
+static int dml__custom_first(const dml_node *node, int i)
+{
+    int first = 0;
+    while (node->input[first] != node->input[i]) first++;
+    return first;
+}
+
+static void dml__custom_begin(dml__custom_run *r, const dml__run *run, const dml_node *node)
+{
+    dml_custom_call *call = &r->call;
+    const bool back = run->backward;
+    memset(r, 0, sizeof *r);
+    r->run = run;
+    r->next = (char *)dml_pool_shared_scratch(run->pool);
+    call->user = dml__custom_of(node)->user;
+    call->pool = run->pool;
+    call->rows = run->rows;
+    call->training = run->training;
+    call->inputs = node->inputs;
+    call->output_count = dml__count(run, node);
+    const size_t bytes = call->output_count * sizeof(float);
+    call->output = (float *)dml__custom_array(r, dml__value(run, node), bytes, back);
+    if (back) call->output_gradient = (float *)dml__custom_array(r, dml__gradient(run, node), bytes, true);
+    call->saved = dml__custom_array(r, dml__saved(run, node), dml__custom_saved_bytes(node, run->rows), back);
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        const int first = dml__custom_first(node, i);
+        call->input_count[i] = dml__count(run, input);
+        call->input[i] = first < i ? call->input[first]
+                                   : dml__custom_array(r, dml__value(run, input),
+                                                       call->input_count[i] * sizeof(float), true);
+    }
+}
+
+/* Gradients to be added to: what is there, or zeros. */
+static void dml__custom_begin_gradients(dml__custom_run *r, const dml_node *node)
+{
+    dml_custom_call *call = &r->call;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        const int first = dml__custom_first(node, i);
+        const size_t bytes = call->input_count[i] * sizeof(float);
+        if (!dml__wants_gradient(r->run, node, i)) continue;
+        if (first < i) {
+            call->input_gradient[i] = call->input_gradient[first];
+            continue;
+        }
+        const bool adds = dml__beta(r->run, node, i) != 0.0f;
+        call->input_gradient[i] = (float *)dml__custom_array(r, dml__gradient(r->run, input), bytes, adds);
+        if (!adds) memset(call->input_gradient[i], 0, bytes);
+    }
+}
+
+/* ---- the op ---- */
+
+static void dml__custom_call_in(dml__custom_run *r, const dml_node *node)
+{
+    const dml_custom_options *options = dml__custom_of(node);
+    const bool back = r->run->backward;
+    if (r->status != DML_OK) return;
+    const dml_status said = (back ? options->backward : options->forward)(&r->call);
+    if (said == DML_OK) return;
+    const bool known = (unsigned)said < (unsigned)DML__STATUS_COUNT;
+    r->status = dml__fail(r->run->error, known ? said : DML_ERROR_STATE,
+                          "custom '%s': its %s returned %d (%s)", node->name, back ? "backward" : "forward",
+                          (int)said, known ? dml_status_string(said) : "which is no status");
+}
+
+static dml_status dml__custom_forward(const dml__run *run, const dml_node *node)
+{
+    dml__custom_run r;
+    dml__custom_begin(&r, run, node);
+    dml__custom_call_in(&r, node);
+    dml__custom_write(&r, dml__value(run, node), r.call.output, r.call.output_count * sizeof(float));
+    dml__custom_write(&r, dml__saved(run, node), r.call.saved, dml__custom_saved_bytes(node, run->rows));
+    return r.status;
+}
+
+static dml_status dml__custom_backward(const dml__run *run, const dml_node *node)
+{
+    dml__custom_run r;
+    dml__custom_begin(&r, run, node);
+    dml__custom_begin_gradients(&r, node);
+    dml__custom_call_in(&r, node);
+    for (int i = 0; i < node->inputs; i++)
+        if (r.call.input_gradient[i] && dml__custom_first(node, i) == i)
+            dml__custom_write(&r, dml__gradient(run, node->input[i]), r.call.input_gradient[i],
+                              r.call.input_count[i] * sizeof(float));
+    return r.status;
+}
+
+/* What backward reads is what forward had, bit for bit: nobody here knows what it does with it. */
+#define DML__CUSTOM_OP(function, backward)                                                                   \
+    DML__LOCAL const dml__op *function(void)                                                                 \
+    {                                                                                                        \
+        static const dml__op op = { "custom",                                                                \
+                                    dml__custom_infer,                                                       \
+                                    dml__custom_forward,                                                     \
+                                    backward,                                                                \
+                                    DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT | DML__COMPARES | DML__ON_HOST,    \
+                                    dml__custom_saved_bytes,                                                 \
+                                    false,                                                                   \
+                                    false,                                                                   \
+                                    NULL,                                                                    \
+                                    NULL,                                                                    \
+                                    dml__custom_scratch };                                                   \
+        return &op;                                                                                          \
+    }
+DML__CUSTOM_OP(dml__custom_op, dml__custom_backward)
+DML__CUSTOM_OP(dml__custom_constant_op, NULL)
+
+DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custom_options *options)
+{
+    int first = 0;
+    while (inputs && first < count && first < DML_CUSTOM_INPUTS && !inputs[first]) first++;
+    if (!inputs || first >= count || first == DML_CUSTOM_INPUTS) return NULL;
+    dml__error *error = &dml__node_context(inputs[first])->error;
+    if (count > DML_CUSTOM_INPUTS) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "custom: %d inputs asked for, it takes 1 to %d", count,
+                  DML_CUSTOM_INPUTS);
+        return NULL;
+    }
+    if (!options || !options->forward) {
+        dml__fail(error, DML_ERROR_ARGUMENT, "custom: asked for without a forward");
+        return NULL;
+    }
+    dml_custom_options kept = *options;
+    kept.name = NULL; /* the node has it */
+    return dml__named_node_create(options->backward ? dml__custom_op() : dml__custom_constant_op(),
+                                  options->name, count, inputs, &kept, sizeof kept);
 }
 
 #endif

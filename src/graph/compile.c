@@ -493,18 +493,18 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
-/* The scratch that the CPU's kernels work in: the largest need of any op. */
+/* The scratch that ops work in on the host: the largest need of any. */
 static dml_status dml__reserve_scratch(dml_program *program)
 {
     dml_context *context = program->graph->context;
     dml_scratch most = { 0, 0 };
-    if (!context->device.host_memory) return DML_OK;
+    const bool on_host = context->device.host_memory;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->scratch)
+        if (node->op->scratch && (on_host || (node->op->needs & DML__ON_HOST)))
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
-    if (program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
+    if (on_host && program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
     if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,

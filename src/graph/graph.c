@@ -184,8 +184,9 @@ static dml_status dml__check_partial(dml_node *node)
     return DML_OK;
 }
 
-DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
-                                      const void *attributes, size_t attribute_bytes)
+DML__LOCAL dml_node *dml__named_node_create(const dml__op *op, const char *name, int inputs,
+                                            dml_node *const *input, const void *attributes,
+                                            size_t attribute_bytes)
 {
     DML_ASSERT(inputs >= 1 && inputs <= DML__MAX_INPUTS);
     dml_graph *graph = NULL;
@@ -201,7 +202,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
                   missing + 1, inputs);
         return NULL;
     }
-    dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
+    dml_node *node = dml__node_allocate(graph, op, name, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;
     bool same_graph = true, new_parameter = false;
@@ -227,7 +228,13 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     return node;
 }
 
-static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
+DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
+                                      const void *attributes, size_t attribute_bytes)
+{
+    return dml__named_node_create(op, NULL, inputs, input, attributes, attribute_bytes);
+}
+
+DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
 {
     if (shape->ndim < 0 || shape->ndim > DML_MAX_DIMS)
         return dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible",

@@ -85,6 +85,14 @@ struct dml_graph {
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
 
+/* The same with a name that was given; NULL: numbered, as of the others. */
+DML__LOCAL dml_node *dml__named_node_create(const struct dml__op *op, const char *name, int inputs,
+                                            dml_node *const *input, const void *attributes,
+                                            size_t attribute_bytes);
+
+/* For infer: whether a shape that was given can be one, else an error that says why not. */
+DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape);
+
 /* A node without inputs; appended. */
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
                                       dml_dtype dtype, dml_shape shape);

@@ -69,6 +69,8 @@ typedef struct dml__run {
 #define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
+/* It works on the host whatever the device, in the pool's scratch. */
+#define DML__ON_HOST ((uint64_t)1 << 32)
 
 typedef struct dml__op {
     const char *name;
@@ -78,7 +80,7 @@ typedef struct dml__op {
     /* For each input i with dml__wants_gradient: its gradient = the op's share + dml__beta(i) x what is
        there. NULL for an op through which no gradient flows. */
     dml_status (*backward)(const dml__run *run, const dml_node *node);
-    unsigned needs;
+    uint64_t needs;
     /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. With
        DML__WORKS_IN_BACKWARD: that backward works in. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
@@ -88,7 +90,7 @@ typedef struct dml__op {
        nothing to say, and one an element of the output. */
     void (*describe)(const dml_node *node, char *text, size_t bytes);
     double (*flops)(const dml_node *node);
-    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    /* What the op uses of the pool's scratch on the host for up to `rows` samples; NULL: nothing. */
     dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
 

@@ -49,6 +49,7 @@
     X(take)                                                                                                  \
     X(gather)                                                                                                \
     X(slice2d)                                                                                               \
+    X(custom)                                                                                                \
     X(softmax_cross_entropy)
 
 #define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);

@@ -18,6 +18,7 @@
 #include "ops/op_matmul.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_custom.h"
 #include "ops/op_reduce.h"
 #include "ops/op_rotary.h"
 #include "ops/op_recurrent.h"
@@ -370,6 +371,12 @@ static void nothing_of_no_node(void)
 
 /* ---- what ops say of themselves ---- */
 
+static dml_status nothing(const dml_custom_call *call)
+{
+    (void)call;
+    return DML_OK;
+}
+
 static void check_says(const dml_node *node, const char *words, double flops)
 {
     char text[128];
@@ -506,6 +513,8 @@ static void descriptions_and_flops(void)
     check_says(dml_hinge(r, r, &(dml_loss_options){ .squared = true }), "mean", 2 * 3);
     check_says(dml_kl_divergence(r, r, NULL), "mean", 2 * 3);
     check_says(dml_batch_mean(r, NULL), "mean", 2 * 3);
+    const dml_custom_options own = { .shape = dml_shape_of(4), .forward = nothing, .backward = nothing };
+    check_says(dml_custom(&r, 1, &own), "", 4);
     const dml__op *op;
     for (int i = 0; (op = dml__op_at(i)) != NULL; i++) { /* none was left out */
         bool found = false;

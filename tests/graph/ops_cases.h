@@ -5,6 +5,7 @@
 
 #include "cases_attention.h"
 #include "cases_convs.h"
+#include "cases_custom.h"
 #include "cases_elements.h"
 #include "cases_lookups.h"
 #include "cases_loss.h"
@@ -24,7 +25,7 @@ static const test_case cases[] = {
 #define CASE(op, build, batch) { #op, { #build, build, batch } },
     ELEMENTS_CASE_LIST(CASE) SHAPES_CASE_LIST(CASE) MATMUL_CASE_LIST(CASE) CONVS_CASE_LIST(CASE)
         POOLS_CASE_LIST(CASE) NORMS_CASE_LIST(CASE) LOOKUPS_CASE_LIST(CASE) ATTENTION_CASE_LIST(CASE)
-            RECURRENT_CASE_LIST(CASE) REDUCE_CASE_LIST(CASE) LOSS_CASE_LIST(CASE)
+            RECURRENT_CASE_LIST(CASE) REDUCE_CASE_LIST(CASE) LOSS_CASE_LIST(CASE) CUSTOM_CASE_LIST(CASE)
 #undef CASE
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

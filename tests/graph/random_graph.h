@@ -345,6 +345,15 @@ static dml_node *make_entropy(maker *m, dml_node *x)
     return with_loss(x, dml_softmax_cross_entropy_with(x, below(m, 3) ? labels : dml_softmax(x, -1), &o));
 }
 
+/* Of x, an earlier node or a parameter, and now and then x again. */
+static dml_node *make_custom(maker *m, dml_node *x)
+{
+    x = calm(dml_flatten(x));
+    dml_node *of[] = { x, dml_flatten(dml_mul(x, beside(m, x))), x };
+    if (below(m, 2)) of[1] = weight(m, elements_of(x));
+    return below(m, 3) ? custom_sums(of, 1 + below(m, 3)) : with_loss(x, custom_squares(of, 2));
+}
+
 /* What losses of elements compare with. */
 static dml_node *target_of(maker *m, dml_node *x)
 {
@@ -424,6 +433,7 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(lstm, 1, make_recurrent(m, x, 1))                                                                      \
     X(gru, 1, make_recurrent(m, x, 2))                                                                       \
     X(rotary, 1, dml_rotary(heads_of(m, x), 2, NULL))                                                        \
+    X(custom, 1, make_custom(m, x))                                                                          \
     X(softmax_cross_entropy, 1, make_entropy(m, x))                                                          \
     X(mean_squared_error, 1, with_loss(x, dml_mean_squared_error(x, target_of(m, x))))                       \
     X(mean_absolute_error, 1, with_loss(x, dml_mean_absolute_error(x, target_of(m, x), NULL)))               \

@@ -16,6 +16,7 @@
 #include "../kernels/formula_exact.h"
 #include "../test.h"
 #include "reference_attention.h"
+#include "reference_custom.h"
 #include "reference_recurrent.h"
 
 #define MAX_NODES 256
@@ -269,6 +270,7 @@ static const reference_row *reference_of(const char *op)
         { "squared_hinge", reference_element_loss, 1e-6, 3e-6 },
         { "kl_divergence", reference_element_loss, 1e-6, 3e-6 },
         { "batch_mean", reference_element_loss, 1e-6, 3e-6 },
+        { "custom", reference_custom, 1e-6, 3e-6 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].op, op) == 0) return &rows[i];
