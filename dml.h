@@ -3349,9 +3349,11 @@ typedef struct dml_gradient_check {
 
    Differences at epsilon and at half of it are combined (Richardson), so that what is left is of the fourth
    order; where the two disagree, or the loss' slopes to both sides do, it is tried closer by, then given up.
+   What differs from backward is failed only if it does so closer by, too, and no less.
    Everything is in f32, so an element is known to about 1e-4 of the loss (at epsilon 0.01; half of that at
    0.02): gradients below that are only seen in sum, as the whole parameter's. A small model with few samples
-   and a smooth activation is seen most sharply. It takes 4 forward passes for each derivative.
+   and a smooth activation is seen most sharply. It takes 4 forward passes for each
+   derivative, and more at kinks.
 
    The loss is computed as in training, with the dropout masks of one step throughout. Afterwards the graph is
    bitwise as before, running statistics included; it needs the memory of a training program and of two or
@@ -22597,7 +22599,7 @@ DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t 
             continue;
         }
         double sum = 0;
-        if (n) dml__sum_block(isa, n, x, NULL, &sum);
+        if (n) dml__sum_block(isa, n, x, x, &sum);
         *y = beta == 0 ? (float)sum : (float)(sum + (double)beta * (double)*y);
     }
 }
@@ -33623,7 +33625,7 @@ static dml_scratch dml__custom_scratch(const dml_node *node, int rows, bool trai
 {
     dml_scratch scratch = { 0, 0 };
     if (dml__node_context(node)->device.host_memory) return scratch;
-    const int arrays = training ? 2 : 1; /* gradients, too */
+    const size_t arrays = training ? 2 : 1; /* gradients, too */
     for (int i = -1; i < node->inputs; i++) {
         const dml_node *of = i < 0 ? node : node->input[i];
         const size_t count = dml_shape_count(&of->shape) * (of->batched ? (size_t)rows : 1);
@@ -43430,7 +43432,7 @@ static dml__difference dml__difference_at(dml__gradient_checker *c, const dml__d
         moved = (double)(float)(w + h) - (double)(float)(w - h);
     }
     found.slope = (above - below) / moved;
-    found.bend = fabs(above - 2 * c->loss + below) / h;
+    found.bend = (above - 2 * c->loss + below) / h;
     return found;
 }
 
@@ -43451,23 +43453,58 @@ static void dml__keep_worst(dml__gradient_checker *c, const dml__direction *d, d
     r->allowed = allowed;
 }
 
+/* What differences at some distance say of a derivative. */
+typedef struct dml__estimate {
+    double numeric, sure; /* and how far off that may be */
+    double allowed;       /* for backward's */
+    bool smooth;
+} dml__estimate;
+
+static dml__estimate dml__estimate_at(dml__gradient_checker *c, const dml__direction *d, double backward,
+                                      double h)
+{
+    dml__estimate found;
+    const dml__difference wide = dml__difference_at(c, d, h), near = dml__difference_at(c, d, h / 2);
+    const double tolerance = (double)c->options.tolerance;
+    /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
+    const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
+    found.numeric = (4 * near.slope - wide.slope) / 3;
+    found.allowed = tolerance * fmax(fabs(found.numeric), fabs(backward)) + noise;
+    /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
+    found.sure = tolerance * fabs(found.numeric) + noise;
+    /* A smooth loss bends half as much half as far; what doesn't shrink is a kink right here, of whose change
+       of slope differences see a half. */
+    found.smooth =
+        !(fabs(wide.slope - near.slope) > found.sure) && !(fabs(2 * near.bend - wide.bend) > 2 * found.sure);
+    return found;
+}
+
+static void dml__keep_estimate(dml__gradient_checker *c, const dml__direction *d, double backward,
+                               const dml__estimate *estimate)
+{
+    dml__keep_worst(c, d, backward, estimate->numeric, estimate->allowed);
+    dml__move_along(c, d, 0);
+}
+
+/* The first smooth estimate counts; one that isn't backward's only if the next, closer by, is no nearer to
+   it: some way off a kink looks smooth at one distance. */
 static void dml__check_derivative(dml__gradient_checker *c, const dml__direction *d, double backward)
 {
+    dml__estimate other = { 0, 0, 0, false }; /* than backward */
     double h = (double)c->options.epsilon;
-    for (int i = 0; i < DML__CHECK_TRIES && c->status == DML_OK; i++, h /= 4) {
-        const dml__difference wide = dml__difference_at(c, d, h), near = dml__difference_at(c, d, h / 2);
-        const double numeric = (4 * near.slope - wide.slope) / 3;
-        /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
-        const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
-        const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
-        /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
-        const double sure = (double)c->options.tolerance * fabs(numeric) + noise;
-        if (fabs(wide.slope - near.slope) > sure) continue;
-        /* A bend in proportion to the distance, not to its square, is a kink right here. */
-        if (wide.bend > sure && near.bend > 0.75 * wide.bend) continue;
-        dml__keep_worst(c, d, backward, numeric, allowed);
-        dml__move_along(c, d, 0);
-        return;
+    for (int i = 0; i < DML__CHECK_TRIES + other.smooth && c->status == DML_OK; i++, h /= 4) {
+        const dml__estimate found = dml__estimate_at(c, d, backward, h);
+        const double off = fabs(found.numeric - backward);
+        if (other.smooth) {
+            if (!found.smooth || off < 0.5 * fabs(other.numeric - backward)) break;
+            dml__keep_estimate(c, d, backward, &other);
+            return;
+        }
+        if (found.smooth && off <= found.allowed) {
+            dml__keep_estimate(c, d, backward, &found);
+            return;
+        }
+        if (found.smooth) other = found;
     }
     dml__move_along(c, d, 0);
     c->result->unsure++;

@@ -500,7 +500,7 @@ DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t 
             continue;
         }
         double sum = 0;
-        if (n) dml__sum_block(isa, n, x, NULL, &sum);
+        if (n) dml__sum_block(isa, n, x, x, &sum);
         *y = beta == 0 ? (float)sum : (float)(sum + (double)beta * (double)*y);
     }
 }

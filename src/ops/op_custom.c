@@ -46,7 +46,7 @@ static dml_scratch dml__custom_scratch(const dml_node *node, int rows, bool trai
 {
     dml_scratch scratch = { 0, 0 };
     if (dml__node_context(node)->device.host_memory) return scratch;
-    const int arrays = training ? 2 : 1; /* gradients, too */
+    const size_t arrays = training ? 2 : 1; /* gradients, too */
     for (int i = -1; i < node->inputs; i++) {
         const dml_node *of = i < 0 ? node : node->input[i];
         const size_t count = dml_shape_count(&of->shape) * (of->batched ? (size_t)rows : 1);

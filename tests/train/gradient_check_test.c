@@ -1,6 +1,7 @@
 /* The check of gradients: right ones pass, each kind of wrong one is found, and all is as it was. */
 #include "train/gradient_check.h"
 
+#include "base/philox.h"
 #include "graph/op.h"
 #include "graph/program.h"
 #include "graph/weights.h"
@@ -63,6 +64,33 @@ static void right_ones(void)
     dml_close(context);
 }
 EACH_BACKEND(right_ones)
+
+/* Of 32 samples a relu's kinks lie close to any weights, at all distances. */
+static void kinks_nearby(void)
+{
+    enum { SEEDS = 60, ROWS = 32, IN = 8 };
+    float x[ROWS][IN], target[ROWS];
+    int unsure = 0, checked = 0;
+    for (int seed = 0; seed < SEEDS; seed++) {
+        const dml_random random = { (uint64_t)seed, 77, 0 };
+        dml_gradient_check c;
+        for (int i = 0; i < ROWS; i++) {
+            for (int k = 0; k < IN; k++) x[i][k] = dml_random_normal(&random, (uint64_t)(i * IN + k));
+            target[i] = dml_random_normal(&random, (uint64_t)(1000 + i));
+        }
+        context = dml_open(&(dml_options){ .seed = (uint64_t)seed, .threads = 1 });
+        dml_graph *g = dml_graph_create(context);
+        dml_node *h = dml_relu(dml_dense(dml_input(g, "x", DML_F32, IN), 16));
+        dml_node *loss = dml_mean_squared_error(dml_dense(h, 1), dml_input(g, "t", DML_F32, 1));
+        CHECK_INT(dml_check_gradients(loss, ROWS, DML_INPUTS(x, target), NULL, &c), DML_OK);
+        CHECK_MESSAGE(c.failed == 0, "seed %d: %d failed", seed, c.failed);
+        if (c.failed) describe(&c);
+        unsure += c.unsure;
+        checked += c.checked;
+        dml_close(context);
+    }
+    CHECK_MESSAGE(unsure < checked / 50, "%d of %d are unsure", unsure, checked);
+}
 
 /* ---- a tanh whose gradient is wrong in a way of the test's choosing ---- */
 
@@ -237,6 +265,7 @@ static void refused(void)
 int main(void)
 {
     RUN_EACH(right_ones);
+    RUN(kinks_nearby);
     RUN(wrong_ones);
     RUN(many_small_ones);
     RUN(kinks);
