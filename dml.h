@@ -96,12 +96,17 @@
 #endif
 
 /* Around all function bodies. g++ takes for a mistake what its own <immintrin.h> leaves undefined on purpose
-   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. */
+   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. clang, under a sanitizer, tells of
+   loops that it can't unroll. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__cplusplus)
 #define DML__BODIES_BEGIN                                                                                    \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                     \
         _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
 #define DML__BODIES_END _Pragma("GCC diagnostic pop")
+#elif defined(__clang__)
+#define DML__BODIES_BEGIN                                                                                    \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define DML__BODIES_END _Pragma("clang diagnostic pop")
 #else
 #define DML__BODIES_BEGIN
 #define DML__BODIES_END
@@ -2817,6 +2822,10 @@ typedef enum dml_optimizer_kind {
     DML_LAMB
 } dml_optimizer_kind;
 
+/* For numbers of which 0 stands for a default, here and in other options: so small that it counts as 0, as
+   with Adam's beta1 = DML_ZERO. */
+#define DML_ZERO 1e-30f
+
 /* An optimizer is its kind and its numbers; its state vectors live in the trainer. Fields that a kind doesn't
    name are ignored; those that have a default take it where they are 0. The formulas are in
    kernels/update.h. */
@@ -2834,7 +2843,7 @@ typedef struct dml_optimizer {
     float trust;        /* lars: its coefficient; 0: 0.001 */
 } dml_optimizer;
 
-/* Stochastic gradient descent; momentum 0 keeps no velocity. */
+/* Stochastic gradient descent; momentum 0 keeps no velocity. An lr of 0 is the default, in all of these. */
 DML_API dml_optimizer dml_sgd(float lr, float momentum);
 
 /* Adam, with bias correction. Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.
@@ -3035,7 +3044,8 @@ typedef struct dml_trainer_options {
     float clip_norm, clip_value;
     dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
-       average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
+       average = this times average + the rest of 1 times w, after the first w itself; of a checkpoint that
+       has none it begins with w. 0: none. */
     float average;
     dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision, as in dml_program_options. w, g and the optimizer's
@@ -43179,6 +43189,17 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     return DML_OK;
 }
 
+/* A moving average of a run that kept none begins with the parameters, as in a new run. */
+static void dml__saved_name(const dml_trainer *trainer, int vector, bool has_average, const char *parameter,
+                            char name[2 * DML_NAME_BYTES])
+{
+    const bool average = vector == DML_OPTIMIZER_STATE + trainer->states;
+    if (average && !has_average)
+        snprintf(name, 2 * DML_NAME_BYTES, "%s", parameter);
+    else
+        dml__state_name(dml__vector_name(trainer, vector), parameter, name);
+}
+
 static bool dml__file_has_average(const dml__safetensors *file)
 {
     static const char begins[] = DML__OWN_TENSORS "average.";
@@ -43199,19 +43220,14 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
-    if (trainer->average > 0.0f && trainer->program->graph->trained_count > 0 && !dml__file_has_average(file))
-        return dml__fail(
-            error, DML_ERROR_FORMAT,
-            "\"%s\" holds a run that kept no moving average, and this trainer keeps one: load it "
-            "into a trainer without .average, or start the run anew",
-            path);
+    const bool has_average = dml__file_has_average(file);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             int found;
-            dml__state_name(dml__vector_name(trainer, v), p->name, name);
+            dml__saved_name(trainer, v, has_average, p->name, name);
             if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
         }
     return status;
@@ -43219,6 +43235,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
 
 static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
 {
+    const bool has_average = dml__file_has_average(file);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors && status == DML_OK; v++) {
         const size_t count = dml_trainer_count(trainer, v);
@@ -43227,7 +43244,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
-            dml__state_name(dml__vector_name(trainer, v), p->name, name);
+            dml__saved_name(trainer, v, has_average, p->name, name);
             status = dml__safetensors_read_floats(file, dml__safetensors_find(file, name), vector + p->offset,
                                                   &trainer->context->error);
         }

@@ -85,12 +85,17 @@
 #endif
 
 /* Around all function bodies. g++ takes for a mistake what its own <immintrin.h> leaves undefined on purpose
-   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. */
+   (_mm512_undefined_ps); gcc, which compiles the same as C, doesn't. clang, under a sanitizer, tells of
+   loops that it can't unroll. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__cplusplus)
 #define DML__BODIES_BEGIN                                                                                    \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                     \
         _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
 #define DML__BODIES_END _Pragma("GCC diagnostic pop")
+#elif defined(__clang__)
+#define DML__BODIES_BEGIN                                                                                    \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define DML__BODIES_END _Pragma("clang diagnostic pop")
 #else
 #define DML__BODIES_BEGIN
 #define DML__BODIES_END
@@ -9544,6 +9549,7 @@ struct dml__meeting {
     double doubted_at;    /* when somebody first refused this rank without a proof; 0: nobody did */
     char note[256];       /* why the last visitor, or this rank, was turned away, if worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
+    double short_since;   /* when that began */
 };
 
 /* ---- where ranks meet (place.c): false, the job has failed ---- */
@@ -9730,11 +9736,11 @@ DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
                  strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
                  meeting->note);
     if (meeting->shortage) {
-        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
-                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
-                      "descriptors (ulimit -n) or so",
-                      rank, world, missing, timeout, strerror(meeting->shortage),
-                      2 * meeting->to_connect + 8);
+        dml__tcp_fail(
+            meeting->tcp, rank, DML_ERROR_NETWORK,
+            "rank %d of %d could not connect with %s: %s; it needs %d more file descriptors (ulimit "
+            "-n) or so",
+            rank, world, missing, strerror(meeting->shortage), 2 * meeting->to_connect + 8);
     } else if (rank == 0 && !meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
                       missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
@@ -9905,8 +9911,17 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
 static bool dml__note_shortage(dml__meeting *meeting, int error)
 {
     const bool lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-    if (lacks) meeting->shortage = error;
-    return lacks;
+    if (!lacks) return false;
+    if (!meeting->shortage) meeting->short_since = dml_seconds();
+    meeting->shortage = error;
+    return true;
+}
+
+/* Who lacks something gives up before the others do, who can't know why it doesn't come. */
+static double dml__until_too_late(const dml__meeting *meeting)
+{
+    const double half = meeting->short_since + meeting->settings->timeout / 2;
+    return meeting->shortage && half < meeting->deadline ? half : meeting->deadline;
 }
 
 /* Until the next try, a little longer each time. */
@@ -10091,7 +10106,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 /* Fills in what to wait for, and returns for how long at most. */
 static double dml__prepare_polls(dml__meeting *meeting, double now)
 {
-    double until = meeting->deadline;
+    double until = dml__until_too_late(meeting);
     struct pollfd *polls = meeting->polls;
     /* Before the session is known, every visitor would seem to be of another job. */
     const bool open = meeting->listener >= 0 && meeting->me.has_session;
@@ -10223,7 +10238,7 @@ static bool dml__meet_all(dml__meeting *meeting)
 {
     while (meeting->to_connect > 0 || !meeting->addresses_done) {
         if (!dml__comers_are_alike(meeting)) return false;
-        if (dml_seconds() >= meeting->deadline) {
+        if (dml_seconds() >= dml__until_too_late(meeting)) {
             dml__meet_too_late(meeting);
             return false;
         }

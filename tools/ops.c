@@ -112,15 +112,14 @@ static void anchor(const char *file, char out[64])
 
 static void op_row(const family *f, const dml__op *op)
 {
-    const bool view = op->view, flat = !view && !op->backward;
+    const bool view = op->view, chooses = (op->needs & DML__CHOOSES_BY_FIRST) != 0;
+    const bool flat = view ? chooses : !op->backward;
     /* Those of one element save at most a repeated operand, on GPUs. */
     const bool saves = op->saved_bytes && op->infer != dml__formula_op(0)->infer;
     printf("| %s |", op->name);
     for (int i = 0; i < f->functions; i++)
         if (builds(f->function[i], op->name)) printf(" `%s`", f->function[i]);
-    printf(" | %s |", flat                                ? "none"
-                      : op->needs & DML__CHOOSES_BY_FIRST ? "all inputs but the first"
-                                                          : "each input that takes one");
+    printf(" | %s |", flat ? "none" : chooses ? "all inputs but the first" : "each input that takes one");
     if (!(op->needs & (DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT)) && !saves) printf(" nothing");
     const char *comma = " ";
     for (int i = 0; i < DML__MAX_INPUTS; i++)

@@ -36,6 +36,7 @@ struct dml__meeting {
     double doubted_at;    /* when somebody first refused this rank without a proof; 0: nobody did */
     char note[256];       /* why the last visitor, or this rank, was turned away, if worth a sentence */
     int shortage;         /* what this process lacked when it last tried to connect; 0: nothing */
+    double short_since;   /* when that began */
 };
 
 /* ---- where ranks meet (place.c): false, the job has failed ---- */

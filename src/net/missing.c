@@ -37,11 +37,11 @@ DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
                  strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
                  meeting->note);
     if (meeting->shortage) {
-        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_NETWORK,
-                      "rank %d of %d could not connect with %s within %g s: %s; it needs %d more file "
-                      "descriptors (ulimit -n) or so",
-                      rank, world, missing, timeout, strerror(meeting->shortage),
-                      2 * meeting->to_connect + 8);
+        dml__tcp_fail(
+            meeting->tcp, rank, DML_ERROR_NETWORK,
+            "rank %d of %d could not connect with %s: %s; it needs %d more file descriptors (ulimit "
+            "-n) or so",
+            rank, world, missing, strerror(meeting->shortage), 2 * meeting->to_connect + 8);
     } else if (rank == 0 && !meeting->addresses_done) {
         dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
                       missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);

@@ -140,8 +140,17 @@ static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
 static bool dml__note_shortage(dml__meeting *meeting, int error)
 {
     const bool lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-    if (lacks) meeting->shortage = error;
-    return lacks;
+    if (!lacks) return false;
+    if (!meeting->shortage) meeting->short_since = dml_seconds();
+    meeting->shortage = error;
+    return true;
+}
+
+/* Who lacks something gives up before the others do, who can't know why it doesn't come. */
+static double dml__until_too_late(const dml__meeting *meeting)
+{
+    const double half = meeting->short_since + meeting->settings->timeout / 2;
+    return meeting->shortage && half < meeting->deadline ? half : meeting->deadline;
 }
 
 /* Until the next try, a little longer each time. */
@@ -326,7 +335,7 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
 /* Fills in what to wait for, and returns for how long at most. */
 static double dml__prepare_polls(dml__meeting *meeting, double now)
 {
-    double until = meeting->deadline;
+    double until = dml__until_too_late(meeting);
     struct pollfd *polls = meeting->polls;
     /* Before the session is known, every visitor would seem to be of another job. */
     const bool open = meeting->listener >= 0 && meeting->me.has_session;
@@ -458,7 +467,7 @@ static bool dml__meet_all(dml__meeting *meeting)
 {
     while (meeting->to_connect > 0 || !meeting->addresses_done) {
         if (!dml__comers_are_alike(meeting)) return false;
-        if (dml_seconds() >= meeting->deadline) {
+        if (dml_seconds() >= dml__until_too_late(meeting)) {
             dml__meet_too_late(meeting);
             return false;
         }

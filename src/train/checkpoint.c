@@ -341,6 +341,17 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     return DML_OK;
 }
 
+/* A moving average of a run that kept none begins with the parameters, as in a new run. */
+static void dml__saved_name(const dml_trainer *trainer, int vector, bool has_average, const char *parameter,
+                            char name[2 * DML_NAME_BYTES])
+{
+    const bool average = vector == DML_OPTIMIZER_STATE + trainer->states;
+    if (average && !has_average)
+        snprintf(name, 2 * DML_NAME_BYTES, "%s", parameter);
+    else
+        dml__state_name(dml__vector_name(trainer, vector), parameter, name);
+}
+
 static bool dml__file_has_average(const dml__safetensors *file)
 {
     static const char begins[] = DML__OWN_TENSORS "average.";
@@ -361,19 +372,14 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
-    if (trainer->average > 0.0f && trainer->program->graph->trained_count > 0 && !dml__file_has_average(file))
-        return dml__fail(
-            error, DML_ERROR_FORMAT,
-            "\"%s\" holds a run that kept no moving average, and this trainer keeps one: load it "
-            "into a trainer without .average, or start the run anew",
-            path);
+    const bool has_average = dml__file_has_average(file);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             int found;
-            dml__state_name(dml__vector_name(trainer, v), p->name, name);
+            dml__saved_name(trainer, v, has_average, p->name, name);
             if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
         }
     return status;
@@ -381,6 +387,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
 
 static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
 {
+    const bool has_average = dml__file_has_average(file);
     dml_status status = DML_OK;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors && status == DML_OK; v++) {
         const size_t count = dml_trainer_count(trainer, v);
@@ -389,7 +396,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
-            dml__state_name(dml__vector_name(trainer, v), p->name, name);
+            dml__saved_name(trainer, v, has_average, p->name, name);
             status = dml__safetensors_read_floats(file, dml__safetensors_find(file, name), vector + p->offset,
                                                   &trainer->context->error);
         }

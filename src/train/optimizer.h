@@ -16,6 +16,10 @@ typedef enum dml_optimizer_kind {
     DML_LAMB
 } dml_optimizer_kind;
 
+/* For numbers of which 0 stands for a default, here and in other options: so small that it counts as 0, as
+   with Adam's beta1 = DML_ZERO. */
+#define DML_ZERO 1e-30f
+
 /* An optimizer is its kind and its numbers; its state vectors live in the trainer. Fields that a kind doesn't
    name are ignored; those that have a default take it where they are 0. The formulas are in
    kernels/update.h. */
@@ -33,7 +37,7 @@ typedef struct dml_optimizer {
     float trust;        /* lars: its coefficient; 0: 0.001 */
 } dml_optimizer;
 
-/* Stochastic gradient descent; momentum 0 keeps no velocity. */
+/* Stochastic gradient descent; momentum 0 keeps no velocity. An lr of 0 is the default, in all of these. */
 DML_API dml_optimizer dml_sgd(float lr, float momentum);
 
 /* Adam, with bias correction. Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.

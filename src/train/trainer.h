@@ -21,7 +21,8 @@ typedef struct dml_trainer_options {
     float clip_norm, clip_value;
     dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
-       average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
+       average = this times average + the rest of 1 times w, after the first w itself; of a checkpoint that
+       has none it begins with w. 0: none. */
     float average;
     dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision, as in dml_program_options. w, g and the optimizer's

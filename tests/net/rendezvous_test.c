@@ -449,6 +449,36 @@ static void no_descriptors(void)
     }
 }
 
+/* One that has some, and is known to others, tells them: who waits for it could only say that it doesn't
+ * come.
+ */
+static int left_to_open;
+static int few_to_open(int family)
+{
+    if (left_to_open-- > 0) return dml__system_sockets()->open(family);
+    errno = EMFILE;
+    return -1;
+}
+
+static void some_descriptors(void)
+{
+    for (int some = 2; some < 5; some++) { /* one for a listener, two to rank 0 */
+        dml__socket_calls sockets = *dml__system_sockets();
+        test_rank ranks[3];
+        sockets.open = few_to_open;
+        left_to_open = some;
+        ranks_prepare(ranks, 3, 1, late_rank_body, NULL);
+        ranks[2].sockets = &sockets;
+        ranks_run(ranks, 3);
+        for (int rank = 0; rank < 3; rank++) {
+            CHECK_MESSAGE(ranks[rank].status == DML_ERROR_NETWORK, "%d sockets, rank %d: %s", some, rank,
+                          ranks[rank].error);
+            CHECK_CONTAINS(ranks[rank].error, "rank 2 of 3 could not connect with rank");
+            CHECK_CONTAINS(ranks[rank].error, strerror(EMFILE));
+        }
+    }
+}
+
 /* Who hasn't heard yet where to go doesn't go: the tries would only make it rest longer. */
 static int aimless; /* atomic */
 static int open_somewhere(int family)
@@ -671,6 +701,7 @@ int main(void)
     RUN(swallowed_packets);
     RUN(few_descriptors);
     RUN(no_descriptors);
+    RUN(some_descriptors);
     RUN(nobody_goes_before_it_knows_where);
     RUN(no_challenge);
     RUN(a_name_that_comes_later);

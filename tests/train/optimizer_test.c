@@ -170,6 +170,22 @@ static void lars_of_a_large_gradient(void)
     CHECK_NEAR(after[1], after[0], 1e-6);
 }
 
+/* Adam whose first moment is the gradient itself. */
+static void zero_that_is_no_default(void)
+{
+    dml_optimizer o = dml_adam(0.1f);
+    float w = 1, m = 0, v = 0, *const state[] = { &m, &v };
+    double want = 1, squares = 0;
+    o.beta1 = DML_ZERO;
+    for (int step = 0; step < 4; step++) {
+        const float g = 0.5f - 0.3f * (float)step;
+        CHECK_INT(dml_optimizer_update(&o, NULL, (uint64_t)step, 1, &w, &g, state), DML_OK);
+        squares = 0.999 * squares + 0.001 * (double)g * (double)g;
+        want -= 0.1 * (double)g / (sqrt(squares / (1 - pow(0.999, step + 1))) + 1e-8);
+        CHECK_NEAR(w, want, 1e-6);
+    }
+}
+
 /* What a kind doesn't use is neither checked nor filled in. */
 static void defaults(void)
 {
@@ -207,6 +223,7 @@ static void defaults(void)
 
 int main(void)
 {
+    RUN(zero_that_is_no_default);
     RUN(defaults);
     RUN_EACH(every_optimizer);
     RUN(bad_numbers);
