@@ -1559,7 +1559,7 @@ typedef struct dml_shape {
 
 /* How many elements: the product of the dimensions, 1 for a scalar, 0 for NULL. */
 DML_API size_t dml_shape_count(const dml_shape *shape);
-DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
+DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b); /* NULL is like none */
 
 /* Writes "28 x 28 x 1" ("scalar" for no dimensions) and returns `text`. */
 #define DML_SHAPE_TEXT 64
@@ -26479,13 +26479,16 @@ static bool dml__check_isa(dml_context *context)
    has nobody to tell it, and makes do as if it weren't said. */
 static bool dml__check_pool_environment(dml_context *context)
 {
-    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE"), *rank = getenv("LOCAL_RANK");
     if (pin && *pin && strcmp(pin, "0") != 0 && strcmp(pin, "1") != 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT, "DML_PIN is \"%s\", not 0 or 1", pin);
     else if (ranks && *ranks && dml__cpu_environment("LOCAL_WORLD_SIZE") < 1)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "LOCAL_WORLD_SIZE is \"%s\", not a whole number from 1: how many ranks are on this host",
                   ranks);
+    else if (rank && *rank && dml__cpu_environment("LOCAL_RANK") < 0)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "LOCAL_RANK is \"%s\", not a whole number from 0: which of the host's ranks this is", rank);
     return context->error.status == DML_OK;
 }
 
@@ -27112,7 +27115,7 @@ DML_API size_t dml_shape_count(const dml_shape *shape)
 
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b)
 {
-    return a->ndim == b->ndim &&
+    return a && b && a->ndim == b->ndim &&
            memcmp(a->dims, b->dims, (size_t)dml__dimensions(a) * sizeof a->dims[0]) == 0;
 }
 
@@ -27299,6 +27302,10 @@ DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op
    "conv2d_2". NULL, with the error recorded, on failure. */
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape);
+
+/* What the next node of `op` will be called, without the scope around it: "conv2d_2". The nodes that a layer
+   is made of are built in a scope of its name, so that they don't count among those of its user. */
+DML__LOCAL dml_status dml__layer_name(dml_graph *graph, const struct dml__op *op, char name[DML_NAME_BYTES]);
 
 /* Appends a node that is complete. */
 DML__LOCAL void dml__node_append(dml_node *node);
@@ -27838,13 +27845,21 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
     return node;
 }
 
+DML__LOCAL dml_status dml__layer_name(dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
+{
+    const size_t scope = strlen(graph->scope);
+    dml_status status = graph->context->error.status;
+    if (status == DML_OK) status = dml__make_name(graph, op, NULL, name);
+    if (status == DML_OK) memmove(name, name + scope, strlen(name) - scope + 1);
+    return status;
+}
+
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape)
 {
     char layer[DML_NAME_BYTES], name[2 * DML_NAME_BYTES];
-    if (graph->context->error.status != DML_OK || dml__make_name(graph, op, NULL, layer) != DML_OK)
-        return NULL;
-    snprintf(name, sizeof name, "%s.%s", layer + strlen(graph->scope), part);
+    if (dml__layer_name(graph, op, layer) != DML_OK) return NULL;
+    snprintf(name, sizeof name, "%s.%s", layer, part);
     return dml_parameter_shaped(graph, name, init, shape);
 }
 
@@ -37415,6 +37430,7 @@ typedef struct dml__heads {
     int heads, kv_heads, width, channels, rows; /* rows: of the weights of q, k and v */
     dml_multi_head_attention_options o;
     dml_node *parameter[4];
+    char layer[DML_NAME_BYTES];
 } dml__heads;
 
 static dml__heads dml__heads_of(const dml_node *x, int heads, const dml_multi_head_attention_options *options)
@@ -37524,7 +37540,24 @@ static dml_node *dml__heads_turn(dml_node *x, const dml__heads *h, int heads, in
     return h->o.rotary ? dml_rotary(x, heads, &rotary) : x;
 }
 
-static dml_node *dml__heads_build(dml_node *x, const dml__heads *h)
+/* The rows first .. end - 1, of so many heads of which some are turned, as nodes of the layer's own scope. */
+static dml_node *dml__heads_begin(dml_node *x, const dml__heads *h, int first, int end, int heads, int turned)
+{
+    if (dml_push_scope(x->graph, "%s", h->layer) != DML_OK) return NULL;
+    dml_node *begun = dml__heads_turn(dml__heads_project(x, h, first, end), h, heads, turned);
+    dml_pop_scope(x->graph);
+    return begun;
+}
+
+static dml_node *dml__heads_end(dml_node *mixed, const dml__heads *h)
+{
+    if (!mixed || dml_push_scope(mixed->graph, "%s", h->layer) != DML_OK) return NULL;
+    dml_node *ended = dml_dense_with(mixed, h->parameter[2], h->parameter[3]);
+    dml_pop_scope(mixed->graph);
+    return ended;
+}
+
+static dml_node *dml__heads_build(dml_node *x, dml__heads *h)
 {
     dml_attention_options attention;
     memset(&attention, 0, sizeof attention);
@@ -37532,19 +37565,15 @@ static dml_node *dml__heads_build(dml_node *x, const dml__heads *h)
     attention.causal = h->o.causal;
     attention.window = h->o.window;
     attention.lengths = h->o.lengths;
-    dml_node *mixed;
+    if (dml__layer_name(x->graph, dml__attention_op(), h->layer) != DML_OK) return NULL;
     if (h->o.memory) {
-        dml_node *q = dml__heads_project(x, h, 0, h->channels);
-        dml_node *kv = dml__heads_project(h->o.memory, h, h->channels, h->rows);
-        mixed = dml__attention_create(DML__ATTENTION_KV, h->heads, dml__heads_turn(q, h, h->heads, 0),
-                                      dml__heads_turn(kv, h, 2 * h->kv_heads, h->kv_heads), NULL, &attention);
-    } else {
-        dml_node *qkv = dml__heads_project(x, h, 0, h->rows);
-        const int turned = h->heads + h->kv_heads;
-        mixed =
-            dml_attention_packed(dml__heads_turn(qkv, h, turned + h->kv_heads, turned), h->heads, &attention);
+        dml_node *q = dml__heads_begin(x, h, 0, h->channels, h->heads, 0);
+        dml_node *kv = dml__heads_begin(h->o.memory, h, h->channels, h->rows, 2 * h->kv_heads, h->kv_heads);
+        return dml__heads_end(dml__attention_create(DML__ATTENTION_KV, h->heads, q, kv, NULL, &attention), h);
     }
-    return mixed ? dml_dense_with(mixed, h->parameter[2], h->parameter[3]) : NULL;
+    const int turned = h->heads + h->kv_heads;
+    dml_node *qkv = dml__heads_begin(x, h, 0, h->rows, turned + h->kv_heads, turned);
+    return dml__heads_end(dml_attention_packed(qkv, h->heads, &attention), h);
 }
 
 DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node *in_weight,
@@ -44734,10 +44763,11 @@ DML_API void dml_cifar_image(const unsigned char *record, dml_cifar_change chang
     const float scale = 1 / deviation;
     for (int h = 0; h < side; h++)
         for (int w = 0; w < side; w++, image += 3) {
-            const int from_h = h - change.down, from_w = (change.mirrored ? side - 1 - w : w) - change.right;
+            const int64_t from_h = (int64_t)h - change.down,
+                          from_w = (int64_t)(change.mirrored ? side - 1 - w : w) - change.right;
             const bool inside = from_h >= 0 && from_h < side && from_w >= 0 && from_w < side;
             for (int plane = 0; plane < 3; plane++) {
-                const int from = 1 + plane * DML_CIFAR_PLANE + from_h * side + from_w;
+                const int64_t from = 1 + plane * DML_CIFAR_PLANE + from_h * side + from_w;
                 image[plane] = inside ? ((float)record[from] - mean) * scale : 0.0f;
             }
         }
@@ -44816,6 +44846,7 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
         return dml__fail_null(&context->error, "dml_idx_parse", out ? "bytes" : "place for the array");
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
+    if (!name) name = "what was given";
     const dml_status status = dml__idx_magic(error, name, at, size);
     if (status != DML_OK) return status;
     const int ndim = at[3];

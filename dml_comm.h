@@ -3483,6 +3483,10 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
 
+/* dml_comm_open_local, which tells why it failed. */
+DML__LOCAL dml_status dml__comm_open_local(dml_comm **comms, int world, const dml_comm_options *options,
+                                           dml__error *error);
+
 /* A rank of one process has closed: what it has in common with the others goes with the last. */
 DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 
@@ -22855,19 +22859,17 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     return comm;
 }
 
-DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_comm_options *options)
+DML__LOCAL dml_status dml__comm_open_local(dml_comm **comms, int world, const dml_comm_options *options,
+                                           dml__error *error)
 {
     dml_comm_options own;
     dml__comm_settings settings;
-    dml__error error;
-    if (!comms || world < 1 || world > 4096) return DML_ERROR_ARGUMENT;
     memset(&own, 0, sizeof own);
-    memset(&error, 0, sizeof error);
     if (options) own = *options;
     for (int rank = 0; rank < world; rank++) comms[rank] = NULL;
     own.rank = 0;
     own.world_size = world;
-    if (!dml__read_comm_settings(&own, &settings, &error)) return error.status;
+    if (!dml__read_comm_settings(&own, &settings, error)) return error->status;
     dml__local_job *local = dml__new_local_job(&own, world);
     bool opened = local != NULL;
     for (int rank = 0; rank < world && opened; rank++) {
@@ -22888,7 +22890,15 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_co
         comms[rank] = NULL;
     }
     if (local) dml__leave_local(local);
-    return opened ? DML_OK : DML_ERROR_MEMORY;
+    return opened ? DML_OK : dml__fail(error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
+}
+
+DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_comm_options *options)
+{
+    dml__error error;
+    memset(&error, 0, sizeof error);
+    if (!comms || world < 1 || world > 4096) return DML_ERROR_ARGUMENT;
+    return dml__comm_open_local(comms, world, options, &error);
 }
 
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
@@ -29590,14 +29600,13 @@ static dml_status dml__open_inside(dml_mirrored *all)
     options.allocator = all->options.allocator;
     options.engine = "dml";
     options.trace = ""; /* the job's has the same file names */
-    const dml_status status = dml_comm_open_local(comms, all->count, &options);
+    dml__error error;
+    memset(&error, 0, sizeof error);
+    const dml_status status = dml__comm_open_local(comms, all->count, &options, &error);
     for (int i = 0; i < all->count && status == DML_OK; i++) all->replica[i].place.inside = comms[i];
     if (status == DML_OK) return DML_OK;
-    return dml__fail(&all->context->error, status,
-                     status == DML_ERROR_MEMORY ? "no memory left for a communicator of %d replicas"
-                                                : "no communicator of %d replicas can be had: their timeout "
-                                                  "and the environment's DML_ settings must make sense",
-                     all->count);
+    return dml__fail(&all->context->error, status, "no communicator of %d replicas can be had: %.400s",
+                     all->count, error.text);
 }
 
 /* ---- creating and destroying ---- */
@@ -32433,10 +32442,18 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
     attention.lengths = o.lengths;
     rotary.base = o.rotary_base;
     rotary.rotated = own + own_kv;
+    char layer[DML_NAME_BYTES]; /* (as of dml_multi_head_attention) */
+    if (dml__layer_name(x->graph, dml__attention_op(), layer) != DML_OK ||
+        dml_push_scope(x->graph, "%s", layer) != DML_OK)
+        return NULL;
     dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
     if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
+    dml_pop_scope(x->graph);
     dml_node *mixed = dml_attention_packed(qkv, own, &attention);
-    return mixed ? dml__parallel_dense_end(mixed, p[2], p[3], comm) : NULL;
+    if (!mixed || dml_push_scope(x->graph, "%s", layer) != DML_OK) return NULL;
+    dml_node *ended = dml__parallel_dense_end(mixed, p[2], p[3], comm);
+    dml_pop_scope(x->graph);
+    return ended;
 }
 
 #endif

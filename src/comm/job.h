@@ -389,6 +389,10 @@ DML__LOCAL void dml__comm_let_go(dml_comm *comm);
 /* dml_comm_open over other socket calls than the system's. */
 DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
 
+/* dml_comm_open_local, which tells why it failed. */
+DML__LOCAL dml_status dml__comm_open_local(dml_comm **comms, int world, const dml_comm_options *options,
+                                           dml__error *error);
+
 /* A rank of one process has closed: what it has in common with the others goes with the last. */
 DML__LOCAL void dml__leave_local(struct dml__local_job *local);
 

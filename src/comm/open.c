@@ -226,19 +226,17 @@ static dml_comm *dml__open_local_rank(const dml_comm_options *options, const dml
     return comm;
 }
 
-DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_comm_options *options)
+DML__LOCAL dml_status dml__comm_open_local(dml_comm **comms, int world, const dml_comm_options *options,
+                                           dml__error *error)
 {
     dml_comm_options own;
     dml__comm_settings settings;
-    dml__error error;
-    if (!comms || world < 1 || world > 4096) return DML_ERROR_ARGUMENT;
     memset(&own, 0, sizeof own);
-    memset(&error, 0, sizeof error);
     if (options) own = *options;
     for (int rank = 0; rank < world; rank++) comms[rank] = NULL;
     own.rank = 0;
     own.world_size = world;
-    if (!dml__read_comm_settings(&own, &settings, &error)) return error.status;
+    if (!dml__read_comm_settings(&own, &settings, error)) return error->status;
     dml__local_job *local = dml__new_local_job(&own, world);
     bool opened = local != NULL;
     for (int rank = 0; rank < world && opened; rank++) {
@@ -259,7 +257,15 @@ DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_co
         comms[rank] = NULL;
     }
     if (local) dml__leave_local(local);
-    return opened ? DML_OK : DML_ERROR_MEMORY;
+    return opened ? DML_OK : dml__fail(error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
+}
+
+DML_API dml_status dml_comm_open_local(dml_comm **comms, int world, const dml_comm_options *options)
+{
+    dml__error error;
+    memset(&error, 0, sizeof error);
+    if (!comms || world < 1 || world > 4096) return DML_ERROR_ARGUMENT;
+    return dml__comm_open_local(comms, world, options, &error);
 }
 
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options)

@@ -55,13 +55,16 @@ static bool dml__check_isa(dml_context *context)
    has nobody to tell it, and makes do as if it weren't said. */
 static bool dml__check_pool_environment(dml_context *context)
 {
-    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    const char *pin = getenv("DML_PIN"), *ranks = getenv("LOCAL_WORLD_SIZE"), *rank = getenv("LOCAL_RANK");
     if (pin && *pin && strcmp(pin, "0") != 0 && strcmp(pin, "1") != 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT, "DML_PIN is \"%s\", not 0 or 1", pin);
     else if (ranks && *ranks && dml__cpu_environment("LOCAL_WORLD_SIZE") < 1)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "LOCAL_WORLD_SIZE is \"%s\", not a whole number from 1: how many ranks are on this host",
                   ranks);
+    else if (rank && *rank && dml__cpu_environment("LOCAL_RANK") < 0)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "LOCAL_RANK is \"%s\", not a whole number from 0: which of the host's ranks this is", rank);
     return context->error.status == DML_OK;
 }
 

@@ -76,14 +76,13 @@ static dml_status dml__open_inside(dml_mirrored *all)
     options.allocator = all->options.allocator;
     options.engine = "dml";
     options.trace = ""; /* the job's has the same file names */
-    const dml_status status = dml_comm_open_local(comms, all->count, &options);
+    dml__error error;
+    memset(&error, 0, sizeof error);
+    const dml_status status = dml__comm_open_local(comms, all->count, &options, &error);
     for (int i = 0; i < all->count && status == DML_OK; i++) all->replica[i].place.inside = comms[i];
     if (status == DML_OK) return DML_OK;
-    return dml__fail(&all->context->error, status,
-                     status == DML_ERROR_MEMORY ? "no memory left for a communicator of %d replicas"
-                                                : "no communicator of %d replicas can be had: their timeout "
-                                                  "and the environment's DML_ settings must make sense",
-                     all->count);
+    return dml__fail(&all->context->error, status, "no communicator of %d replicas can be had: %.400s",
+                     all->count, error.text);
 }
 
 /* ---- creating and destroying ---- */

@@ -405,10 +405,18 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
     attention.lengths = o.lengths;
     rotary.base = o.rotary_base;
     rotary.rotated = own + own_kv;
+    char layer[DML_NAME_BYTES]; /* (as of dml_multi_head_attention) */
+    if (dml__layer_name(x->graph, dml__attention_op(), layer) != DML_OK ||
+        dml_push_scope(x->graph, "%s", layer) != DML_OK)
+        return NULL;
     dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
     if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
+    dml_pop_scope(x->graph);
     dml_node *mixed = dml_attention_packed(qkv, own, &attention);
-    return mixed ? dml__parallel_dense_end(mixed, p[2], p[3], comm) : NULL;
+    if (!mixed || dml_push_scope(x->graph, "%s", layer) != DML_OK) return NULL;
+    dml_node *ended = dml__parallel_dense_end(mixed, p[2], p[3], comm);
+    dml_pop_scope(x->graph);
+    return ended;
 }
 
 #endif

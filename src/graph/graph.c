@@ -312,13 +312,21 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
     return node;
 }
 
+DML__LOCAL dml_status dml__layer_name(dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
+{
+    const size_t scope = strlen(graph->scope);
+    dml_status status = graph->context->error.status;
+    if (status == DML_OK) status = dml__make_name(graph, op, NULL, name);
+    if (status == DML_OK) memmove(name, name + scope, strlen(name) - scope + 1);
+    return status;
+}
+
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape)
 {
     char layer[DML_NAME_BYTES], name[2 * DML_NAME_BYTES];
-    if (graph->context->error.status != DML_OK || dml__make_name(graph, op, NULL, layer) != DML_OK)
-        return NULL;
-    snprintf(name, sizeof name, "%s.%s", layer + strlen(graph->scope), part);
+    if (dml__layer_name(graph, op, layer) != DML_OK) return NULL;
+    snprintf(name, sizeof name, "%s.%s", layer, part);
     return dml_parameter_shaped(graph, name, init, shape);
 }
 

@@ -102,6 +102,10 @@ DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape);
 
+/* What the next node of `op` will be called, without the scope around it: "conv2d_2". The nodes that a layer
+   is made of are built in a scope of its name, so that they don't count among those of its user. */
+DML__LOCAL dml_status dml__layer_name(dml_graph *graph, const struct dml__op *op, char name[DML_NAME_BYTES]);
+
 /* Appends a node that is complete. */
 DML__LOCAL void dml__node_append(dml_node *node);
 

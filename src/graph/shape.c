@@ -22,7 +22,7 @@ DML_API size_t dml_shape_count(const dml_shape *shape)
 
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b)
 {
-    return a->ndim == b->ndim &&
+    return a && b && a->ndim == b->ndim &&
            memcmp(a->dims, b->dims, (size_t)dml__dimensions(a) * sizeof a->dims[0]) == 0;
 }
 

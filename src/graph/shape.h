@@ -18,7 +18,7 @@ typedef struct dml_shape {
 
 /* How many elements: the product of the dimensions, 1 for a scalar, 0 for NULL. */
 DML_API size_t dml_shape_count(const dml_shape *shape);
-DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
+DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b); /* NULL is like none */
 
 /* Writes "28 x 28 x 1" ("scalar" for no dimensions) and returns `text`. */
 #define DML_SHAPE_TEXT 64

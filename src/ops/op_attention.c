@@ -366,6 +366,7 @@ typedef struct dml__heads {
     int heads, kv_heads, width, channels, rows; /* rows: of the weights of q, k and v */
     dml_multi_head_attention_options o;
     dml_node *parameter[4];
+    char layer[DML_NAME_BYTES];
 } dml__heads;
 
 static dml__heads dml__heads_of(const dml_node *x, int heads, const dml_multi_head_attention_options *options)
@@ -475,7 +476,24 @@ static dml_node *dml__heads_turn(dml_node *x, const dml__heads *h, int heads, in
     return h->o.rotary ? dml_rotary(x, heads, &rotary) : x;
 }
 
-static dml_node *dml__heads_build(dml_node *x, const dml__heads *h)
+/* The rows first .. end - 1, of so many heads of which some are turned, as nodes of the layer's own scope. */
+static dml_node *dml__heads_begin(dml_node *x, const dml__heads *h, int first, int end, int heads, int turned)
+{
+    if (dml_push_scope(x->graph, "%s", h->layer) != DML_OK) return NULL;
+    dml_node *begun = dml__heads_turn(dml__heads_project(x, h, first, end), h, heads, turned);
+    dml_pop_scope(x->graph);
+    return begun;
+}
+
+static dml_node *dml__heads_end(dml_node *mixed, const dml__heads *h)
+{
+    if (!mixed || dml_push_scope(mixed->graph, "%s", h->layer) != DML_OK) return NULL;
+    dml_node *ended = dml_dense_with(mixed, h->parameter[2], h->parameter[3]);
+    dml_pop_scope(mixed->graph);
+    return ended;
+}
+
+static dml_node *dml__heads_build(dml_node *x, dml__heads *h)
 {
     dml_attention_options attention;
     memset(&attention, 0, sizeof attention);
@@ -483,19 +501,15 @@ static dml_node *dml__heads_build(dml_node *x, const dml__heads *h)
     attention.causal = h->o.causal;
     attention.window = h->o.window;
     attention.lengths = h->o.lengths;
-    dml_node *mixed;
+    if (dml__layer_name(x->graph, dml__attention_op(), h->layer) != DML_OK) return NULL;
     if (h->o.memory) {
-        dml_node *q = dml__heads_project(x, h, 0, h->channels);
-        dml_node *kv = dml__heads_project(h->o.memory, h, h->channels, h->rows);
-        mixed = dml__attention_create(DML__ATTENTION_KV, h->heads, dml__heads_turn(q, h, h->heads, 0),
-                                      dml__heads_turn(kv, h, 2 * h->kv_heads, h->kv_heads), NULL, &attention);
-    } else {
-        dml_node *qkv = dml__heads_project(x, h, 0, h->rows);
-        const int turned = h->heads + h->kv_heads;
-        mixed =
-            dml_attention_packed(dml__heads_turn(qkv, h, turned + h->kv_heads, turned), h->heads, &attention);
+        dml_node *q = dml__heads_begin(x, h, 0, h->channels, h->heads, 0);
+        dml_node *kv = dml__heads_begin(h->o.memory, h, h->channels, h->rows, 2 * h->kv_heads, h->kv_heads);
+        return dml__heads_end(dml__attention_create(DML__ATTENTION_KV, h->heads, q, kv, NULL, &attention), h);
     }
-    return mixed ? dml_dense_with(mixed, h->parameter[2], h->parameter[3]) : NULL;
+    const int turned = h->heads + h->kv_heads;
+    dml_node *qkv = dml__heads_begin(x, h, 0, h->rows, turned + h->kv_heads, turned);
+    return dml__heads_end(dml_attention_packed(qkv, h->heads, &attention), h);
 }
 
 DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node *in_weight,

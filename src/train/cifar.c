@@ -77,10 +77,11 @@ DML_API void dml_cifar_image(const unsigned char *record, dml_cifar_change chang
     const float scale = 1 / deviation;
     for (int h = 0; h < side; h++)
         for (int w = 0; w < side; w++, image += 3) {
-            const int from_h = h - change.down, from_w = (change.mirrored ? side - 1 - w : w) - change.right;
+            const int64_t from_h = (int64_t)h - change.down,
+                          from_w = (int64_t)(change.mirrored ? side - 1 - w : w) - change.right;
             const bool inside = from_h >= 0 && from_h < side && from_w >= 0 && from_w < side;
             for (int plane = 0; plane < 3; plane++) {
-                const int from = 1 + plane * DML_CIFAR_PLANE + from_h * side + from_w;
+                const int64_t from = 1 + plane * DML_CIFAR_PLANE + from_h * side + from_w;
                 image[plane] = inside ? ((float)record[from] - mean) * scale : 0.0f;
             }
         }

@@ -57,6 +57,7 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
         return dml__fail_null(&context->error, "dml_idx_parse", out ? "bytes" : "place for the array");
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
+    if (!name) name = "what was given";
     const dml_status status = dml__idx_magic(error, name, at, size);
     if (status != DML_OK) return status;
     const int ndim = at[3];

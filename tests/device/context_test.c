@@ -165,6 +165,8 @@ static void an_environment_that_means_nothing(void)
         { "LOCAL_WORLD_SIZE", "abc", "LOCAL_WORLD_SIZE is \"abc\", not a whole number from 1" },
         { "LOCAL_WORLD_SIZE", "-1", "LOCAL_WORLD_SIZE is \"-1\"" },
         { "LOCAL_WORLD_SIZE", "0", "LOCAL_WORLD_SIZE is \"0\"" },
+        { "LOCAL_RANK", "zz", "LOCAL_RANK is \"zz\", not a whole number from 0" },
+        { "LOCAL_RANK", "-1", "LOCAL_RANK is \"-1\"" },
     };
     static const char *const good[][2] = {
         { "DML_PIN", "" }, { "DML_PIN", "0" }, { "LOCAL_WORLD_SIZE", "" }, { "LOCAL_WORLD_SIZE", "3" }

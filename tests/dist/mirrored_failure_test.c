@@ -41,7 +41,9 @@ static void what_is_refused(void)
     refused(cpus, 2, &options, "1 nodes to watch were named");
     options = usual(2).options;
     options.timeout_s = -1;
-    refused(cpus, 2, &options, "no communicator of 2 replicas can be had");
+    refused(cpus, 2, &options,
+            "no communicator of 2 replicas can be had: dml_comm_open: timeout_s is -1, not a "
+            "number of seconds");
     CHECK(!dml_mirrored_create(NULL, cpus, 2, &options));
     CHECK_INT(dml_mirrored_step(NULL, 1, NULL, 0, NULL), DML_ERROR_ARGUMENT);
     dml_mirrored_destroy(NULL);

@@ -547,6 +547,7 @@ static void shapes_that_nobody_has_checked(void)
     CHECK_INT(dml_shape_count(&nine), 32);
     CHECK_STRING(dml_shape_format(&nine, text), "2 x 2 x 2 x 2 x 2");
     CHECK(dml_shape_equal(&nine, &nine) && !dml_shape_equal(&nine, &negative));
+    CHECK(!dml_shape_equal(NULL, &nine) && !dml_shape_equal(&nine, NULL) && !dml_shape_equal(NULL, NULL));
     CHECK_INT(dml_shape_count(&negative), 0);
     CHECK_INT(dml_shape_count(&below), 1);
     CHECK_STRING(dml_shape_format(&below, text), "scalar");

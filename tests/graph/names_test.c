@@ -322,6 +322,28 @@ static void scopes_that_are_refused(void)
     close_graph();
 }
 
+/* What a layer is made of counts among its own, so that it doesn't move what comes after. */
+static void layers_inside_of_layers(void)
+{
+    open_graph();
+    dml_node *x = dml_input(graph, "x", DML_F32, 4, 6), *m = dml_input(graph, "m", DML_F32, 3, 6);
+    dml_node *a = dml_multi_head_attention(x, 2, NULL);
+    check_name(a, "attention_1.dense_2");
+    check_name(dml_node_input(a, 1), "attention_1.out_proj.weight");
+    check_name(dml_node_input(a, 0), "attention_1");
+    check_name(dml_dense(a, 6), "dense_1");
+    CHECK_INT(dml_push_scope(graph, "block"), DML_OK);
+    dml_node *b =
+        dml_multi_head_attention(a, 3, &(dml_multi_head_attention_options){ .memory = m, .rotary = true });
+    check_name(b, "block.attention_1.dense_3");
+    check_name(dml_rotary(dml_slice(dml_dense(b, 6), 0, 0, 2), 3, NULL), "block.rotary_1");
+    CHECK(dml_graph_find(graph, "block.dense_1.weight") && dml_graph_find(graph, "block.slice_1"));
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    check_name(dml_multi_head_attention(x, 2, NULL), "attention_2.dense_2");
+    CHECK_STRING(graph->scope, "");
+    close_graph();
+}
+
 /* ---- walking ---- */
 
 static void walking_sees_each_node_after_its_inputs(void)
@@ -541,6 +563,7 @@ int main(void)
     RUN(layers_with_long_names);
     RUN(scopes_nest);
     RUN(scopes_that_are_refused);
+    RUN(layers_inside_of_layers);
     RUN(walking_sees_each_node_after_its_inputs);
     RUN(nothing_of_no_node);
     RUN(descriptions_and_flops);

@@ -1,5 +1,7 @@
 #include "train/cifar.h"
 
+#include <limits.h>
+
 #include "../test.h"
 
 enum { RECORDS = 3, VALID = RECORDS * DML_CIFAR_RECORD };
@@ -145,6 +147,19 @@ static void an_image_is_moved_and_mirrored(void)
             }
 }
 
+static void an_image_is_moved_out_of_sight(void)
+{
+    static unsigned char record[VALID];
+    static float image[3 * DML_CIFAR_PLANE];
+    make_valid(record);
+    for (int i = 0; i < 4; i++) {
+        const dml_cifar_change change = { i % 2 ? INT_MAX : INT_MIN, i / 2 ? INT_MAX : INT_MIN, i == 3 };
+        image[0] = image[3 * DML_CIFAR_PLANE - 1] = 1;
+        dml_cifar_image(record, change, 100, 50, image);
+        for (int p = 0; p < 3 * DML_CIFAR_PLANE; p++) CHECK(image[p] == 0);
+    }
+}
+
 /* The same for the same numbers, otherwise any; each of the 2 x 81 about as often. */
 static void changes_are_of_their_sample(void)
 {
@@ -171,6 +186,7 @@ int main(void)
     RUN(foreign_bytes_are_refused);
     RUN(damaged_files_do_no_harm);
     RUN(an_image_is_moved_and_mirrored);
+    RUN(an_image_is_moved_out_of_sight);
     RUN(changes_are_of_their_sample);
     return test_report("train/cifar");
 }

@@ -64,6 +64,15 @@ static void a_missing_file_is_named(void)
     dml_close(context);
 }
 
+static void without_a_name(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_idx idx;
+    CHECK_INT(dml_idx_parse(context, NULL, NULL, 0, &idx), DML_ERROR_FORMAT);
+    CHECK_CONTAINS(dml_error(context), "what was given is not an IDX file: it has less than 4 bytes");
+    dml_close(context);
+}
+
 /* Parses, checks the sentence, and clears it. */
 static void refused(dml_context *context, const unsigned char *bytes, size_t size, const char *says)
 {
@@ -149,6 +158,7 @@ static void damaged_files_do_no_harm(void)
 
 int main(void)
 {
+    RUN(without_a_name);
     RUN(a_file_is_read);
     RUN(a_missing_file_is_named);
     RUN(foreign_bytes_are_refused);
