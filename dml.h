@@ -1615,6 +1615,14 @@ DML_API dml_context *dml_graph_context(const dml_graph *graph);
     dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);
 
+/* Numbers that never change, the same for each sample: f32, `values` copied, in the order of the shape; or
+   one number. No gradient flows to them, and no file has them.
+
+       dml_node *levels = dml_constant(g, (float[]){ 0.1f, 0.5f, 0.9f }, dml_shape_of(3));
+       dml_node *floor = dml_maximum(x, dml_scalar(g, 0.5f)); */
+DML_API dml_node *dml_constant(dml_graph *graph, const float *values, dml_shape shape);
+DML_API dml_node *dml_scalar(dml_graph *graph, float value);
+
 /* How a parameter begins. Random numbers are keyed by the context's seed and the parameter's place in the
    model, so they are the same on every device and rank. */
 typedef enum dml_initializer_kind {
@@ -2246,6 +2254,10 @@ DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options);
    option A. Which channels are padded is not said there; half and half is what is common. For all of them
    behind, use dml_slice2d with `after`. */
 DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels);
+
+/* Each pixel `factor` times, 1 to 8, beside itself and below: x (H, W, C) -> (factor H, factor W, C). The
+   nearest neighbour's, elsewhere called Upsample or UpSampling2D; dml_conv_transpose2d learns how. */
+DML_API dml_node *dml_upsample2d(dml_node *x, int factor);
 
 #endif
 
@@ -27296,7 +27308,8 @@ DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shap
 
 /* A node without inputs; appended. */
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
-                                      dml_dtype dtype, dml_shape shape);
+                                      dml_dtype dtype, dml_shape shape, const void *attributes,
+                                      size_t attribute_bytes);
 
 /* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
    "conv2d_2". NULL, with the error recorded, on failure. */
@@ -27466,9 +27479,11 @@ typedef struct dml__op {
 /* The flops of an op that computes nothing. */
 DML__LOCAL double dml__no_flops(const dml_node *node);
 
-/* Inputs and parameters are nodes too, whose tables do nothing. */
+/* Inputs and parameters are nodes too, whose tables do nothing; a constant's puts its numbers where they are
+   read. */
 DML__LOCAL const dml__op *dml__input_op(void);
 DML__LOCAL const dml__op *dml__parameter_op(void);
+DML__LOCAL const dml__op *dml__constant_op(void);
 
 /* Where a node's value, its gradient, and what its forward saved lie in this run. */
 DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node);
@@ -27659,7 +27674,7 @@ DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
-    node->extra = node->extra || node->op == dml__input_op();
+    node->extra = node->extra || node->op == dml__input_op() || node->op == dml__constant_op();
     node->key = graph->keys;
     graph->keys += !node->extra;
     if (graph->last)
@@ -27706,7 +27721,7 @@ static dml_status dml__check_partial(dml_node *node)
         const dml_node *input = node->input[i];
         const bool parameter = input->op == dml__parameter_op();
         if (node->copies || input->partial || input->cut || input->dtype != DML_F32 ||
-            input->op == dml__input_op())
+            input->op == dml__input_op() || input->op == dml__constant_op())
             continue;
         return dml__node_fail(
             node, DML_ERROR_ARGUMENT,
@@ -27780,13 +27795,13 @@ DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shap
 }
 
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                      dml_shape shape)
+                                      dml_shape shape, const void *attributes, size_t attribute_bytes)
 {
     if (!graph || graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
+    dml_node *node = dml__node_allocate(graph, op, name, attributes, attribute_bytes);
     if (!node) return NULL;
     node->dtype = dtype;
-    node->batched = op != dml__parameter_op();
+    node->batched = op != dml__parameter_op() && op != dml__constant_op();
     dml_status status = dml__check_dimensions(node, &shape);
     if (status == DML_OK) {
         /* Dimensions past the last are zero, however the caller left them. */
@@ -27811,7 +27826,7 @@ DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype
                   dml_dtype_name(dtype));
         return NULL;
     }
-    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
+    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape, NULL, 0);
 }
 
 static bool dml__can_initialize(const dml_initializer *init)
@@ -27838,7 +27853,7 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
             name ? name : "", (double)init.a, (double)init.b);
         return NULL;
     }
-    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
+    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape, NULL, 0);
     if (!node) return NULL;
     node->init = init;
     node->lr_scale = node->decay_scale = 1.0f;
@@ -28169,6 +28184,74 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const dml__op *op, const 
                          "blocks apart with dml_push_scope",
                          op->name, name);
     return DML_OK;
+}
+
+#endif
+
+/* ---- graph/constant.c ---- */
+
+#ifndef DML_GRAPH_CONSTANT_C
+#define DML_GRAPH_CONSTANT_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* Into the arena in each run, where ops may write over it as over any value. */
+static dml_status dml__constant_forward(const dml__run *run, const dml_node *node)
+{
+    return run->device->backend->write(run->device, dml__value(run, node), node->attributes,
+                                       dml__count(run, node) * sizeof(float));
+}
+
+static void dml__constant_describe(const dml_node *node, char *text, size_t bytes)
+{
+    if (node->shape.ndim == 0) snprintf(text, bytes, "%g", (double)*(const float *)node->attributes);
+}
+
+DML__LOCAL const dml__op *dml__constant_op(void)
+{
+    static const dml__op op = { "constant",
+                                NULL,
+                                dml__constant_forward,
+                                NULL,
+                                DML__COMPARES, /* it is as exact as a parameter */
+                                NULL,
+                                false,
+                                false,
+                                dml__constant_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+/* 0 for what is no shape, which is refused later. */
+static size_t dml__constant_bytes(const dml_shape *shape)
+{
+    size_t bytes = sizeof(float);
+    if (shape->ndim < 0 || shape->ndim > DML_MAX_DIMS) return 0;
+    for (int i = 0; i < shape->ndim; i++) {
+        if (shape->dims[i] < 1 || bytes > SIZE_MAX / 2 / (size_t)shape->dims[i]) return 0;
+        bytes *= (size_t)shape->dims[i];
+    }
+    return bytes;
+}
+
+DML_API dml_node *dml_constant(dml_graph *graph, const float *values, dml_shape shape)
+{
+    if (!graph) return NULL;
+    if (!values) {
+        dml__fail_null(&graph->context->error, "dml_constant", "values");
+        return NULL;
+    }
+    return dml__leaf_create(graph, dml__constant_op(), NULL, DML_F32, shape, values,
+                            dml__constant_bytes(&shape));
+}
+
+DML_API dml_node *dml_scalar(dml_graph *graph, float value)
+{
+    dml_shape scalar;
+    memset(&scalar, 0, sizeof scalar);
+    return dml_constant(graph, &value, scalar);
 }
 
 #endif
@@ -34592,6 +34675,34 @@ DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
     o.before[2] = more / 2;
     o.after[2] = more - more / 2;
     return dml_slice2d(x, &o);
+}
+
+/* (outer, inner) as (outer, factor, inner). */
+static dml_node *dml__repeat_inside(dml_node *x, int outer, int factor, int inner)
+{
+    dml_node *one = dml_reshape(x, dml_shape_of(outer, 1, inner)), *copies[DML__MAX_INPUTS];
+    for (int i = 0; i < factor; i++) copies[i] = one;
+    return dml_concat(copies, factor, 1);
+}
+
+DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
+{
+    if (!x) return NULL;
+    const int *d = x->shape.dims;
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim != 3 || factor < 1 || factor > DML__MAX_INPUTS ||
+        (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX) {
+        dml__fail(
+            &dml__node_context(x)->error, DML_ERROR_SHAPE,
+            "upsample2d: %d times asked for, of %s %s; it takes f32 images of height x width x channels, 1 "
+            "to %d times, that become no more than %d elements",
+            factor, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text), DML__MAX_INPUTS, INT32_MAX);
+        return NULL;
+    }
+    if (factor == 1) return x;
+    dml_node *wide = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
+    dml_node *whole = dml__repeat_inside(wide, d[0], factor, d[1] * factor * d[2]);
+    return dml_reshape(whole, dml_shape_of(factor * d[0], factor * d[1], d[2]));
 }
 
 #endif

@@ -32898,7 +32898,7 @@ DML_API dml_node *dml_pipeline_input(dml_graph *graph, dml_comm *comm)
     for (int i = 0; i < shape.ndim; i++) shape.dims[i] = (int)facts[1 + i];
     graph->place_before = graph->whole_count = (size_t)facts[DML_MAX_DIMS + 1];
     graph->keys_before = graph->keys = (int)facts[DML_MAX_DIMS + 2];
-    dml_node *node = dml__leaf_create(graph, op, NULL, DML_F32, shape);
+    dml_node *node = dml__leaf_create(graph, op, NULL, DML_F32, shape, NULL, 0);
     if (node) dml__node_is_extra(node);
     return node;
 }

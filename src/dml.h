@@ -205,6 +205,7 @@ DML__DRIVERS_BEGIN
 #include "graph/shape.c"
 #include "graph/graph.c"
 #include "graph/names.c"
+#include "graph/constant.c"
 #include "graph/weights.c"
 #include "graph/weights_file.c"
 #include "graph/op.c"

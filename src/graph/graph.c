@@ -126,7 +126,7 @@ DML__LOCAL void dml__node_append(dml_node *node)
 {
     dml_graph *graph = node->graph;
     node->index = graph->nodes++;
-    node->extra = node->extra || node->op == dml__input_op();
+    node->extra = node->extra || node->op == dml__input_op() || node->op == dml__constant_op();
     node->key = graph->keys;
     graph->keys += !node->extra;
     if (graph->last)
@@ -173,7 +173,7 @@ static dml_status dml__check_partial(dml_node *node)
         const dml_node *input = node->input[i];
         const bool parameter = input->op == dml__parameter_op();
         if (node->copies || input->partial || input->cut || input->dtype != DML_F32 ||
-            input->op == dml__input_op())
+            input->op == dml__input_op() || input->op == dml__constant_op())
             continue;
         return dml__node_fail(
             node, DML_ERROR_ARGUMENT,
@@ -247,13 +247,13 @@ DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shap
 }
 
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                      dml_shape shape)
+                                      dml_shape shape, const void *attributes, size_t attribute_bytes)
 {
     if (!graph || graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
+    dml_node *node = dml__node_allocate(graph, op, name, attributes, attribute_bytes);
     if (!node) return NULL;
     node->dtype = dtype;
-    node->batched = op != dml__parameter_op();
+    node->batched = op != dml__parameter_op() && op != dml__constant_op();
     dml_status status = dml__check_dimensions(node, &shape);
     if (status == DML_OK) {
         /* Dimensions past the last are zero, however the caller left them. */
@@ -278,7 +278,7 @@ DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype
                   dml_dtype_name(dtype));
         return NULL;
     }
-    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
+    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape, NULL, 0);
 }
 
 static bool dml__can_initialize(const dml_initializer *init)
@@ -305,7 +305,7 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
             name ? name : "", (double)init.a, (double)init.b);
         return NULL;
     }
-    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
+    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape, NULL, 0);
     if (!node) return NULL;
     node->init = init;
     node->lr_scale = node->decay_scale = 1.0f;

@@ -33,6 +33,14 @@ DML_API dml_context *dml_graph_context(const dml_graph *graph);
     dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);
 
+/* Numbers that never change, the same for each sample: f32, `values` copied, in the order of the shape; or
+   one number. No gradient flows to them, and no file has them.
+
+       dml_node *levels = dml_constant(g, (float[]){ 0.1f, 0.5f, 0.9f }, dml_shape_of(3));
+       dml_node *floor = dml_maximum(x, dml_scalar(g, 0.5f)); */
+DML_API dml_node *dml_constant(dml_graph *graph, const float *values, dml_shape shape);
+DML_API dml_node *dml_scalar(dml_graph *graph, float value);
+
 /* How a parameter begins. Random numbers are keyed by the context's seed and the parameter's place in the
    model, so they are the same on every device and rank. */
 typedef enum dml_initializer_kind {

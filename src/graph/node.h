@@ -95,7 +95,8 @@ DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shap
 
 /* A node without inputs; appended. */
 DML__LOCAL dml_node *dml__leaf_create(dml_graph *graph, const struct dml__op *op, const char *name,
-                                      dml_dtype dtype, dml_shape shape);
+                                      dml_dtype dtype, dml_shape shape, const void *attributes,
+                                      size_t attribute_bytes);
 
 /* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
    "conv2d_2". NULL, with the error recorded, on failure. */

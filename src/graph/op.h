@@ -97,9 +97,11 @@ typedef struct dml__op {
 /* The flops of an op that computes nothing. */
 DML__LOCAL double dml__no_flops(const dml_node *node);
 
-/* Inputs and parameters are nodes too, whose tables do nothing. */
+/* Inputs and parameters are nodes too, whose tables do nothing; a constant's puts its numbers where they are
+   read. */
 DML__LOCAL const dml__op *dml__input_op(void);
 DML__LOCAL const dml__op *dml__parameter_op(void);
+DML__LOCAL const dml__op *dml__constant_op(void);
 
 /* Where a node's value, its gradient, and what its forward saved lie in this run. */
 DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node);

@@ -5,6 +5,7 @@
 
 #include "graph/node.h"
 #include "graph/op.h"
+#include "ops/op_shape.h"
 #include "ops/table.h"
 #include "kernels/slice2d.h"
 
@@ -179,6 +180,34 @@ DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
     o.before[2] = more / 2;
     o.after[2] = more - more / 2;
     return dml_slice2d(x, &o);
+}
+
+/* (outer, inner) as (outer, factor, inner). */
+static dml_node *dml__repeat_inside(dml_node *x, int outer, int factor, int inner)
+{
+    dml_node *one = dml_reshape(x, dml_shape_of(outer, 1, inner)), *copies[DML__MAX_INPUTS];
+    for (int i = 0; i < factor; i++) copies[i] = one;
+    return dml_concat(copies, factor, 1);
+}
+
+DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
+{
+    if (!x) return NULL;
+    const int *d = x->shape.dims;
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim != 3 || factor < 1 || factor > DML__MAX_INPUTS ||
+        (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX) {
+        dml__fail(
+            &dml__node_context(x)->error, DML_ERROR_SHAPE,
+            "upsample2d: %d times asked for, of %s %s; it takes f32 images of height x width x channels, 1 "
+            "to %d times, that become no more than %d elements",
+            factor, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text), DML__MAX_INPUTS, INT32_MAX);
+        return NULL;
+    }
+    if (factor == 1) return x;
+    dml_node *wide = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
+    dml_node *whole = dml__repeat_inside(wide, d[0], factor, d[1] * factor * d[2]);
+    return dml_reshape(whole, dml_shape_of(factor * d[0], factor * d[1], d[2]));
 }
 
 #endif

@@ -23,4 +23,8 @@ DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options);
    behind, use dml_slice2d with `after`. */
 DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels);
 
+/* Each pixel `factor` times, 1 to 8, beside itself and below: x (H, W, C) -> (factor H, factor W, C). The
+   nearest neighbour's, elsewhere called Upsample or UpSampling2D; dml_conv_transpose2d learns how. */
+DML_API dml_node *dml_upsample2d(dml_node *x, int factor);
+
 #endif

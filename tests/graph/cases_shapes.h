@@ -77,6 +77,11 @@ static dml_node *permute_parameter(dml_graph *g)
 {
     return dml_dense_with(row(g, 4), dml_swap_axes(parameter(g, 2, 4, 3), 0, 1), NULL);
 }
+static dml_node *upsample_image(dml_graph *g)
+{
+    dml_node *x = dml_tanh(image(g, 2, 3, 2));
+    return dml_add(dml_upsample2d(x, 2), dml_upsample2d(dml_slice2d(x, NULL), 2));
+}
 static dml_node *slice_last(dml_graph *g)
 {
     return dml_slice(image(g, 3, 4, 5), -1, 1, 4);
@@ -175,6 +180,7 @@ static dml_node *slice_shortcut(dml_graph *g)
     X(pad, pad_middle, 3)                                                                                    \
     X(pad, pad_both, 3)                                                                                      \
     X(concat, concat_channels, 3)                                                                            \
+    X(concat, upsample_image, 3)                                                                             \
     X(concat, concat_many, 2)                                                                                \
     X(concat, concat_parameters, 2)                                                                          \
     X(slice2d, slice_nothing, 2)                                                                             \

@@ -117,7 +117,10 @@ static dml_node *beside(maker *m, dml_node *x)
     dml_node *b = any(m);
     const int last = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
     if (elements_of(b) == elements_of(x)) return dml_reshape(b, x->shape);
-    switch (below(m, 4)) {
+    static const float numbers[] = { 0.75f, -0.5f, 0.25f, 1 };
+    switch (below(m, 6)) {
+    case 4: return dml_scalar(m->graph, 0.5f);
+    case 5: return last <= 4 ? dml_constant(m->graph, numbers, dml_shape_of(last)) : dml_scalar(m->graph, -1);
     case 0: return weight(m, 1);
     case 1: return weight(m, last);
     case 2: return weight_shaped(m, x->shape);

@@ -291,6 +291,8 @@ TEST__UNUSED static void reference_open(reference *r, const dml_graph *graph, in
                                  ? w + n->offset
                                  : (double *)calloc(reference_count(n, rows), sizeof(double));
         if (n->inputs) r->row[n->index] = reference_of(n->op->name);
+        for (size_t i = 0; n->op == dml__constant_op() && i < reference_count(n, rows); i++)
+            r->value[n->index][i] = ((const float *)n->attributes)[i];
     }
 }
 

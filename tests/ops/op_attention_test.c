@@ -9,16 +9,7 @@
 #include "ops/op_rotary.h"
 
 #include "../graph/backends.h"
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
+#include "../graph/refused.h"
 
 static void bad_attention(void)
 {

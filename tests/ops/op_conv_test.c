@@ -9,16 +9,7 @@
 #include "ops/op_pool2d.h"
 
 #include "../test.h"
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
+#include "../graph/refused.h"
 
 static void check_shape(const dml_node *node, const char *want)
 {

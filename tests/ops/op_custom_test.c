@@ -12,6 +12,7 @@
 #include "train/trainer.h"
 
 #include "../graph/backends.h"
+#include "../graph/refused.h"
 
 /* sin, and what it is told to get wrong. */
 typedef struct sine {
@@ -46,16 +47,6 @@ static dml_custom_options sine_of(const dml_node *x, sine *s)
     };
     return options;
 }
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
 
 static void refusals(void)
 {

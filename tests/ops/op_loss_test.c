@@ -10,6 +10,7 @@
 #include "train/trainer.h"
 
 #include "../graph/subject.h"
+#include "../graph/refused.h"
 
 enum { ROWS = 3, WORDS = 2, CLASSES = 5, WIDTH = 2 };
 
@@ -179,16 +180,6 @@ static void rows_of_no_weight_are_not_looked_at(void)
             }
 }
 EACH_BACKEND(rows_of_no_weight_are_not_looked_at)
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
 
 static void bad_distillations(void)
 {

@@ -13,6 +13,7 @@
 #include "train/trainer.h"
 
 #include "../graph/backends.h"
+#include "../graph/refused.h"
 
 #include <unistd.h>
 
@@ -290,16 +291,6 @@ static void statistics_of_two_ranks(void)
                    1e-4);
 }
 EACH_BACKEND(statistics_of_two_ranks)
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
 
 static void bad_norms(void)
 {

@@ -13,6 +13,7 @@
 #include "ops/op_shape.h"
 
 #include "../graph/backends.h"
+#include "../graph/refused.h"
 
 /* ---- of small ops ---- */
 
@@ -196,15 +197,6 @@ static void layers_are_made_of_one(void)
 
 /* ---- what is refused ---- */
 
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
 #define OPTIONS(...) (&(dml_recurrent_options){ __VA_ARGS__ })
 
 static void bad_layers(void)

@@ -12,16 +12,7 @@
 #include "ops/op_softmax.h"
 
 #include "../graph/backends.h"
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
+#include "../graph/refused.h"
 
 static void check_node(const dml_node *node, const char *want_shape, const char *want_words)
 {

@@ -4,21 +4,14 @@
 
 #include "graph/node.h"
 #include "graph/program_internal.h"
+#include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "ops/op_slice2d.h"
 
-#include "../test.h"
-
-#define REFUSED(call, status, part)                                                                          \
-    do {                                                                                                     \
-        const int test__nodes = graph->nodes;                                                                \
-        CHECK(!(call));                                                                                      \
-        CHECK_INT(dml_status_of(context), status);                                                           \
-        CHECK_CONTAINS(dml_error(context), part);                                                            \
-        CHECK_INT(graph->nodes, test__nodes);                                                                \
-        dml_clear_error(context);                                                                            \
-    } while (0)
+#include "../graph/backends.h"
+#include "../graph/refused.h"
 
 static void check_shape(const dml_node *node, const char *want)
 {
@@ -65,6 +58,8 @@ static void bad_shapes(void)
     dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 6), *t = dml_input(graph, "t", DML_I32, 4);
     dml_node *row = dml_input(graph, "row", DML_F32, 4), *part[7];
     dml_node *p = dml_parameter(graph, "p", dml_init_constant(0), 4, 5, 6);
+    dml_node *numbers = dml_input(graph, "numbers", DML_I32, 2, 2, 2);
+    dml_node *huge = dml_input(graph, "huge", DML_F32, 9000, 9000, 1);
     CHECK(!dml_reshape(NULL, dml_shape_of(1)) && !dml_permute(NULL, dml_shape_of(0)) &&
           !dml_swap_axes(NULL, 0, 0));
     CHECK(!dml_slice(NULL, 0, 0, 1) && !dml_pad(NULL, 0, 1, 1));
@@ -76,6 +71,13 @@ static void bad_shapes(void)
     REFUSED(dml_reshape(x, dml_shape_of(0, 120)), DML_ERROR_SHAPE, "can't be 0 x 120");
     REFUSED(dml_reshape(x, dml_shape_of(240, -1)), DML_ERROR_SHAPE, "can't be");
     REFUSED(dml_reshape(x, dml_shape_of(2, 2, 5, 6, 1, 1)), DML_ERROR_SHAPE, "of more dimensions");
+    REFUSED(dml_upsample2d(x, 0), DML_ERROR_SHAPE,
+            "upsample2d: 0 times asked for, of f32 4 x 5 x 6; it takes");
+    REFUSED(dml_upsample2d(x, 9), DML_ERROR_SHAPE, "1 to 8 times");
+    REFUSED(dml_upsample2d(row, 2), DML_ERROR_SHAPE, "of f32 4; it takes f32 images of height x width");
+    REFUSED(dml_upsample2d(numbers, 2), DML_ERROR_SHAPE, "of i32 2 x 2 x 2");
+    REFUSED(dml_upsample2d(huge, 6), DML_ERROR_SHAPE, "no more than 2147483647 elements");
+    CHECK(!dml_upsample2d(NULL, 2) && dml_upsample2d(x, 1) == x);
     REFUSED(dml_permute(x, dml_shape_of(0, 1)), DML_ERROR_ARGUMENT, "each axis from 0 to 2 once");
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 1)), DML_ERROR_ARGUMENT, "the order of its axes 0 x 1 x 1");
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 3)), DML_ERROR_ARGUMENT, "once");
@@ -114,6 +116,29 @@ static void bad_shapes(void)
 
 /* The loss (a h)^2 with a stop before the first factor: of d/dw = 2 a h x only half arrives, and nothing has
    a gradient behind the other stop. */
+/* Each pixel is where it belongs, for all factors. */
+static void upsamples(void)
+{
+    enum { ROWS = 2, H = 2, W = 3, C = 2, MOST = 8 };
+    static float x[ROWS][H][W][C], got[ROWS * H * MOST * W * MOST * C];
+    for (int i = 0; i < ROWS * H * W * C; i++) ((float *)x)[i] = (float)i;
+    for (int f = 1; f <= MOST; f++) {
+        dml_context *context = open_here(&(dml_options){ .threads = 1 });
+        dml_node *in = dml_input(dml_graph_create(context), "x", DML_F32, H, W, C);
+        dml_node *y = dml_affine(dml_upsample2d(in, f), 1, 0);
+        dml_program *p = dml_compile(y, &(dml_program_options){ .batch = ROWS });
+        int wrong = 0;
+        CHECK_INT(dml_program_run(p, ROWS, DML_INPUTS(x), got), DML_OK);
+        for (int i = 0; i < ROWS * H * f * W * f * C; i++) {
+            const int c = i % C, w = i / C % (W * f), h = i / C / (W * f) % (H * f);
+            wrong += got[i] != x[i / (H * f * W * f * C)][h / f][w / f][c];
+        }
+        CHECK_MESSAGE(wrong == 0, "%d times: %d are wrong", f, wrong);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(upsamples)
+
 static void stops(void)
 {
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
@@ -154,5 +179,6 @@ int main(void)
     RUN(shapes);
     RUN(stops);
     RUN(bad_shapes);
+    RUN_EACH(upsamples);
     return test_report("ops/op_shape");
 }
