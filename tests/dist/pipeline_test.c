@@ -9,6 +9,7 @@
 #include "dist/mirrored.h"
 #include "dist/tensor_parallel.h"
 #include "dist/zero_sync.h"
+#include "graph/apply.h"
 #include "graph/clone.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
@@ -501,6 +502,7 @@ static void refusals(test_rank *me)
     dml_node *loss = dml_softmax_cross_entropy(h, dml_input(graph, "t", DML_I32));
     dml_node *end = first ? dml_pipeline_output(h, me->comm) : loss;
     if (first) REFUSED(dml_pipeline_output(h, me->comm), "a second one");
+    if (first) REFUSED(dml_apply(end, in, in), "'pipeline_output_1' is part of, which ends a stage");
     const dml_trainer_options how = { .batch = 1, .optimizer = dml_sgd(0.1f, 0) };
     dml_trainer *trainer = dml_trainer_create(end, &how);
     REFUSED(dml_pipeline_create(trainer, NULL), "NULL");

@@ -7,6 +7,7 @@
 #include "dist/all_reduce_sync.h"
 #include "dist/mirrored.h"
 #include "dist/zero_sync.h"
+#include "graph/apply.h"
 #include "graph/clone.h"
 #include "graph/part.h"
 #include "graph/weights.h"
@@ -32,7 +33,7 @@ enum { T = 5, C = 24, CLASSES = 3, BATCH = 8, MOST_STEPS = 50, MOST = 8192 };
 typedef struct job {
     int parts, replicas; /* ranks that share a model; models */
     int steps, kv_heads;
-    bool rotary, no_bias, shared_copy, dropout, own_layer;
+    bool rotary, no_bias, shared_copy, dropout, own_layer, applied;
     int stage; /* of ZeRO between the replicas; 0: all-reduce; only where there are several */
     dml_trainer_options trainer;
 } job;
@@ -103,6 +104,7 @@ static dml_node *build(dml_context *context, dml_comm *comm)
     }
     h = dml_add(h, m);
     if (now.own_layer) h = own_layer(h, comm);
+    if (now.applied) h = dml_add(h, dml_apply(h, x, dml_affine(x, 0.5f, 0)));
     h = dml_layer_norm(h, NULL);
     return dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
 }
@@ -237,6 +239,9 @@ static void follow_one_rank(void)
     check_job("local", 1e-5);
     now = usual(3);
     now.dropout = true;
+    check_job("local", 1e-5);
+    now = usual(2);
+    now.dropout = now.own_layer = now.applied = true;
     check_job("local", 1e-5);
     now = usual(4);
     now.own_layer = true;

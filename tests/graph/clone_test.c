@@ -35,21 +35,6 @@ typedef struct behaviour {
     float output[ROWS * 64], loss[STEPS], *w;
 } behaviour;
 
-static void fill_inputs(const dml_program *program, void *inputs[])
-{
-    unsigned random = 7;
-    for (int i = 0; i < dml_program_inputs(program); i++) {
-        const dml_node *input = dml_program_input(program, i);
-        const size_t n = dml_shape_count(&input->shape) * ROWS;
-        const dml__slot *slot = &program->slot[program->slot_of_node[input->index]];
-        inputs[i] = malloc(n * sizeof(float));
-        if (input->dtype == DML_F32) test_fill(&random, (float *)inputs[i], n);
-        for (size_t k = 0; k < n && input->dtype == DML_I32; k++)
-            ((int32_t *)inputs[i])[k] =
-                slot->lowest + (int32_t)(test_random(&random) % (unsigned)(slot->limit - slot->lowest));
-    }
-}
-
 static void observe(dml_node *output, dml_node *loss, behaviour *seen)
 {
     dml_context *context = dml_graph_context(dml_node_graph(loss));
@@ -64,8 +49,8 @@ static void observe(dml_node *output, dml_node *loss, behaviour *seen)
     CHECK(seen->outputs <= sizeof seen->output / sizeof *seen->output);
     void *in[MAX_INPUTS], *in_training[MAX_INPUTS];
     const int inputs = dml_program_inputs(forward), all = dml_program_inputs(dml_trainer_program(trainer));
-    fill_inputs(forward, in);
-    fill_inputs(dml_trainer_program(trainer), in_training);
+    fill_inputs(forward, ROWS, in);
+    fill_inputs(dml_trainer_program(trainer), ROWS, in_training);
     CHECK_INT(dml_program_run(forward, ROWS, (const void *const *)in, inputs, seen->output), DML_OK);
     for (int s = 0; s < STEPS; s++)
         CHECK_INT(dml_trainer_step(trainer, ROWS, (const void *const *)in_training, all, &seen->loss[s]),

@@ -500,4 +500,20 @@ static dml_node *random_graph(dml_graph *g)
     }
 }
 
+/* For so many rows, to be freed by the caller: the same for programs that take the same. */
+TEST__UNUSED static void fill_inputs(const dml_program *program, int rows, void *inputs[])
+{
+    unsigned random = 7;
+    for (int i = 0; i < dml_program_inputs(program); i++) {
+        const dml_node *input = dml_program_input(program, i);
+        const size_t n = dml_shape_count(&input->shape) * (size_t)rows;
+        const dml__slot *slot = &program->slot[program->slot_of_node[input->index]];
+        inputs[i] = malloc(n * sizeof(float));
+        if (input->dtype == DML_F32) test_fill(&random, (float *)inputs[i], n);
+        for (size_t k = 0; k < n && input->dtype == DML_I32; k++)
+            ((int32_t *)inputs[i])[k] =
+                slot->lowest + (int32_t)(test_random(&random) % (unsigned)(slot->limit - slot->lowest));
+    }
+}
+
 #endif
