@@ -476,7 +476,8 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
 /* ---- what samples call ---- */
 
 /* Flags of the sample's own that are about one device, where the strategy has devices of its own. */
-static void strategy_check_device(const strategy_options *chosen, const char *device, const char *profile)
+static inline void strategy_check_device(const strategy_options *chosen, const char *device,
+                                         const char *profile)
 {
     const strategy_row *row = strategy_find(chosen->name);
     const bool several = args_is_one_of("--devices", row->flags);
