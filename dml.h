@@ -2802,7 +2802,7 @@ DML_API dml_node *dml_distillation(dml_node *student, dml_node *teacher, dml_nod
    sample, (rows, its shape); what is for the whole batch, and parameters, once, (its shape). */
 typedef struct dml_custom_call {
     void *user;     /* as given */
-    dml_pool *pool; /* to share the work by dml_pool_run; its scratch is taken */
+    dml_pool *pool; /* to share the work by dml_pool_run, and for kernels (dml_sgemm) */
     int rows;       /* samples in this run, 1 to the program's batch */
     bool training;  /* a backward pass follows */
     int inputs;
@@ -27473,7 +27473,7 @@ typedef struct dml__run {
 #define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
-/* It works on the host whatever the device, in the pool's scratch. */
+/* It works on the host whatever the device; what `scratch` says is then for what it reads from there. */
 #define DML__ON_HOST ((uint64_t)1 << 32)
 
 typedef struct dml__op {
@@ -29026,6 +29026,7 @@ struct dml_program {
     bool over_ranks; /* in training, some op sums over ranks */
     dml__ranks ranks;
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
+       (On a device with memory of its own the pool is there for its scratch, of ops that work on the host.)
      */
     bool own_thread;
     dml_pool *own_pool;
@@ -30476,7 +30477,8 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
-/* The scratch that ops work in on the host: the largest need of any. */
+/* The scratch that the CPU's kernels work in: the largest need of any op. On a device with memory of its own
+   it is where ops that work on the host lay what they read from there, which is nobody else's. */
 static dml_status dml__reserve_scratch(dml_program *program)
 {
     dml_context *context = program->graph->context;
@@ -30488,7 +30490,10 @@ static dml_status dml__reserve_scratch(dml_program *program)
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
     if (on_host && program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
-    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+    if (!on_host && most.shared == 0) return DML_OK;
+    const dml_status status = on_host ? DML_OK : dml__make_own_pool(program);
+    if (status != DML_OK) return status;
+    if (dml_pool_reserve(program->own_pool ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
                      "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
@@ -33838,7 +33843,7 @@ static size_t dml__custom_room(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* On a device with memory of its own, all of them side by side in the pool's scratch. */
+/* On a device with memory of its own, all of them side by side in the program's own scratch. */
 static dml_scratch dml__custom_scratch(const dml_node *node, int rows, bool training)
 {
     dml_scratch scratch = { 0, 0 };
@@ -33894,7 +33899,7 @@ static void dml__custom_begin(dml__custom_run *r, const dml__run *run, const dml
     const bool back = run->backward;
     memset(r, 0, sizeof *r);
     r->run = run;
-    r->next = (char *)dml_pool_shared_scratch(run->pool);
+    r->next = (char *)dml_pool_shared_scratch(run->program->own_pool);
     call->user = dml__custom_of(node)->user;
     call->pool = run->pool;
     call->rows = run->rows;

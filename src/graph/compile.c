@@ -493,7 +493,8 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
-/* The scratch that ops work in on the host: the largest need of any. */
+/* The scratch that the CPU's kernels work in: the largest need of any op. On a device with memory of its own
+   it is where ops that work on the host lay what they read from there, which is nobody else's. */
 static dml_status dml__reserve_scratch(dml_program *program)
 {
     dml_context *context = program->graph->context;
@@ -505,7 +506,10 @@ static dml_status dml__reserve_scratch(dml_program *program)
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
     if (on_host && program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
-    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+    if (!on_host && most.shared == 0) return DML_OK;
+    const dml_status status = on_host ? DML_OK : dml__make_own_pool(program);
+    if (status != DML_OK) return status;
+    if (dml_pool_reserve(program->own_pool ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
                      "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,

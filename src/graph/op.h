@@ -69,7 +69,7 @@ typedef struct dml__run {
 #define DML__IS_SOURCE 0x400000u
 /* What saved_bytes asks for is backward's alone, to work in; forward leaves nothing there. */
 #define DML__WORKS_IN_BACKWARD 0x200000u
-/* It works on the host whatever the device, in the pool's scratch. */
+/* It works on the host whatever the device; what `scratch` says is then for what it reads from there. */
 #define DML__ON_HOST ((uint64_t)1 << 32)
 
 typedef struct dml__op {

@@ -62,6 +62,7 @@ struct dml_program {
     bool over_ranks; /* in training, some op sums over ranks */
     dml__ranks ranks;
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
+       (On a device with memory of its own the pool is there for its scratch, of ops that work on the host.)
      */
     bool own_thread;
     dml_pool *own_pool;

@@ -5,6 +5,7 @@
 
 #include "graph/node.h"
 #include "graph/op.h"
+#include "graph/program_internal.h"
 #include "ops/table.h"
 
 #include <stdio.h>
@@ -41,7 +42,7 @@ static size_t dml__custom_room(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* On a device with memory of its own, all of them side by side in the pool's scratch. */
+/* On a device with memory of its own, all of them side by side in the program's own scratch. */
 static dml_scratch dml__custom_scratch(const dml_node *node, int rows, bool training)
 {
     dml_scratch scratch = { 0, 0 };
@@ -97,7 +98,7 @@ static void dml__custom_begin(dml__custom_run *r, const dml__run *run, const dml
     const bool back = run->backward;
     memset(r, 0, sizeof *r);
     r->run = run;
-    r->next = (char *)dml_pool_shared_scratch(run->pool);
+    r->next = (char *)dml_pool_shared_scratch(run->program->own_pool);
     call->user = dml__custom_of(node)->user;
     call->pool = run->pool;
     call->rows = run->rows;

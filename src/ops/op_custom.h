@@ -11,7 +11,7 @@
    sample, (rows, its shape); what is for the whole batch, and parameters, once, (its shape). */
 typedef struct dml_custom_call {
     void *user;     /* as given */
-    dml_pool *pool; /* to share the work by dml_pool_run; its scratch is taken */
+    dml_pool *pool; /* to share the work by dml_pool_run, and for kernels (dml_sgemm) */
     int rows;       /* samples in this run, 1 to the program's batch */
     bool training;  /* a backward pass follows */
     int inputs;

@@ -5,6 +5,7 @@
 #include "graph/node.h"
 #include "graph/program.h"
 #include "graph/weights.h"
+#include "kernels/gemm.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
@@ -182,11 +183,55 @@ static void constants(void)
 }
 EACH_BACKEND(constants)
 
+/* Kernels may use the pool: what a device lends isn't in its scratch. */
+enum { SIDE = 48, SAMPLES = 3 };
+
+static dml_status product_forward(const dml_custom_call *call)
+{
+    const float *a = (const float *)call->input[0], *b = (const float *)call->input[1];
+    const dml_scratch scratch = dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, SIDE, SIDE, SIDE);
+    CHECK_INT(dml_pool_reserve(call->pool, scratch), DML_OK);
+    for (int r = 0; r < call->rows; r++)
+        dml_sgemm(call->pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, SIDE, SIDE, SIDE, 1,
+                  a + r * SIDE * SIDE, SIDE, b, SIDE, 0, call->output + r * SIDE * SIDE, SIDE);
+    return DML_OK;
+}
+
+static void kernels_inside(void)
+{
+    static float a[SAMPLES][SIDE][SIDE], b[SIDE][SIDE], got[SAMPLES][SIDE][SIDE];
+    unsigned seed = 9;
+    test_fill(&seed, a[0][0], SAMPLES * SIDE * SIDE);
+    test_fill(&seed, b[0], SIDE * SIDE);
+    dml_context *context = open_here(&(dml_options){ .threads = 2 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *of[] = { dml_input(graph, "a", DML_F32, SIDE, SIDE),
+                       dml_constant(graph, b[0], dml_shape_of(SIDE, SIDE)) };
+    const dml_custom_options options = { .shape = dml_shape_of(SIDE, SIDE), .forward = product_forward };
+    dml_program *p = dml_compile(dml_custom(of, 2, &options), &(dml_program_options){ .batch = SAMPLES });
+    CHECK_MESSAGE(p, "%s", dml_error(context));
+    for (int again = 0; again < 2; again++) {
+        int wrong = 0;
+        memset(got, 0, sizeof got);
+        CHECK_INT(dml_program_run(p, SAMPLES, DML_INPUTS(a), got), DML_OK);
+        for (int i = 0; i < SAMPLES * SIDE * SIDE; i++) {
+            const int r = i / (SIDE * SIDE), row = i / SIDE % SIDE, column = i % SIDE;
+            double want = 0;
+            for (int k = 0; k < SIDE; k++) want += (double)a[r][row][k] * b[k][column];
+            wrong += !(fabs(got[r][row][column] - want) <= 1e-5);
+        }
+        CHECK_MESSAGE(wrong == 0, "%d elements are wrong", wrong);
+    }
+    dml_close(context);
+}
+EACH_BACKEND(kernels_inside)
+
 int main(void)
 {
     RUN(refusals);
     RUN_EACH(failures);
     RUN_EACH(gradient_checks);
     RUN_EACH(constants);
+    RUN_EACH(kernels_inside);
     return test_report("ops/op_custom");
 }
