@@ -10,6 +10,7 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "ops/op_shape.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 
@@ -93,6 +94,28 @@ static void as_frozen_parameters(void)
 }
 EACH_BACKEND(as_frozen_parameters)
 
+/* Alone, under another shape, and where an op writes over what it reads. */
+static void as_an_output(void)
+{
+    static const float numbers[6] = { -1, 2, -3, 4, -5, 6 };
+    float got[6];
+    context = open_here(&(dml_options){ .threads = 1 });
+    graph = dml_graph_create(context);
+    dml_node *c = dml_constant(graph, numbers, dml_shape_of(2, 3));
+    dml_node *const outputs[] = { c, dml_reshape(c, dml_shape_of(6)), dml_relu(dml_relu(c)) };
+    for (int o = 0; o < 3; o++) {
+        dml_program *p = dml_compile(outputs[o], &(dml_program_options){ .batch = 2 });
+        CHECK_MESSAGE(p, "%s", dml_error(context));
+        for (int again = 0; again < 2; again++) {
+            memset(got, 0, sizeof got);
+            CHECK_INT(dml_program_run(p, 2, NULL, 0, got), DML_OK);
+            for (int i = 0; i < 6; i++) CHECK(got[i] == (o == 2 && numbers[i] < 0 ? 0 : numbers[i]));
+        }
+    }
+    dml_close(context);
+}
+EACH_BACKEND(as_an_output)
+
 /* What was trained with such a loss is loaded without it; a clone has the numbers. */
 static void in_no_file(void)
 {
@@ -125,6 +148,7 @@ int main(void)
 {
     RUN(refusals);
     RUN_EACH(as_frozen_parameters);
+    RUN_EACH(as_an_output);
     RUN(in_no_file);
     return test_report("graph/constant");
 }
