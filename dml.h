@@ -37783,7 +37783,7 @@ static dml_node *dml__heads_end(dml_node *mixed, const dml__heads *h)
     return ended;
 }
 
-static dml_node *dml__heads_build(dml_node *x, dml__heads *h)
+static dml_node *dml__heads_mix(dml_node *x, const dml__heads *h)
 {
     dml_attention_options attention;
     memset(&attention, 0, sizeof attention);
@@ -37791,15 +37791,24 @@ static dml_node *dml__heads_build(dml_node *x, dml__heads *h)
     attention.causal = h->o.causal;
     attention.window = h->o.window;
     attention.lengths = h->o.lengths;
-    if (dml__layer_name(x->graph, dml__attention_op(), h->layer) != DML_OK) return NULL;
     if (h->o.memory) {
         dml_node *q = dml__heads_begin(x, h, 0, h->channels, h->heads, 0);
         dml_node *kv = dml__heads_begin(h->o.memory, h, h->channels, h->rows, 2 * h->kv_heads, h->kv_heads);
-        return dml__heads_end(dml__attention_create(DML__ATTENTION_KV, h->heads, q, kv, NULL, &attention), h);
+        return dml__attention_create(DML__ATTENTION_KV, h->heads, q, kv, NULL, &attention);
     }
     const int turned = h->heads + h->kv_heads;
-    dml_node *qkv = dml__heads_begin(x, h, 0, h->rows, turned + h->kv_heads, turned);
-    return dml__heads_end(dml_attention_packed(qkv, h->heads, &attention), h);
+    return dml_attention_packed(dml__heads_begin(x, h, 0, h->rows, turned + h->kv_heads, turned), h->heads,
+                                &attention);
+}
+
+/* Of what can't be built nothing is left that came after `last`. */
+static dml_node *dml__heads_build(dml_node *x, dml__heads *h, dml_node *last)
+{
+    dml_node *built = NULL;
+    if (dml__layer_name(x->graph, dml__attention_op(), h->layer) == DML_OK)
+        built = dml__heads_end(dml__heads_mix(x, h), h);
+    if (!built) dml__graph_drop_after(x->graph, last);
+    return built;
 }
 
 DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node *in_weight,
@@ -37811,7 +37820,7 @@ DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node
     dml_node *const parameters[] = { in_weight, in_bias, out_weight, out_bias };
     for (int i = 0; i < 4; i++) h.parameter[i] = parameters[i];
     if (dml__heads_check(x, &h) != DML_OK) return NULL;
-    if (in_weight && out_weight) return dml__heads_build(x, &h);
+    if (in_weight && out_weight) return dml__heads_build(x, &h, x->graph->last);
     dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
               "multi_head_attention: its in_proj_weight or out_proj.weight is NULL; only biases may be");
     return NULL;
@@ -37833,7 +37842,7 @@ DML_API dml_node *dml_multi_head_attention(dml_node *x, int heads,
                                               i % 2 ? dml_shape_of(rows) : dml_shape_of(rows, h.channels));
         made = h.parameter[i] != NULL;
     }
-    if (made) return dml__heads_build(x, &h);
+    if (made) return dml__heads_build(x, &h, last);
     dml__graph_drop_after(x->graph, last);
     return NULL;
 }

@@ -377,46 +377,53 @@ static bool dml__parallel_heads_make(dml_graph *graph, int channels, const int b
     return true;
 }
 
+/* Of so many heads of this rank's own; in scopes as dml_multi_head_attention has them. */
+static dml_node *dml__parallel_heads_build(dml_node *copy, int heads, int kv_heads,
+                                           const dml_multi_head_attention_options *o, dml_node *const p[4],
+                                           dml_comm *comm)
+{
+    char layer[DML_NAME_BYTES];
+    dml_attention_options attention;
+    dml_rotary_options rotary;
+    dml_graph *graph = copy->graph;
+    memset(&attention, 0, sizeof attention);
+    memset(&rotary, 0, sizeof rotary);
+    attention.kv_heads = kv_heads;
+    attention.causal = o->causal;
+    attention.window = o->window;
+    attention.lengths = o->lengths;
+    rotary.base = o->rotary_base;
+    rotary.rotated = heads + kv_heads;
+    if (dml__layer_name(graph, dml__attention_op(), layer) != DML_OK ||
+        dml_push_scope(graph, "%s", layer) != DML_OK)
+        return NULL;
+    dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
+    if (o->rotary) qkv = dml_rotary(qkv, heads + 2 * kv_heads, &rotary);
+    dml_pop_scope(graph);
+    dml_node *mixed = dml_attention_packed(qkv, heads, &attention);
+    if (!mixed || dml_push_scope(graph, "%s", layer) != DML_OK) return NULL;
+    dml_node *ended = dml__parallel_dense_end(mixed, p[2], p[3], comm);
+    dml_pop_scope(graph);
+    return ended;
+}
+
 DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
                                          const dml_multi_head_attention_options *options, dml_comm *comm)
 {
     dml_multi_head_attention_options o;
-    dml_attention_options attention;
-    dml_rotary_options rotary;
-    dml_node *p[4];
+    dml_node *p[4], *built = NULL;
     memset(&o, 0, sizeof o);
-    memset(&attention, 0, sizeof attention);
-    memset(&rotary, 0, sizeof rotary);
     if (options) o = *options;
     if (!x || dml__join_model(x->graph, comm, "parallel_attention") != DML_OK) return NULL;
     const int ranks = dml_comm_world_size(comm), kv_heads = o.kv_heads ? o.kv_heads : heads;
     if (dml__parallel_attention_check(x, heads, kv_heads, ranks, &o) != DML_OK) return NULL;
     const int channels = x->shape.dims[1], width = channels / heads;
     const int block[3] = { channels, kv_heads * width, kv_heads * width };
-    const int own = heads / ranks, own_kv = kv_heads / ranks;
     dml_node *copy = dml__parallel_copied(x, comm), *last = x->graph->last;
-    if (!copy || !dml__parallel_heads_make(x->graph, channels, block, o.no_bias, p)) {
-        if (copy) dml__graph_drop_after(x->graph, last);
-        return NULL;
-    }
-    attention.kv_heads = own_kv;
-    attention.causal = o.causal;
-    attention.window = o.window;
-    attention.lengths = o.lengths;
-    rotary.base = o.rotary_base;
-    rotary.rotated = own + own_kv;
-    char layer[DML_NAME_BYTES]; /* (as of dml_multi_head_attention) */
-    if (dml__layer_name(x->graph, dml__attention_op(), layer) != DML_OK ||
-        dml_push_scope(x->graph, "%s", layer) != DML_OK)
-        return NULL;
-    dml_node *qkv = dml_dense_with(copy, p[0], p[1]);
-    if (o.rotary) qkv = dml_rotary(qkv, own + 2 * own_kv, &rotary);
-    dml_pop_scope(x->graph);
-    dml_node *mixed = dml_attention_packed(qkv, own, &attention);
-    if (!mixed || dml_push_scope(x->graph, "%s", layer) != DML_OK) return NULL;
-    dml_node *ended = dml__parallel_dense_end(mixed, p[2], p[3], comm);
-    dml_pop_scope(x->graph);
-    return ended;
+    if (copy && dml__parallel_heads_make(x->graph, channels, block, o.no_bias, p))
+        built = dml__parallel_heads_build(copy, heads / ranks, kv_heads / ranks, &o, p, comm);
+    if (copy && !built) dml__graph_drop_after(x->graph, last);
+    return built;
 }
 
 #endif

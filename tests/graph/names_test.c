@@ -340,6 +340,9 @@ static void layers_inside_of_layers(void)
     CHECK(dml_graph_find(graph, "block.dense_1.weight") && dml_graph_find(graph, "block.slice_1"));
     CHECK_INT(dml_pop_scope(graph), DML_OK);
     check_name(dml_multi_head_attention(x, 2, NULL), "attention_2.dense_2");
+    for (int i = 0; i < DML_MAX_SCOPES; i++) CHECK_INT(dml_push_scope(graph, "s"), DML_OK);
+    REFUSED(dml_multi_head_attention(x, 2, NULL), DML_ERROR_ARGUMENT, "a scope 'attention_1' inside");
+    for (int i = 0; i < DML_MAX_SCOPES; i++) CHECK_INT(dml_pop_scope(graph), DML_OK);
     CHECK_STRING(graph->scope, "");
     close_graph();
 }
