@@ -250,7 +250,7 @@ static void a_rank_opens_its_own(void)
             char id[32], number[16];
             snprintf(id, sizeof id, "%s:local", backend->name);
             snprintf(number, sizeof number, "%d", rank);
-            setenv("LOCAL_RANK", number, 1);
+            rank < 0 ? unsetenv("LOCAL_RANK") : setenv("LOCAL_RANK", number, 1);
             dml_context *opened = dml_open(&(dml_options){ .device = id, .threads = 1 });
             CHECK_STRING(dml_error(opened), "");
             if (dml_status_of(opened) == DML_OK)
