@@ -240,7 +240,7 @@ static void devices_describe_themselves(void)
 }
 
 /* The same through the front door. */
-/* Ranks of a host share its devices out; an unset or wrong LOCAL_RANK is the first. */
+/* Ranks of a host share its devices out; an unset LOCAL_RANK is the first. */
 static void a_rank_opens_its_own(void)
 {
     const dml_backend *backend;
