@@ -455,17 +455,24 @@ static void no_descriptors(void)
 static int left_to_open;
 static int few_to_open(int family)
 {
-    if (left_to_open-- > 0) return dml__system_sockets()->open(family);
-    errno = EMFILE;
-    return -1;
+    const int fd = left_to_open > 0 ? dml__system_sockets()->open(family) : -1;
+    if (fd < 0) errno = EMFILE;
+    left_to_open -= fd >= 0;
+    return fd;
+}
+static int one_more_to_open(int fd)
+{
+    left_to_open++;
+    return dml__system_sockets()->close(fd);
 }
 
 static void some_descriptors(void)
 {
-    for (int some = 2; some < 5; some++) { /* one for a listener, two to rank 0 */
+    for (int some = 1; some < 4; some++) { /* it needs two to each of the others */
         dml__socket_calls sockets = *dml__system_sockets();
         test_rank ranks[3];
         sockets.open = few_to_open;
+        sockets.close = one_more_to_open;
         left_to_open = some;
         ranks_prepare(ranks, 3, 1, late_rank_body, NULL);
         ranks[2].sockets = &sockets;
