@@ -2834,7 +2834,8 @@ typedef struct dml_custom_options {
    programs keep less (dml_program_options.dtype), and adds to each input's gradient
    output_gradient x d output / d input; dml_check_gradients says whether it does. On a device with memory of
    its own the run waits and what is needed is copied to the host and back. Elsewhere this is called
-   autograd.Function, map_custom or py_function. DML_ERROR_ARGUMENT without a forward or for that many inputs.
+   autograd.Function, map_custom or py_function. DML_ERROR_ARGUMENT without a forward or for more inputs; NULL
+   alone for `inputs` of NULL and a `count` below 1, where there is no graph to record an error on.
  */
 DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custom_options *options);
 
@@ -43755,8 +43756,9 @@ static dml__estimate dml__estimate_at(dml__gradient_checker *c, const dml__direc
     found.sure = tolerance * fabs(found.numeric) + noise;
     /* A smooth loss bends half as much half as far; what doesn't shrink is a kink right here, of whose change
        of slope differences see a half. */
-    found.smooth =
-        !(fabs(wide.slope - near.slope) > found.sure) && !(fabs(2 * near.bend - wide.bend) > 2 * found.sure);
+    const double kink = fabs(2 * near.bend - wide.bend) / 2, off = fabs(found.numeric - backward);
+    found.smooth = !(fabs(wide.slope - near.slope) > found.sure) && !(kink > found.sure) &&
+                   !(off > found.allowed && off <= 1.1 * kink);
     return found;
 }
 

@@ -43,7 +43,8 @@ typedef struct dml_custom_options {
    programs keep less (dml_program_options.dtype), and adds to each input's gradient
    output_gradient x d output / d input; dml_check_gradients says whether it does. On a device with memory of
    its own the run waits and what is needed is copied to the host and back. Elsewhere this is called
-   autograd.Function, map_custom or py_function. DML_ERROR_ARGUMENT without a forward or for that many inputs.
+   autograd.Function, map_custom or py_function. DML_ERROR_ARGUMENT without a forward or for more inputs; NULL
+   alone for `inputs` of NULL and a `count` below 1, where there is no graph to record an error on.
  */
 DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custom_options *options);
 
