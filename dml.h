@@ -33823,7 +33823,8 @@ static dml_status dml__custom_infer(dml_node *node)
     const dml_custom_options *options = dml__custom_of(node);
     const dml_status status = dml__check_dimensions(node, &options->shape);
     if (status != DML_OK) return status;
-    node->shape = options->shape;
+    node->shape.ndim = options->shape.ndim; /* (what lies behind its dimensions is the caller's) */
+    memcpy(node->shape.dims, options->shape.dims, (size_t)node->shape.ndim * sizeof(int));
     node->dtype = DML_F32;
     for (int i = 0; i < node->inputs && !options->whole_batch; i++)
         node->batched = node->batched || node->input[i]->batched;
