@@ -31543,8 +31543,8 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 
 #include <string.h>
 
-/* A node is one block of memory, and its op has put no pointer among its attributes: whatever an op was told,
-   its bytes say it. */
+/* A node is one block of memory, and its op has put no pointer into it among its attributes: whatever an op
+   was told, its bytes say it. */
 static dml_node *dml__clone_node(const dml_node *node, dml_graph *to, dml_node *const *clones)
 {
     const size_t bytes = (size_t)(node->name - (const char *)node) + strlen(node->name) + 1;
@@ -43757,9 +43757,8 @@ static dml__estimate dml__estimate_at(dml__gradient_checker *c, const dml__direc
     found.sure = tolerance * fabs(found.numeric) + noise;
     /* A smooth loss bends half as much half as far; what doesn't shrink is a kink right here, of whose change
        of slope differences see a half. */
-    const double kink = fabs(2 * near.bend - wide.bend) / 2, off = fabs(found.numeric - backward);
-    found.smooth = !(fabs(wide.slope - near.slope) > found.sure) && !(kink > found.sure) &&
-                   !(off > found.allowed && off <= 1.1 * kink);
+    const double kink = fabs(2 * near.bend - wide.bend) / 2;
+    found.smooth = !(fabs(wide.slope - near.slope) > found.sure) && !(1.1 * kink > found.sure);
     return found;
 }
 

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* A node is one block of memory, and its op has put no pointer among its attributes: whatever an op was told,
-   its bytes say it. */
+/* A node is one block of memory, and its op has put no pointer into it among its attributes: whatever an op
+   was told, its bytes say it. */
 static dml_node *dml__clone_node(const dml_node *node, dml_graph *to, dml_node *const *clones)
 {
     const size_t bytes = (size_t)(node->name - (const char *)node) + strlen(node->name) + 1;

@@ -120,9 +120,8 @@ static dml__estimate dml__estimate_at(dml__gradient_checker *c, const dml__direc
     found.sure = tolerance * fabs(found.numeric) + noise;
     /* A smooth loss bends half as much half as far; what doesn't shrink is a kink right here, of whose change
        of slope differences see a half. */
-    const double kink = fabs(2 * near.bend - wide.bend) / 2, off = fabs(found.numeric - backward);
-    found.smooth = !(fabs(wide.slope - near.slope) > found.sure) && !(kink > found.sure) &&
-                   !(off > found.allowed && off <= 1.1 * kink);
+    const double kink = fabs(2 * near.bend - wide.bend) / 2;
+    found.smooth = !(fabs(wide.slope - near.slope) > found.sure) && !(1.1 * kink > found.sure);
     return found;
 }
 
