@@ -9237,6 +9237,64 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 #ifndef DML_KERNELS_MICROKERNEL_BF16_C
 #define DML_KERNELS_MICROKERNEL_BF16_C
 
+/* ---- kernels/amx.h ---- */
+
+/* amx.h: AMX's tiles, as the kernels of bf16 use them: 0 to 3 are sums (16, 16), two by two, 4 and 5 lines of
+   A, 6 and 7 of B, whose lines have 16 columns of pairs. */
+#ifndef DML_KERNELS_AMX_H
+#define DML_KERNELS_AMX_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(DML__HAS_AMX)
+#include <immintrin.h>
+
+/* With AVX512-BF16, which every processor with AMX has. */
+#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
+
+typedef struct dml__amx_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} dml__amx_config;
+
+/* For `upper` and `lower` rows of A and of sums, of which fewer take less time, and so many pairs of k at
+   once: each 1 .. 16. */
+DML__AMX DML__INLINE void dml__amx_configure(int upper, int lower, int pairs)
+{
+    dml__amx_config config;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int t = 0; t < 8; t++) {
+        const bool low = t == 2 || t == 3 || t == 5;
+        config.row_bytes[t] = (uint16_t)(t == 4 || t == 5 ? 4 * pairs : 64);
+        config.rows[t] = (uint8_t)(t >= 6 ? pairs : low ? lower : upper);
+    }
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* gcc thinks that but the first 8 bytes are read */
+    _tile_loadconfig(&config);
+}
+
+/* A tile of sums: where it is begun and ends, and bytes between its rows; begun with zeros or with what is
+ * there.
+ */
+typedef struct dml__amx_sum {
+    float *at;
+    ptrdiff_t line;
+    bool loads;
+} dml__amx_sum;
+
+#define DML__AMX_BEGIN(number, sum)                                                                          \
+    do {                                                                                                     \
+        if ((sum)->loads)                                                                                    \
+            _tile_loadd(number, (sum)->at, (sum)->line);                                                     \
+        else                                                                                                 \
+            _tile_zero(number);                                                                              \
+    } while (0)
+
+#endif
+#endif
+
 #if defined(DML__HAS_AVX512_BF16)
 
 /* --- pairs of bf16 by AVX512-BF16: the same loop, whose multiply-adds are dot products of pairs --- */
@@ -9266,30 +9324,6 @@ DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 #if defined(DML__HAS_AMX)
 
 /* --- pairs of bf16 by AMX: 2 x 2 tiles of 16 x 16 sums --- */
-
-#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
-
-/* Tiles 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 of B; each row has 64 bytes. */
-typedef struct dml__amx_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} dml__amx_config;
-
-/* For `rows` rows of A: products of fewer take less time. Without lower rows their tiles are left out. */
-DML__AMX DML__INLINE void dml__configure_amx(int rows)
-{
-    dml__amx_config config = { 1,
-                               0,
-                               { 0 },
-                               { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
-                               { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
-    if (rows <= 16)
-        config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)rows;
-    else
-        config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(rows - 16);
-    _tile_loadconfig(&config);
-}
 
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
@@ -9351,7 +9385,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
     const ptrdiff_t c_step = tile->rows > 1 ? tile->c[1] - tile->c[0] : 0, line = bare ? c_step : 32;
     const ptrdiff_t right_at = !bare ? 16 : tile->columns - 16;
     float sums[32 * 32];
-    dml__configure_amx(tile->rows);
+    dml__amx_configure(tile->rows < 16 ? tile->rows : 16, tile->rows > 16 ? tile->rows - 16 : 16, 16);
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
         float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;
@@ -9779,6 +9813,18 @@ typedef struct dml__pairs_source {
 #if defined(DML__HAS_AVX512_BF16)
 
 #define DML__PAIRS_TARGET DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
+
+/* Floats, n of them, as bf16. */
+DML__PAIRS_TARGET DML__INLINE void dml__narrow_run(const float *x, ptrdiff_t n, uint16_t *to)
+{
+    for (; n >= 32; n -= 32, x += 32, to += 32)
+        _mm512_storeu_ps(to, (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+    if (n <= 0) return;
+    const uint32_t mask = (1u << n) - 1;
+    const __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, x),
+                 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16);
+    _mm512_mask_storeu_epi16(to, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
 
 /* A factor whose k's count pairs, for a micro-kernel on pairs; the source is kept. */
 DML__LOCAL dml__factor dml__factor_of_pairs(const dml__pairs_source *source);
@@ -17180,17 +17226,6 @@ typedef struct dml__patch_part {
     bool together;        /* the taps of a line lie side by side in the image */
 } dml__patch_part;
 
-DML__PAIRS_TARGET DML__INLINE void dml__narrow_run(const float *x, ptrdiff_t n, uint16_t *to)
-{
-    for (; n >= 32; n -= 32, x += 32, to += 32)
-        _mm512_storeu_ps(to, (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
-    if (n <= 0) return;
-    const uint32_t mask = (1u << n) - 1;
-    const __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, x),
-                 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16);
-    _mm512_mask_storeu_epi16(to, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-}
-
 static inline void dml__zero_run(ptrdiff_t n, uint16_t *to)
 {
     if (n > 0) memset(to, 0, (size_t)n * sizeof *to);
@@ -17376,8 +17411,11 @@ DML__LOCAL const dml__packers *dml__patches_as_pairs(bool across)
 #ifndef DML_KERNELS_CONV2D_PRODUCT_H
 #define DML_KERNELS_CONV2D_PRODUCT_H
 
-/* Whether the pool rounds, and the shape, whose zeros have been replaced, isn't one of single channels, which
-   no product helps. */
+/* Fewer channels, of a group, aren't rounded: images as they come have three. What is saved by instructions
+   for 16 bits is lost again on putting them in pairs. */
+#define DML__ROUNDED_CHANNELS 4
+
+/* Whether the pool rounds, and the shape, whose zeros have been replaced, has channels enough. */
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
 
 /* As in conv2d.h, for arguments that have been checked. */
@@ -17473,7 +17511,7 @@ DML__DRIVERS_BEGIN
 
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
 {
-    return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
+    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
 }
 
 /* What a convolution's products have in common. */
@@ -17603,6 +17641,1009 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
 
 DML__DRIVERS_END
 
+#endif
+
+/* ---- kernels/conv2d_amx.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_AMX_C
+#define DML_KERNELS_CONV2D_AMX_C
+
+/* ---- kernels/conv2d_amx.h ---- */
+
+/* conv2d_amx.h: convolutions by AMX, for pools that round factors to bf16: images are copied as bf16 once,
+   with zeros around them, and tiles of 16 pixels are read from the copy where they lie, tap by tap. */
+#ifndef DML_KERNELS_CONV2D_AMX_H
+#define DML_KERNELS_CONV2D_AMX_H
+
+/* Whether the pool rounds to bf16 and its machine has AMX. */
+DML__LOCAL bool dml__conv_has_amx(dml_pool *pool);
+
+/* As dml__conv_pass_run, of factors rounded to bf16. Bitwise the same for any number of
+   threads and any scratch; without any, patches and weights are gathered tile by tile. */
+DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass);
+
+/* Whether dml__amx_wgrad_run takes a gradient: not of images so wide that few of their lines take much
+ * memory. */
+DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job);
+
+/* As dml__wgrad_run, of factors rounded to bf16. An infinite or NaN x may make NaNs of taps that don't meet
+   it as well. */
+DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
+
+#endif
+
+#include <string.h>
+
+#if defined(DML__HAS_AMX)
+
+/* A band of the grid, some images or lines of one, is copied: each pixel's channels as pairs of bf16, with
+   zeros around the images. Taps that are neighbours lie side by side in the copy, so k, of the order (taps_h,
+   taps_w, depth), is some runs of pairs, each cut into blocks of the same length, which are lines of A's
+   tiles. The rows of such a tile are pixels of one line, the same distance apart; the last tile of a line
+   reaches beyond it, and what is computed there goes nowhere. */
+
+/* Floats of a band's copy at most: a quarter of a second cache. */
+#define DML__AMX_BAND 131072
+/* Columns that are gone through together. */
+#define DML__AMX_COLUMNS 32
+
+typedef struct dml__amx_pass {
+    const dml__conv_pass *pass;
+    dml_pool *pool;
+    ptrdiff_t depth;                /* pairs of a pixel in the copy */
+    ptrdiff_t across, pieces, k;    /* runs of a line of taps; blocks of a run; pairs in all */
+    int length;                     /* pairs of a block: 1 .. 16 */
+    ptrdiff_t tiles;                /* of a line of the grid, */
+    int rows;                       /* each so many pixels */
+    ptrdiff_t copy_w;               /* pixels of a copied line */
+    ptrdiff_t images, lines, bands; /* of a band: whole images, or lines of one */
+    bool copies;         /* workers have scratch for a band and, if they aren't packed, two panels */
+    const float *packed; /* (panels, k, 16) pairs of the weights, or NULL */
+} dml__amx_pass;
+
+/* A task's part. */
+typedef struct dml__amx_band {
+    ptrdiff_t n0, images, y0, lines;
+    const float *copy;               /* (images, source lines, copy_w, depth) pairs, or NULL */
+    ptrdiff_t line_step, image_step; /* of the copy, floats */
+} dml__amx_band;
+
+DML__LOCAL bool dml__conv_has_amx(dml_pool *pool)
+{
+    return dml__pool_rounds_to(pool) == DML_BF16 && dml__pool_bf16(pool) == DML__BF16_AMX;
+}
+
+/* --- how k and the grid are cut --- */
+
+/* As few blocks as can be, of one length: a few zeros more for a pixel may save some. */
+static void dml__amx_cut_k(dml__amx_pass *plan)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t least = p->depth / 2 + p->depth % 2;
+    plan->across = p->dilation_w == 1 ? 1 : p->taps_w;
+    plan->pieces = PTRDIFF_MAX;
+    for (ptrdiff_t depth = least; depth < least + 16; depth++) {
+        const ptrdiff_t run = depth * (p->taps_w / plan->across);
+        ptrdiff_t pieces = dml__quotient_up(run, 16);
+        while (run % pieces) pieces++;
+        if (pieces >= plan->pieces) continue;
+        plan->pieces = pieces;
+        plan->depth = depth;
+        plan->length = (int)(run / pieces);
+    }
+    plan->k = p->taps_h * p->taps_w * plan->depth;
+}
+
+static ptrdiff_t dml__amx_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
+{
+    return (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+}
+
+/* Floats of a copy, with what the last tile of its last line reads beyond. */
+static ptrdiff_t dml__amx_copy_floats(const dml__amx_pass *plan, ptrdiff_t images, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t beyond = (plan->tiles * plan->rows - p->grid_w) * p->stride_w;
+    return (images * dml__amx_source_lines(p, lines) * plan->copy_w + beyond) * plan->depth;
+}
+
+/* Bands that fit, and are enough for the threads. */
+static void dml__amx_cut_grid(dml__amx_pass *plan)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t has = (ptrdiff_t)(dml_pool_scratch_bytes(plan->pool).worker / sizeof(float)),
+                    panels = plan->packed ? 0 : plan->k * DML__AMX_COLUMNS,
+                    room = dml__smaller(DML__AMX_BAND, has - panels);
+    const double work = (double)(p->batch * p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
+    const int threads = dml_pool_threads(plan->pool);
+    const ptrdiff_t wanted = threads > 1 && work > DML__CONV_SERIAL_WORK ? 4 * threads : 1;
+    plan->images = 1, plan->lines = p->grid_h;
+    while (plan->images < p->batch / wanted &&
+           dml__amx_copy_floats(plan, plan->images + 1, p->grid_h) <= room)
+        plan->images++;
+    if (p->batch < wanted) plan->lines = dml__quotient_up(p->grid_h, dml__quotient_up(wanted, p->batch));
+    while (plan->lines > 1 && dml__amx_copy_floats(plan, 1, plan->lines) > room)
+        plan->lines = dml__quotient_up(plan->lines, 2);
+    plan->copies = dml__amx_copy_floats(plan, plan->images, plan->lines) <= room;
+    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines);
+}
+
+static dml__amx_pass dml__amx_plan(dml_pool *pool, const dml__conv_pass *pass)
+{
+    dml__amx_pass plan;
+    memset(&plan, 0, sizeof plan);
+    plan.pass = pass;
+    plan.pool = pool;
+    plan.copy_w = (pass->grid_w - 1) * pass->stride_w + (pass->taps_w - 1) * pass->dilation_w + 1;
+    plan.tiles = dml__quotient_up(pass->grid_w, 16);
+    plan.rows = (int)dml__quotient_up(pass->grid_w, plan.tiles);
+    dml__amx_cut_k(&plan);
+    return plan;
+}
+
+/* --- the weights --- */
+
+/* The pairs of up to 16 columns from j0 on, out[k * 16 + column], with zeros behind the last. */
+static void dml__amx_pack_panel(const dml__amx_pass *plan, ptrdiff_t j0, float *out)
+{
+    const dml__conv_pass *p = plan->pass;
+    const int columns = (int)dml__smaller(16, p->columns - j0), pairs = (int)(p->depth / 2 + p->depth % 2);
+    for (ptrdiff_t tap = 0; tap < p->taps_h * p->taps_w; tap++, out += plan->depth * 16) {
+        const dml__pairs_source taps = { p->weights + tap / p->taps_w * p->weights_tap_h +
+                                             tap % p->taps_w * p->weights_tap_w,
+                                         true, p->weights_column, p->weights_depth, p->depth };
+        dml__factor_of_pairs(&taps).pack(&taps, j0, columns, 0, pairs, 16, out);
+        memset(out + pairs * 16, 0, (size_t)(plan->depth - pairs) * 16 * sizeof *out);
+    }
+}
+
+static void dml__amx_pack_task(void *argument, int task, int worker)
+{
+    const dml__amx_pass *plan = (const dml__amx_pass *)argument;
+    (void)worker;
+    dml__amx_pack_panel(plan, (ptrdiff_t)task * 16,
+                        (float *)dml_pool_shared_scratch(plan->pool) + task * plan->k * 16);
+}
+
+static void dml__amx_pack(dml__amx_pass *plan)
+{
+    const ptrdiff_t panels = dml__quotient_up(plan->pass->columns, 16);
+    if (dml_pool_scratch_bytes(plan->pool).shared < (size_t)(panels * plan->k) * 16 * sizeof(float)) return;
+    plan->packed = (const float *)dml_pool_shared_scratch(plan->pool);
+    dml_pool_run(panels * plan->k > 16384 / 16 ? plan->pool : NULL, (int)panels, dml__amx_pack_task, plan);
+}
+
+/* --- the copy of a band --- */
+
+/* Pixels of a source line from `x` on, which may lie outside. */
+DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, ptrdiff_t y, uint16_t *to)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t numbers = 2 * plan->depth, x = p->origin_x, count = plan->copy_w;
+    const bool inside = y >= 0 && y < p->source_h;
+    const ptrdiff_t before = !inside ? count : x >= 0 ? 0 : dml__smaller(-x, count);
+    const ptrdiff_t end = inside ? dml__larger(dml__smaller(count, p->source_w - x), before) : count;
+    const float *from = p->source + ((n * p->source_h + y) * p->source_w + x + before) * p->source_pixel;
+    memset(to, 0, (size_t)(before * numbers) * sizeof *to);
+    memset(to + end * numbers, 0, (size_t)((count - end) * numbers) * sizeof *to);
+    to += before * numbers;
+    if (p->source_pixel == numbers) {
+        dml__narrow_run(from, (end - before) * numbers, to);
+        return;
+    }
+    for (ptrdiff_t i = before; i < end; i++, from += p->source_pixel, to += numbers) {
+        dml__narrow_run(from, p->depth, to);
+        for (ptrdiff_t d = p->depth; d < numbers; d++) to[d] = 0;
+    }
+}
+
+static dml__amx_band dml__amx_band_at(const dml__amx_pass *plan, ptrdiff_t index, float *copy)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines);
+    dml__amx_band band;
+    band.n0 = index / of_image * plan->images;
+    band.images = dml__smaller(plan->images, p->batch - band.n0);
+    band.y0 = index % of_image * plan->lines;
+    band.lines = dml__smaller(plan->lines, p->grid_h - band.y0);
+    const ptrdiff_t lines = dml__amx_source_lines(p, band.lines);
+    band.line_step = plan->copy_w * plan->depth;
+    band.image_step = lines * band.line_step;
+    band.copy = copy;
+    if (!copy) return band;
+    for (ptrdiff_t n = 0; n < band.images; n++)
+        for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
+            dml__amx_copy_line(plan, band.n0 + n, p->origin_y + band.y0 * p->stride_h + line,
+                               (uint16_t *)(void *)copy);
+    memset(copy, 0,
+           (size_t)(dml__amx_copy_floats(plan, 0, 1)) * sizeof *copy); /* read beyond the last line */
+    return band;
+}
+
+/* --- tiles --- */
+
+/* Up to 2 x 2 tiles of sums: of pixels, of which `valid` are of the line, and of columns. */
+typedef struct dml__amx_tiles {
+    int a_tiles, b_tiles;
+    const float *a[2], *b[2];   /* in the copy, and (k, 16) */
+    ptrdiff_t n[2], y[2], x[2]; /* the first pixel of each */
+    int valid[2], columns[2];
+    float *c[2]; /* the first pixel's first column */
+} dml__amx_tiles;
+
+/* All blocks of k, from the copy and packed weights. */
+DML__AMX static void dml__amx_multiply(const dml__amx_pass *plan, const dml__amx_band *band,
+                                       const dml__amx_tiles *t)
+{
+    const dml__conv_pass *p = plan->pass;
+    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
+    const ptrdiff_t a_step = p->stride_w * plan->depth * (ptrdiff_t)sizeof(float), length = plan->length;
+    const float *b0 = t->b[0], *b1 = t->b[1];
+    for (ptrdiff_t ty = 0; ty < p->taps_h; ty++)
+        for (ptrdiff_t tx = 0; tx < plan->across; tx++) {
+            ptrdiff_t at = ty * p->dilation_h * band->line_step + tx * p->dilation_w * plan->depth;
+            for (ptrdiff_t piece = 0; piece < plan->pieces; piece++, at += length) {
+                _tile_loadd(4, t->a[0] + at, a_step);
+                _tile_loadd(6, b0, 64);
+                b0 += length * 16;
+                _tile_dpbf16ps(0, 4, 6);
+                if (right) {
+                    _tile_loadd(7, b1, 64);
+                    b1 += length * 16;
+                    _tile_dpbf16ps(1, 4, 7);
+                }
+                if (low) {
+                    _tile_loadd(5, t->a[1] + at, a_step);
+                    _tile_dpbf16ps(2, 5, 6);
+                    if (right) _tile_dpbf16ps(3, 5, 7);
+                }
+            }
+        }
+}
+
+/* The number of the source that pair `pair` of k meets in the pixel at (n, y, x), the first or the second, or
+ * 0. */
+static float dml__amx_source_at(const dml__amx_pass *plan, const dml__amx_tiles *t, int tile, int row,
+                                ptrdiff_t pair, int second)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t tap = pair / plan->depth, d = pair % plan->depth * 2 + second;
+    const ptrdiff_t y = p->origin_y + t->y[tile] * p->stride_h + tap / p->taps_w * p->dilation_h;
+    const ptrdiff_t x = p->origin_x + (t->x[tile] + row) * p->stride_w + tap % p->taps_w * p->dilation_w;
+    if (d >= p->depth || y < 0 || y >= p->source_h || x < 0 || x >= p->source_w) return 0;
+    return p->source[((t->n[tile] * p->source_h + y) * p->source_w + x) * p->source_pixel + d];
+}
+
+static float dml__amx_weight_at(const dml__amx_pass *plan, ptrdiff_t column, ptrdiff_t pair, int second)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t tap = pair / plan->depth, d = pair % plan->depth * 2 + second;
+    if (d >= p->depth || column >= p->columns) return 0;
+    return p->weights[tap / p->taps_w * p->weights_tap_h + tap % p->taps_w * p->weights_tap_w +
+                      d * p->weights_depth + column * p->weights_column];
+}
+
+/* The same without scratch, a block at a time. */
+DML__AMX static void dml__amx_multiply_gathered(const dml__amx_pass *plan, ptrdiff_t j0,
+                                                const dml__amx_tiles *t)
+{
+    float wide[32];
+    uint16_t a[2][16][32], b[2][16][32]; /* (tile, row, pairs), (tile, pair, columns) */
+    memset(a, 0, sizeof a);
+    for (ptrdiff_t k = 0; k < plan->k; k += plan->length) {
+        for (int tile = 0; tile < t->a_tiles; tile++)
+            for (int row = 0; row < plan->rows; row++) {
+                for (int i = 0; i < 2 * plan->length; i++)
+                    wide[i] = dml__amx_source_at(plan, t, tile, row, k + i / 2, i % 2);
+                dml__narrow_run(wide, 2 * plan->length, a[tile][row]);
+            }
+        for (int tile = 0; tile < t->b_tiles; tile++)
+            for (int pair = 0; pair < plan->length; pair++) {
+                for (int i = 0; i < 32; i++)
+                    wide[i] = dml__amx_weight_at(plan, j0 + 16 * tile + i / 2, k + pair, i % 2);
+                dml__narrow_run(wide, 32, b[tile][pair]);
+            }
+        _tile_loadd(4, a[0], 64);
+        _tile_loadd(5, a[1], 64);
+        _tile_loadd(6, b[0], 64);
+        _tile_loadd(7, b[1], 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+/* The target's rows from sums (rows, 16) on the side. */
+DML__AMX static void dml__amx_finish(const dml__conv_pass *p, ptrdiff_t j0, const float *sums, int rows,
+                                     int columns, float *c)
+{
+    const __mmask16 mask = (__mmask16)((1u << columns) - 1);
+    const __m512 bias = p->bias ? _mm512_maskz_loadu_ps(mask, p->bias + j0) : _mm512_setzero_ps();
+    for (int i = 0; i < rows; i++, sums += 16, c += p->target_pixel) {
+        __m512 value = _mm512_loadu_ps(sums);
+        if (p->beta != 0)
+            value = _mm512_fmadd_ps(_mm512_set1_ps(p->beta), _mm512_maskz_loadu_ps(mask, c), value);
+        if (p->bias) value = _mm512_add_ps(value, bias);
+        if (p->relu) value = dml__avx512_relu(value);
+        _mm512_mask_storeu_ps(c, mask, value);
+    }
+}
+
+/* Sums to which nothing is to be done are begun in the target, and stored there. */
+DML__AMX static void dml__amx_compute(const dml__amx_pass *plan, const dml__amx_band *band, ptrdiff_t j0,
+                                      const dml__amx_tiles *t)
+{
+    const dml__conv_pass *p = plan->pass;
+    const bool bare = (p->beta == 0 || p->beta == 1) && !p->bias && !p->relu;
+    float side[4][16 * 16]; /* (tile, rows, 16) */
+    dml__amx_sum sums[4];
+    for (int i = 0; i < 4; i++) {
+        const int a = i / 2, b = i % 2;
+        const bool direct =
+            bare && a < t->a_tiles && b < t->b_tiles && t->valid[a] == plan->rows && t->columns[b] == 16;
+        sums[i].at = direct ? t->c[a] + 16 * b : side[i];
+        sums[i].line = direct ? p->target_pixel * (ptrdiff_t)sizeof(float) : 64;
+        sums[i].loads = direct && p->beta == 1;
+    }
+    DML__AMX_BEGIN(0, &sums[0]);
+    DML__AMX_BEGIN(1, &sums[1]);
+    DML__AMX_BEGIN(2, &sums[2]);
+    DML__AMX_BEGIN(3, &sums[3]);
+    if (band->copy)
+        dml__amx_multiply(plan, band, t);
+    else
+        dml__amx_multiply_gathered(plan, j0, t);
+    _tile_stored(0, sums[0].at, sums[0].line);
+    if (t->b_tiles > 1) _tile_stored(1, sums[1].at, sums[1].line);
+    if (t->a_tiles > 1) _tile_stored(2, sums[2].at, sums[2].line);
+    if (t->a_tiles > 1 && t->b_tiles > 1) _tile_stored(3, sums[3].at, sums[3].line);
+    for (int a = 0; a < t->a_tiles; a++)
+        for (int b = 0; b < t->b_tiles; b++)
+            if (sums[2 * a + b].at == side[2 * a + b])
+                dml__amx_finish(p, j0 + 16 * b, side[2 * a + b], t->valid[a], t->columns[b],
+                                t->c[a] + 16 * b);
+}
+
+/* Up to 32 columns, whose weights are `panels`, of all pixels of a band. */
+static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band, ptrdiff_t j0,
+                           const float *panels)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t tiles = band->images * band->lines * plan->tiles;
+    dml__amx_tiles t;
+    t.b_tiles = p->columns - j0 > 16 ? 2 : 1;
+    for (int i = 0; i < 2; i++) {
+        t.columns[i] = (int)dml__smaller(16, p->columns - j0 - 16 * i);
+        t.b[i] = panels ? panels + i * plan->k * 16 : NULL;
+    }
+    for (ptrdiff_t tile = 0; tile < tiles; tile += t.a_tiles) {
+        t.a_tiles = tiles - tile > 1 ? 2 : 1;
+        for (int i = 0; i < t.a_tiles; i++) {
+            const ptrdiff_t line = (tile + i) / plan->tiles, x = (tile + i) % plan->tiles * plan->rows;
+            const ptrdiff_t n = line / band->lines, y = line % band->lines;
+            t.n[i] = band->n0 + n, t.y[i] = band->y0 + y, t.x[i] = x;
+            t.valid[i] = (int)dml__smaller(plan->rows, p->grid_w - x);
+            t.c[i] =
+                p->target + t.n[i] * p->target_image + t.y[i] * p->target_line + x * p->target_pixel + j0;
+            t.a[i] = band->copy ? band->copy + n * band->image_step + y * p->stride_h * band->line_step +
+                                      x * p->stride_w * plan->depth
+                                : NULL;
+        }
+        dml__amx_compute(plan, band, j0, &t);
+    }
+}
+
+DML__AMX static void dml__amx_pass_task(void *argument, int task, int worker)
+{
+    const dml__amx_pass *plan = (const dml__amx_pass *)argument;
+    const dml__conv_pass *p = plan->pass;
+    float *own = plan->copies ? (float *)dml_pool_scratch(plan->pool, worker) : NULL;
+    float *panels = plan->packed ? NULL : own;
+    const dml__amx_band band =
+        dml__amx_band_at(plan, task, own && panels ? own + plan->k * DML__AMX_COLUMNS : own);
+    dml__amx_configure(plan->rows, plan->rows, plan->length);
+    for (ptrdiff_t j0 = 0; j0 < p->columns; j0 += DML__AMX_COLUMNS) {
+        for (ptrdiff_t j = j0; panels && j < dml__smaller(p->columns, j0 + DML__AMX_COLUMNS); j += 16)
+            dml__amx_pack_panel(plan, j, panels + (j - j0) * plan->k);
+        dml__amx_sweep(plan, &band, j0, plan->packed ? plan->packed + j0 * plan->k : panels);
+    }
+    _tile_release();
+}
+
+DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+    if (pass->taps_h * pass->taps_w == 0) { /* a phase without taps: nothing to multiply */
+        dml__conv_pass_run(pool, pass);
+        return;
+    }
+    dml__amx_pass plan = dml__amx_plan(pool, pass);
+    dml__amx_pack(&plan);
+    dml__amx_cut_grid(&plan);
+    dml_pool_run(plan.bands > 1 ? pool : NULL, (int)plan.bands, dml__amx_pass_task, &plan);
+}
+
+#else
+
+DML__LOCAL bool dml__conv_has_amx(dml_pool *pool)
+{
+    (void)pool;
+    return false;
+}
+
+DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    (void)pool, (void)pass;
+}
+
+#endif
+#endif
+
+/* ---- kernels/conv2d_amx_weights.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_AMX_WEIGHTS_C
+#define DML_KERNELS_CONV2D_AMX_WEIGHTS_C
+
+#include <string.h>
+
+#if defined(DML__HAS_AMX)
+
+/* A tile's rows are filters, its columns channels under a tap, and its k pairs of pixels. The sum goes by
+   strips, lines of an image or whole images. A strip of dy is turned into lines of filters; one of x is
+   copied into panels of 16 channels whose lines are pairs of pixels, once as they are and once from the
+   second pixel on, for taps that begin at odd ones, and with strides once for each phase of them. All lines,
+   of dy too, are filled up with zeros to the same length, so that a tap's pixels are those of dy, so many
+   pairs further: lines follow each other, and k runs through all of an image's. Where dw is small, strips are
+   shared out in chunks, whose partial sums are added in order. What an element's bits depend on, strips and
+   chunks, depends on the shape alone. */
+
+/* Pairs of pixels of a strip, and of its copy of x, at most. */
+#define DML__AMX_STRIP 512
+#define DML__AMX_STRIDE 4       /* longer ones are others' */
+#define DML__AMX_AT_ONCE 128    /* filters and channels of a part */
+#define DML__AMX_CHUNKS 8       /* at most, */
+#define DML__AMX_PARTIAL 262144 /* of so many floats together */
+#define DML__AMX_ADDED 2048     /* floats of dw whose partial sums a task adds */
+#define DML__AMX_TAIL 16        /* pairs that are read beyond a copy */
+/* What 16 filters and channels under one tap take, in floats. */
+#define DML__AMX_STACK (16 * (4 * DML__AMX_STRIP + 2 * DML__AMX_TAIL))
+
+/* Tap t of pixel i meets pixel (i + shift + low) stride + phase of x, where phase and shift are the tap's: 0
+   <= phase < stride, 0 <= shift <= reach. */
+typedef struct dml__amx_axis {
+    ptrdiff_t stride, dilation, pad, taps, in, out, low, reach;
+} dml__amx_axis;
+
+typedef struct dml__amx_wgrad {
+    const dml__wgrad *job;
+    dml_pool *pool;
+    dml__amx_axis v, h;
+    ptrdiff_t patch;         /* taps channels: a line of dw */
+    ptrdiff_t pairs;         /* of a line of the strips */
+    ptrdiff_t lines, images; /* of a strip: lines of one image, or all of several */
+    ptrdiff_t blocks;        /* of 16 pairs, of an image's part of a strip */
+    ptrdiff_t strips, chunks;
+    ptrdiff_t filters, channels; /* of a part, in sixteens */
+    float *partial;              /* (chunks, filters, patch) */
+} dml__amx_wgrad;
+
+/* What a task computes: of a chunk's dw, filters f0 .., taps tap0 .. and channels c0 .. . */
+typedef struct dml__amx_part {
+    ptrdiff_t chunk, f0, filters, tap0, taps, c0, channels;
+    float *dw; /* the first of them; the next filter's and tap's lie so much further */
+    ptrdiff_t filter_step, tap_step;
+    float beta;
+} dml__amx_part;
+
+/* Copies of x in a part's scratch: for each phase of lines, and each phase of columns and first pixel, of
+   those that its taps meet. */
+typedef struct dml__amx_views {
+    int v[DML__AMX_STRIDE], h[2 * DML__AMX_STRIDE]; /* -1: not met */
+    int rows, columns;                              /* how many are met */
+} dml__amx_views;
+
+/* Where a part's copies lie. */
+typedef struct dml__amx_buffers {
+    float *dy;      /* (filters in sixteens, line) pairs */
+    ptrdiff_t line; /* an odd number of lines of the caches, or they would meet in few sets */
+    float *narrow;  /* dy or x as bf16 */
+    float *x;       /* (rows, columns, panels, panel) */
+    ptrdiff_t panels, panel;
+    dml__amx_views views;
+} dml__amx_buffers;
+
+typedef struct dml__amx_strip {
+    ptrdiff_t n0, images, y0, lines;
+} dml__amx_strip;
+
+static ptrdiff_t dml__amx_floor(ptrdiff_t a, ptrdiff_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static ptrdiff_t dml__amx_tap_at(const dml__amx_axis *axis, ptrdiff_t tap)
+{
+    return tap * axis->dilation - axis->pad;
+}
+
+static ptrdiff_t dml__amx_shift(const dml__amx_axis *axis, ptrdiff_t tap)
+{
+    return dml__amx_floor(dml__amx_tap_at(axis, tap), axis->stride) - axis->low;
+}
+
+static ptrdiff_t dml__amx_phase(const dml__amx_axis *axis, ptrdiff_t tap)
+{
+    const ptrdiff_t at = dml__amx_tap_at(axis, tap);
+    return at - dml__amx_floor(at, axis->stride) * axis->stride;
+}
+
+static dml__amx_axis dml__amx_axis_of(ptrdiff_t stride, ptrdiff_t dilation, ptrdiff_t pad, ptrdiff_t taps,
+                                      ptrdiff_t in, ptrdiff_t out)
+{
+    dml__amx_axis axis = { stride, dilation, pad, taps, in, out, dml__amx_floor(-pad, stride), 0 };
+    axis.reach = dml__amx_shift(&axis, taps - 1);
+    return axis;
+}
+
+/* --- the plan --- */
+
+static ptrdiff_t dml__amx_chunks(ptrdiff_t floats, ptrdiff_t strips)
+{
+    const ptrdiff_t most = dml__smaller(DML__AMX_CHUNKS, strips);
+    return floats > DML__AMX_PARTIAL ? 1 : dml__larger(1, dml__smaller(most, DML__AMX_PARTIAL / floats));
+}
+
+/* strips = 0: one line is too much. */
+static dml__amx_wgrad dml__amx_wgrad_plan(dml_pool *pool, const dml__wgrad *j)
+{
+    dml__amx_wgrad plan;
+    memset(&plan, 0, sizeof plan);
+    plan.job = j;
+    plan.pool = pool;
+    plan.v = dml__amx_axis_of(j->stride_h, j->dilation_h, j->pad_h, j->taps_h, j->in_h, j->out_h);
+    plan.h = dml__amx_axis_of(j->stride_w, j->dilation_w, j->pad_w, j->taps_w, j->in_w, j->out_w);
+    plan.patch = j->taps_h * j->taps_w * j->channels;
+    plan.pairs = (j->out_w + plan.h.reach) / 2 + (j->out_w + plan.h.reach) % 2;
+    if (plan.v.reach >= DML__AMX_STRIP || plan.pairs > DML__AMX_STRIP / (plan.v.reach + 1)) return plan;
+    const ptrdiff_t most = DML__AMX_STRIP / plan.pairs - plan.v.reach; /* lines */
+    plan.lines = dml__quotient_up(j->out_h, dml__quotient_up(j->out_h, most));
+    plan.blocks = dml__quotient_up(plan.lines * plan.pairs, 16);
+    plan.images = 1;
+    if (plan.lines == j->out_h) {
+        const ptrdiff_t image = dml__larger(16 * plan.blocks, (plan.lines + plan.v.reach) * plan.pairs);
+        plan.images = dml__smaller(dml__larger(1, j->batch), dml__larger(1, DML__AMX_STRIP / image));
+    }
+    plan.strips = dml__quotient_up(j->batch, plan.images) * dml__quotient_up(j->out_h, plan.lines);
+    plan.chunks = dml__amx_chunks(j->filters * plan.patch, plan.strips);
+    return plan;
+}
+
+static dml__amx_views dml__amx_views_of(const dml__amx_wgrad *plan, const dml__amx_part *part)
+{
+    dml__amx_views views;
+    memset(&views, -1, sizeof views);
+    views.rows = views.columns = 0;
+    for (ptrdiff_t tap = part->tap0; tap < part->tap0 + part->taps; tap++) {
+        int *v = &views.v[dml__amx_phase(&plan->v, tap / plan->h.taps)];
+        const ptrdiff_t tap_w = tap % plan->h.taps;
+        int *h = &views.h[2 * dml__amx_phase(&plan->h, tap_w) + dml__amx_shift(&plan->h, tap_w) % 2];
+        if (*v < 0) *v = views.rows++;
+        if (*h < 0) *h = views.columns++;
+    }
+    return views;
+}
+
+/* Lays out a part's copies; NULL: only to say how many floats they take, together. */
+static ptrdiff_t dml__amx_lay_out(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory,
+                                  dml__amx_buffers *b)
+{
+    const ptrdiff_t strip = plan->lines * plan->pairs, copy = strip + plan->v.reach * plan->pairs;
+    b->views = dml__amx_views_of(plan, part);
+    b->line = (plan->images * plan->blocks | 1) * 16;
+    b->panels = dml__quotient_up(part->channels, 16);
+    b->panel = (plan->images * copy + DML__AMX_TAIL + plan->h.reach / 2) * 16;
+    const ptrdiff_t dy = dml__round_up(part->filters, 16) * b->line;
+    const ptrdiff_t narrow = dml__round_up(dml__larger(strip * part->filters, copy * part->channels), 16);
+    b->dy = memory;
+    b->narrow = memory ? memory + dy : NULL;
+    b->x = memory ? b->narrow + narrow : NULL;
+    return dy + narrow + (ptrdiff_t)b->views.rows * b->views.columns * b->panels * b->panel;
+}
+
+static ptrdiff_t dml__amx_part_floats(const dml__amx_wgrad *plan)
+{
+    const dml__amx_part part = {
+        0, 0, plan->filters, 0, plan->job->taps_h * plan->job->taps_w, 0, plan->channels, NULL, 0, 0, 0
+    };
+    dml__amx_buffers buffers;
+    return dml__amx_lay_out(plan, &part, NULL, &buffers);
+}
+
+/* Half of so many, in sixteens. */
+static ptrdiff_t dml__amx_halved(ptrdiff_t n)
+{
+    return dml__round_up(n / 2, 16);
+}
+
+/* Parts that fit a worker's scratch, and are enough for the threads. Returns whether there are such. */
+static bool dml__amx_cut_dw(dml__amx_wgrad *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t has = (ptrdiff_t)(dml_pool_scratch_bytes(plan->pool).worker / sizeof(float));
+    const int threads = dml_pool_threads(plan->pool);
+    plan->filters = dml__smaller(DML__AMX_AT_ONCE, dml__round_up(j->filters, 16));
+    plan->channels = dml__smaller(DML__AMX_AT_ONCE, dml__round_up(j->channels, 16));
+    for (;;) {
+        const ptrdiff_t parts = plan->chunks * dml__quotient_up(j->filters, plan->filters) *
+                                dml__quotient_up(j->channels, plan->channels);
+        const bool fits = dml__amx_part_floats(plan) <= has, few = threads > 1 && parts < 2 * threads;
+        if (fits && (!few || (plan->filters <= 32 && plan->channels <= 32))) return true;
+        if (plan->filters <= 16 && plan->channels <= 16) return fits;
+        if (plan->channels >= plan->filters)
+            plan->channels = dml__amx_halved(plan->channels);
+        else
+            plan->filters = dml__amx_halved(plan->filters);
+    }
+}
+
+static dml__amx_strip dml__amx_strip_at(const dml__amx_wgrad *plan, ptrdiff_t index)
+{
+    const ptrdiff_t of_image = dml__quotient_up(plan->job->out_h, plan->lines);
+    dml__amx_strip strip;
+    strip.n0 = index / of_image * plan->images;
+    strip.images = dml__smaller(plan->images, plan->job->batch - strip.n0);
+    strip.y0 = index % of_image * plan->lines;
+    strip.lines = dml__smaller(plan->lines, plan->job->out_h - strip.y0);
+    return strip;
+}
+
+/* --- copies of dy and x --- */
+
+/* `count` pixels' numbers, from pixels `step` apart, as bf16. */
+DML__AMX static void dml__amx_narrow_pixels(const float *from, ptrdiff_t step, ptrdiff_t count,
+                                            ptrdiff_t numbers, uint16_t *to)
+{
+    if (step == numbers) {
+        dml__narrow_run(from, count * numbers, to);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < count; i++, from += step, to += numbers) dml__narrow_run(from, numbers, to);
+}
+
+static void dml__amx_copy_dy(const dml__amx_wgrad *plan, const dml__amx_part *part,
+                             const dml__amx_strip *strip, const dml__amx_buffers *b)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t filters = part->filters, line = 2 * plan->pairs * filters, taken = j->out_w * filters;
+    uint16_t *narrow = (uint16_t *)(void *)b->narrow; /* (lines, 2 pairs, filters) */
+    const dml__pairs_source turned = { narrow, false, 1, filters, strip->lines * 2 * plan->pairs };
+    for (ptrdiff_t n = 0; n < strip->images; n++) {
+        const float *from =
+            j->dy + ((strip->n0 + n) * j->out_h + strip->y0) * j->out_w * j->dy_pixel + part->f0;
+        for (ptrdiff_t y = 0; y < strip->lines; y++, from += j->out_w * j->dy_pixel) {
+            dml__amx_narrow_pixels(from, j->dy_pixel, j->out_w, filters, narrow + y * line);
+            memset(narrow + y * line + taken, 0, (size_t)(line - taken) * sizeof *narrow);
+        }
+        dml__factor_of_pairs(&turned).packers->pack_lines(
+            &turned, 0, (int)filters, 0, (int)(16 * plan->blocks), b->line, b->dy + n * 16 * plan->blocks);
+    }
+}
+
+/* A line of a phase of x, that which is line `y` of it. */
+static void dml__amx_narrow_line(const dml__amx_wgrad *plan, const dml__amx_part *part, ptrdiff_t n,
+                                 ptrdiff_t y, ptrdiff_t phase, uint16_t *to)
+{
+    const dml__wgrad *j = plan->job;
+    const dml__amx_axis *h = &plan->h;
+    const ptrdiff_t x0 = h->low * h->stride + phase, pixels = 2 * plan->pairs, channels = part->channels;
+    ptrdiff_t begin = x0 < 0 ? dml__quotient_up(-x0, h->stride) : 0;
+    ptrdiff_t end = x0 < j->in_w ? dml__quotient_up(j->in_w - x0, h->stride) : 0;
+    if (y < 0 || y >= j->in_h) end = 0;
+    end = dml__smaller(pixels, end);
+    begin = dml__smaller(begin, end);
+    memset(to, 0, (size_t)(begin * channels) * sizeof *to);
+    if (begin < end)
+        dml__amx_narrow_pixels(j->x + ((n * j->in_h + y) * j->in_w + x0 + begin * h->stride) * j->x_pixel +
+                                   part->c0,
+                               h->stride * j->x_pixel, end - begin, channels, to + begin * channels);
+    memset(to + end * channels, 0, (size_t)((pixels - end) * channels) * sizeof *to);
+}
+
+/* Panels of an image's pairs, of pixels from the first on or from the second. */
+static void dml__amx_pair_pixels(const dml__amx_wgrad *plan, const dml__amx_part *part,
+                                 const dml__amx_buffers *b, ptrdiff_t lines, int second, float *out)
+{
+    const ptrdiff_t channels = part->channels, whole = channels / 16, pairs = lines * plan->pairs;
+    const dml__pairs_source pixels = { (const uint16_t *)(const void *)b->narrow + second * channels, false,
+                                       1, channels, 2 * pairs - second };
+    const dml__factor factor = dml__factor_of_pairs(&pixels);
+    if (whole) factor.packers->pack_panels(&pixels, 0, whole, 0, (int)pairs, 16, b->panel, out);
+    if (whole * 16 < channels)
+        factor.pack(&pixels, whole * 16, (int)(channels - whole * 16), 0, (int)pairs, 16,
+                    out + whole * b->panel);
+}
+
+static float *dml__amx_view(const dml__amx_buffers *b, int row, int column)
+{
+    return b->x + ((ptrdiff_t)row * b->views.columns + column) * b->panels * b->panel;
+}
+
+static void dml__amx_copy_x(const dml__amx_wgrad *plan, const dml__amx_part *part,
+                            const dml__amx_strip *strip, const dml__amx_buffers *b)
+{
+    const dml__amx_views *views = &b->views;
+    const ptrdiff_t lines = strip->lines + plan->v.reach, used = lines * plan->pairs * 16;
+    uint16_t *narrow = (uint16_t *)(void *)b->narrow; /* (lines, 2 pairs, channels) */
+    for (ptrdiff_t row = 0; row < plan->v.stride; row++)
+        for (ptrdiff_t column = 0; column < plan->h.stride && views->v[row] >= 0; column++) {
+            const int *met = &views->h[2 * column];
+            if (met[0] < 0 && met[1] < 0) continue;
+            for (ptrdiff_t n = 0; n < strip->images; n++) {
+                for (ptrdiff_t line = 0; line < lines; line++)
+                    dml__amx_narrow_line(plan, part, strip->n0 + n,
+                                         (strip->y0 + line + plan->v.low) * plan->v.stride + row, column,
+                                         narrow + line * 2 * plan->pairs * part->channels);
+                for (int second = 0; second < 2; second++)
+                    if (met[second] >= 0)
+                        dml__amx_pair_pixels(plan, part, b, lines, second,
+                                             dml__amx_view(b, views->v[row], met[second]) + n * used);
+            }
+        }
+    /* What is read beyond the last image meets zeros of dy. */
+    for (ptrdiff_t panel = 0; panel < (ptrdiff_t)views->rows * views->columns * b->panels; panel++)
+        memset(b->x + panel * b->panel + strip->images * used, 0,
+               (size_t)(b->panel - strip->images * used) * sizeof *b->x);
+}
+
+/* --- products --- */
+
+/* Up to 2 x 2 tiles of dw: their factors, and how many filters and channels each has. */
+typedef struct dml__amx_wgrad_tiles {
+    int a_tiles, b_tiles, rows[2], columns[2];
+    const float *a[2], *b[2];
+    float *c[2][2];
+} dml__amx_wgrad_tiles;
+
+static void dml__amx_copy_rows(int rows, int columns, const float *from, ptrdiff_t from_step, float *to,
+                               ptrdiff_t to_step)
+{
+    for (int i = 0; i < rows; i++, from += from_step, to += to_step)
+        memcpy(to, from, (size_t)columns * sizeof *to);
+}
+
+DML__AMX static void dml__amx_multiply_dw(const dml__amx_wgrad *plan, const dml__amx_buffers *b,
+                                          const dml__amx_strip *strip, const dml__amx_wgrad_tiles *t,
+                                          ptrdiff_t filter_step, bool begins)
+{
+    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
+    const ptrdiff_t a_step = b->line * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t b_image = (strip->lines + plan->v.reach) * plan->pairs * 16;
+    const ptrdiff_t blocks = dml__quotient_up(strip->lines * plan->pairs, 16);
+    float side[4][16 * 16]; /* (tile, filters, channels) */
+    dml__amx_sum sums[4];
+    for (int i = 0; i < 4; i++) {
+        const bool there = i / 2 < t->a_tiles && i % 2 < t->b_tiles;
+        const bool direct = there && t->rows[i / 2] == 16 && t->columns[i % 2] == 16;
+        sums[i].at = direct ? t->c[i / 2][i % 2] : side[i];
+        sums[i].line = (direct ? filter_step : 16) * (ptrdiff_t)sizeof(float);
+        sums[i].loads = there && !begins;
+        if (direct || !sums[i].loads) continue;
+        memset(side[i], 0, sizeof side[i]);
+        dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], t->c[i / 2][i % 2], filter_step, side[i], 16);
+    }
+    DML__AMX_BEGIN(0, &sums[0]);
+    DML__AMX_BEGIN(1, &sums[1]);
+    DML__AMX_BEGIN(2, &sums[2]);
+    DML__AMX_BEGIN(3, &sums[3]);
+    for (ptrdiff_t n = 0; n < strip->images; n++)
+        for (ptrdiff_t block = 0; block < blocks; block++) {
+            const ptrdiff_t a_at = (n * plan->blocks + block) * 16, b_at = n * b_image + block * 256;
+            _tile_loadd(4, t->a[0] + a_at, a_step);
+            _tile_loadd(6, t->b[0] + b_at, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (right) {
+                _tile_loadd(7, t->b[1] + b_at, 64);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (low) {
+                _tile_loadd(5, t->a[1] + a_at, a_step);
+                _tile_dpbf16ps(2, 5, 6);
+                if (right) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    _tile_stored(0, sums[0].at, sums[0].line);
+    if (right) _tile_stored(1, sums[1].at, sums[1].line);
+    if (low) _tile_stored(2, sums[2].at, sums[2].line);
+    if (low && right) _tile_stored(3, sums[3].at, sums[3].line);
+    for (int i = 0; i < 4; i++)
+        if (i / 2 < t->a_tiles && i % 2 < t->b_tiles && sums[i].at == side[i])
+            dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], side[i], 16, t->c[i / 2][i % 2],
+                               filter_step);
+}
+
+/* Where tile number `index` of a part's columns, taps of panels, finds its factor. */
+static const float *dml__amx_columns_at(const dml__amx_wgrad *plan, const dml__amx_part *part,
+                                        const dml__amx_buffers *b, ptrdiff_t index)
+{
+    const ptrdiff_t tap = part->tap0 + index / b->panels, panel = index % b->panels;
+    const ptrdiff_t tap_h = tap / plan->h.taps, tap_w = tap % plan->h.taps;
+    const ptrdiff_t shift = dml__amx_shift(&plan->h, tap_w);
+    const int row = b->views.v[dml__amx_phase(&plan->v, tap_h)],
+              column = b->views.h[2 * dml__amx_phase(&plan->h, tap_w) + shift % 2];
+    return dml__amx_view(b, row, column) + panel * b->panel +
+           (dml__amx_shift(&plan->v, tap_h) * plan->pairs + shift / 2) * 16;
+}
+
+static void dml__amx_multiply_strip(const dml__amx_wgrad *plan, const dml__amx_part *part,
+                                    const dml__amx_buffers *b, const dml__amx_strip *strip, bool begins)
+{
+    const ptrdiff_t columns = part->taps * b->panels;
+    dml__amx_wgrad_tiles t;
+    for (ptrdiff_t f = 0; f < part->filters; f += 32)
+        for (ptrdiff_t index = 0; index < columns; index += 2) {
+            t.a_tiles = part->filters - f > 16 ? 2 : 1;
+            t.b_tiles = columns - index > 1 ? 2 : 1;
+            for (int i = 0; i < t.b_tiles; i++) {
+                const ptrdiff_t tap = (index + i) / b->panels, c = (index + i) % b->panels * 16;
+                t.b[i] = dml__amx_columns_at(plan, part, b, index + i);
+                t.columns[i] = (int)dml__smaller(16, part->channels - c);
+                for (int a = 0; a < t.a_tiles; a++)
+                    t.c[a][i] = part->dw + (f + 16 * a) * part->filter_step + tap * part->tap_step + c;
+            }
+            for (int a = 0; a < t.a_tiles; a++) {
+                t.a[a] = b->dy + (f + 16 * a) * b->line;
+                t.rows[a] = (int)dml__smaller(16, part->filters - f - 16 * a);
+            }
+            dml__amx_multiply_dw(plan, b, strip, &t, part->filter_step, begins);
+        }
+}
+
+static void dml__amx_scale_part(const dml__amx_part *part)
+{
+    for (ptrdiff_t f = 0; f < part->filters; f++)
+        for (ptrdiff_t tap = 0; tap < part->taps; tap++) {
+            float *dw = part->dw + f * part->filter_step + tap * part->tap_step;
+            for (ptrdiff_t c = 0; c < part->channels; c++) dw[c] *= part->beta;
+        }
+}
+
+DML__AMX static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory)
+{
+    const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
+    bool begins = part->beta == 0;
+    dml__amx_buffers buffers;
+    dml__amx_lay_out(plan, part, memory, &buffers);
+    memset(buffers.dy, 0, (size_t)(dml__round_up(part->filters, 16) * buffers.line) * sizeof *buffers.dy);
+    if (part->beta != 0 && part->beta != 1) dml__amx_scale_part(part);
+    dml__amx_configure(16, 16, 16);
+    for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, begins = false) {
+        const dml__amx_strip strip = dml__amx_strip_at(plan, s);
+        dml__amx_copy_dy(plan, part, &strip, &buffers);
+        dml__amx_copy_x(plan, part, &strip, &buffers);
+        dml__amx_multiply_strip(plan, part, &buffers, &strip, begins);
+    }
+    _tile_release();
+}
+
+/* The same in small parts. */
+DML__NOINLINE static void dml__amx_part_on_stack(const dml__amx_wgrad *plan, const dml__amx_part *part)
+{
+    float memory[DML__AMX_STACK];
+    dml__amx_part small = *part;
+    small.taps = 1;
+    for (ptrdiff_t f = 0; f < part->filters; f += 16)
+        for (ptrdiff_t tap = 0; tap < part->taps; tap++)
+            for (ptrdiff_t c = 0; c < part->channels; c += 16) {
+                small.f0 = part->f0 + f, small.tap0 = part->tap0 + tap, small.c0 = part->c0 + c;
+                small.filters = dml__smaller(16, part->filters - f);
+                small.channels = dml__smaller(16, part->channels - c);
+                small.dw = part->dw + f * part->filter_step + tap * part->tap_step + c;
+                dml__amx_part_run(plan, &small, memory);
+            }
+}
+
+/* --- the whole --- */
+
+static dml__amx_part dml__amx_part_at(const dml__amx_wgrad *plan, ptrdiff_t index)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t down = dml__quotient_up(j->filters, plan->filters),
+                    across = dml__quotient_up(j->channels, plan->channels);
+    dml__amx_part part;
+    part.chunk = index / across / down;
+    part.f0 = index / across % down * plan->filters;
+    part.c0 = index % across * plan->channels;
+    part.filters = dml__smaller(plan->filters, j->filters - part.f0);
+    part.channels = dml__smaller(plan->channels, j->channels - part.c0);
+    part.tap0 = 0;
+    part.taps = j->taps_h * j->taps_w;
+    part.filter_step = plan->patch;
+    part.tap_step = j->channels;
+    part.dw = (plan->chunks > 1 ? plan->partial + part.chunk * j->filters * plan->patch : j->dw) +
+              part.f0 * plan->patch + part.c0;
+    part.beta = plan->chunks > 1 ? 0 : j->beta;
+    return part;
+}
+
+static void dml__amx_wgrad_task(void *argument, int task, int worker)
+{
+    const dml__amx_wgrad *plan = (const dml__amx_wgrad *)argument;
+    const dml__amx_part part = dml__amx_part_at(plan, task);
+    float *own = (float *)dml_pool_scratch(plan->pool, worker);
+    if (own)
+        dml__amx_part_run(plan, &part, own);
+    else /* a host that numbers its workers wrongly */
+        dml__amx_part_on_stack(plan, &part);
+}
+
+static void dml__amx_add_task(void *argument, int task, int worker)
+{
+    const dml__amx_wgrad *plan = (const dml__amx_wgrad *)argument;
+    const ptrdiff_t all = plan->job->filters * plan->patch, first = (ptrdiff_t)task * DML__AMX_ADDED;
+    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
+    (void)worker;
+    dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)dml__smaller(DML__AMX_ADDED, all - first),
+                     &add, plan->partial + first, plan->job->dw + first);
+}
+
+/* Without scratch: 16 filters' sums of 16 channels under a tap, chunk by chunk. */
+static void dml__amx_wgrad_on_stack(dml__amx_wgrad *plan)
+{
+    const dml__wgrad *j = plan->job;
+    float sums[DML__AMX_CHUNKS][16 * 16]; /* (chunk, filters, channels) */
+    plan->filters = plan->channels = 16;
+    const ptrdiff_t parts = dml__quotient_up(j->filters, 16) * dml__quotient_up(j->channels, 16);
+    for (ptrdiff_t index = 0; index < parts * j->taps_h * j->taps_w; index++) {
+        dml__amx_part part = dml__amx_part_at(plan, index % parts);
+        float *dw = j->dw + part.f0 * plan->patch + index / parts * j->channels + part.c0;
+        part.tap0 = index / parts, part.taps = 1;
+        part.dw = plan->chunks > 1 ? sums[0] : dw;
+        if (plan->chunks > 1) part.filter_step = 16;
+        for (part.chunk = 0; part.chunk < plan->chunks; part.chunk++, part.dw += 16 * 16)
+            dml__amx_part_on_stack(plan, &part);
+        const dml__finish add = { (int)plan->chunks, 16 * 16, 1, j->beta, NULL, false };
+        for (ptrdiff_t f = 0; f < part.filters && plan->chunks > 1; f++)
+            dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)part.channels, &add, sums[0] + 16 * f,
+                             dw + f * plan->patch);
+    }
+}
+
+DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
+{
+    return job->batch > 0 && job->stride_h <= DML__AMX_STRIDE && job->stride_w <= DML__AMX_STRIDE &&
+           dml__amx_wgrad_plan(NULL, job).strips > 0;
+}
+
+DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
+{
+    dml__amx_wgrad plan = dml__amx_wgrad_plan(pool, job);
+    const ptrdiff_t all = job->filters * plan.patch, partial = plan.chunks > 1 ? plan.chunks * all : 0;
+    if (!dml__amx_cut_dw(&plan) || dml_pool_scratch_bytes(pool).shared < (size_t)partial * sizeof(float)) {
+        dml__amx_wgrad_on_stack(&plan);
+        return;
+    }
+    plan.partial = (float *)dml_pool_shared_scratch(pool);
+    const ptrdiff_t parts = plan.chunks * dml__quotient_up(job->filters, plan.filters) *
+                            dml__quotient_up(job->channels, plan.channels);
+    dml_pool_run(parts > 1 ? pool : NULL, (int)parts, dml__amx_wgrad_task, &plan);
+    if (partial) dml_pool_run(pool, (int)dml__quotient_up(all, DML__AMX_ADDED), dml__amx_add_task, &plan);
+}
+
+#else
+
+DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
+{
+    (void)job;
+    return false;
+}
+
+DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
+{
+    (void)pool, (void)job;
+}
+
+#endif
 #endif
 
 /* ---- kernels/conv2d.c ---- */
@@ -17860,11 +18901,21 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
 
+/* Whether factors are rounded on the way into AMX. */
+static bool dml__conv_is_by_amx(dml_pool *pool, const dml__conv *conv)
+{
+    return dml__conv2d_is_rounded(pool, &conv->shape) && dml__conv_has_amx(pool);
+}
+
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {
     if (dml__conv_is_depthwise(conv)) {
         for (int i = 0; i < count; i++) dml__conv_widen(conv, &passes[i]);
         dml__depthwise_passes(pool, passes, count);
+        return;
+    }
+    if (dml__conv_is_by_amx(pool, conv)) {
+        for (int i = 0; i < count; i++) dml__amx_pass_run(pool, &passes[i]);
         return;
     }
     for (int i = 0, fit; i < count; i += fit ? fit : 1) {
@@ -18066,11 +19117,12 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !dml__conv_has_amx(pool)) {
         dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
@@ -18172,11 +19224,12 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
-    if (dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool rounded = dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !dml__conv_has_amx(pool)) {
         dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (dml__conv_is_ring(&conv)) {
+    if (!rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
@@ -18211,6 +19264,12 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     return job;
 }
 
+static bool dml__conv_weights_by_amx(dml_pool *pool, const dml__conv *conv)
+{
+    const dml__wgrad job = dml__conv_weights_job(conv, 0, NULL, NULL, 0, NULL);
+    return dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_takes(&job);
+}
+
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw)
 {
@@ -18221,11 +19280,13 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
+    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !amx) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
@@ -18234,6 +19295,8 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         if (dml__conv_is_depthwise(&conv)) {
             job.filters = job.channels = conv.shape.channels;
             dml__depthwise_weights(pool, &job);
+        } else if (amx) {
+            dml__amx_wgrad_run(pool, &job);
         } else {
             dml__wgrad_run(pool, &job);
         }

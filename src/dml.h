@@ -163,6 +163,8 @@ DML__KERNELS_BEGIN
 #include "kernels/conv2d_tall.c"
 #include "kernels/conv2d_patches.c"
 #include "kernels/conv2d_product.c"
+#include "kernels/conv2d_amx.c"
+#include "kernels/conv2d_amx_weights.c"
 #include "kernels/conv2d.c"
 #include "kernels/blocks.c"
 DML__KERNELS_END

@@ -4,6 +4,7 @@
 #include "kernels/conv2d.h"
 
 #include "kernels/blocks.h"
+#include "kernels/conv2d_amx.h"
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_internal.h"
 #include "kernels/conv2d_pass.h"
@@ -128,11 +129,21 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
 
+/* Whether factors are rounded on the way into AMX. */
+static bool dml__conv_is_by_amx(dml_pool *pool, const dml__conv *conv)
+{
+    return dml__conv2d_is_rounded(pool, &conv->shape) && dml__conv_has_amx(pool);
+}
+
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
 {
     if (dml__conv_is_depthwise(conv)) {
         for (int i = 0; i < count; i++) dml__conv_widen(conv, &passes[i]);
         dml__depthwise_passes(pool, passes, count);
+        return;
+    }
+    if (dml__conv_is_by_amx(pool, conv)) {
+        for (int i = 0; i < count; i++) dml__amx_pass_run(pool, &passes[i]);
         return;
     }
     for (int i = 0, fit; i < count; i += fit ? fit : 1) {
@@ -334,11 +345,12 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !dml__conv_has_amx(pool)) {
         dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
@@ -440,11 +452,12 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
-    if (dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool rounded = dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !dml__conv_has_amx(pool)) {
         dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (dml__conv_is_ring(&conv)) {
+    if (!rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
@@ -479,6 +492,12 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     return job;
 }
 
+static bool dml__conv_weights_by_amx(dml_pool *pool, const dml__conv *conv)
+{
+    const dml__wgrad job = dml__conv_weights_job(conv, 0, NULL, NULL, 0, NULL);
+    return dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_takes(&job);
+}
+
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw)
 {
@@ -489,11 +508,13 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+    const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
+    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
+    if (rounded && !amx) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
@@ -502,6 +523,8 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         if (dml__conv_is_depthwise(&conv)) {
             job.filters = job.channels = conv.shape.channels;
             dml__depthwise_weights(pool, &job);
+        } else if (amx) {
+            dml__amx_wgrad_run(pool, &job);
         } else {
             dml__wgrad_run(pool, &job);
         }

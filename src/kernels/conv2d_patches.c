@@ -22,17 +22,6 @@ typedef struct dml__patch_part {
     bool together;        /* the taps of a line lie side by side in the image */
 } dml__patch_part;
 
-DML__PAIRS_TARGET DML__INLINE void dml__narrow_run(const float *x, ptrdiff_t n, uint16_t *to)
-{
-    for (; n >= 32; n -= 32, x += 32, to += 32)
-        _mm512_storeu_ps(to, (__m512)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
-    if (n <= 0) return;
-    const uint32_t mask = (1u << n) - 1;
-    const __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, x),
-                 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16);
-    _mm512_mask_storeu_epi16(to, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-}
-
 static inline void dml__zero_run(ptrdiff_t n, uint16_t *to)
 {
     if (n > 0) memset(to, 0, (size_t)n * sizeof *to);

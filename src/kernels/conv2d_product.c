@@ -90,7 +90,7 @@ DML__DRIVERS_BEGIN
 
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
 {
-    return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
+    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
 }
 
 /* What a convolution's products have in common. */

@@ -5,8 +5,11 @@
 
 #include "kernels/conv2d.h"
 
-/* Whether the pool rounds, and the shape, whose zeros have been replaced, isn't one of single channels, which
-   no product helps. */
+/* Fewer channels, of a group, aren't rounded: images as they come have three. What is saved by instructions
+   for 16 bits is lost again on putting them in pairs. */
+#define DML__ROUNDED_CHANNELS 4
+
+/* Whether the pool rounds, and the shape, whose zeros have been replaced, has channels enough. */
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
 
 /* As in conv2d.h, for arguments that have been checked. */

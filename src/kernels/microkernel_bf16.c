@@ -3,6 +3,7 @@
 
 #include "kernels/microkernel.h"
 
+#include "kernels/amx.h"
 #include "kernels/microkernel_body.h"
 
 #if defined(DML__HAS_AVX512_BF16)
@@ -34,30 +35,6 @@ DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 #if defined(DML__HAS_AMX)
 
 /* --- pairs of bf16 by AMX: 2 x 2 tiles of 16 x 16 sums --- */
-
-#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
-
-/* Tiles 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 of B; each row has 64 bytes. */
-typedef struct dml__amx_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} dml__amx_config;
-
-/* For `rows` rows of A: products of fewer take less time. Without lower rows their tiles are left out. */
-DML__AMX DML__INLINE void dml__configure_amx(int rows)
-{
-    dml__amx_config config = { 1,
-                               0,
-                               { 0 },
-                               { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
-                               { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
-    if (rows <= 16)
-        config.rows[0] = config.rows[1] = config.rows[4] = (uint8_t)rows;
-    else
-        config.rows[2] = config.rows[3] = config.rows[5] = (uint8_t)(rows - 16);
-    _tile_loadconfig(&config);
-}
 
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
@@ -119,7 +96,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
     const ptrdiff_t c_step = tile->rows > 1 ? tile->c[1] - tile->c[0] : 0, line = bare ? c_step : 32;
     const ptrdiff_t right_at = !bare ? 16 : tile->columns - 16;
     float sums[32 * 32];
-    dml__configure_amx(tile->rows);
+    dml__amx_configure(tile->rows < 16 ? tile->rows : 16, tile->rows > 16 ? tile->rows - 16 : 16, 16);
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
         float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;

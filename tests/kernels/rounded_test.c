@@ -145,8 +145,20 @@ static void check_sums(const char *what, int which, const float *got, const exac
     }
 }
 
-/* Convolutions of several taps. */
-static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dtype)
+/* y as the forward pass finishes it: + bias, and a relu for every other convolution. */
+static void finish(exact_sum *y, size_t n, const dml_conv2d_shape *s, int which, const float *bias,
+                   const float *before, float beta)
+{
+    for (size_t i = 0; i < n; i++) {
+        const double old = beta == 0 ? 0 : (double)beta * (double)before[i];
+        y[i].value += old + (double)bias[i % (size_t)s->filters];
+        y[i].size += fabs(old) + fabs((double)bias[i % (size_t)s->filters]);
+        if (which % 2 && y[i].value < 0) y[i].value = 0;
+    }
+}
+
+/* Convolutions of several taps, with a beta of 0, 1 and 0.5, bare and with bias and relu. */
+static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dtype, bool rounded)
 {
     unsigned state = 21;
     const int out_h = exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
@@ -155,56 +167,85 @@ static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dt
     const size_t ny = (size_t)(s->batch * out_h * out_w * s->filters);
     const size_t nw =
         (size_t)(s->filters * s->kernel_h * s->kernel_w * s->channels / exact_or_one(s->groups));
+    const size_t all = 2 * ny + nx + nw;
     float *x = kernel_array(nx, &state), *w = kernel_array(nw, &state), *dy = kernel_array(ny, &state);
-    float *old = kernel_array(nx + ny + nw, &state), *first = NULL;
+    float *old = kernel_array(all, &state), *bias = kernel_array((size_t)s->filters, &state), *first = NULL;
     exact_sum *y = (exact_sum *)calloc(nx + ny + nw, sizeof *y), *dx = y + ny, *dw = dx + nx;
-    float *near_x = rounded_copy(x, nx, dtype), *near_w = rounded_copy(w, nw, dtype),
-          *near_dy = rounded_copy(dy, ny, dtype);
+    float *near_x = rounded ? rounded_copy(x, nx, dtype) : kernel_copy(x, nx),
+          *near_w = rounded ? rounded_copy(w, nw, dtype) : kernel_copy(w, nw),
+          *near_dy = rounded ? rounded_copy(dy, ny, dtype) : kernel_copy(dy, ny);
     const dml_epilogue none = { NULL, DML_ACTIVATION_NONE };
+    const dml_epilogue whole = { bias, which % 2 ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
     exact_conv2d(s, near_x, near_w, near_dy, y, dx, dw);
-    for (int p = 1; p < KERNEL_POOLS; p++) {
-        const float beta = which % 2 ? 0.5f : 0;
-        float *got = kernel_copy(old, nx + ny + nw);
-        dml_pool *pool = kernel_pools[p];
+    for (int p = 1; p < 2 * KERNEL_POOLS; p++) {
+        const float beta = which % 3 ? 1.0f / (float)(which % 3) : 0;
+        dml_pool *pool = kernel_pools[p % KERNEL_POOLS];
+        const dml_scratch need = dml_conv2d_scratch(s, true);
+        if (!pool) continue; /* which doesn't round */
+        float *got = kernel_copy(old, all);
+        if (p > KERNEL_POOLS) {
+            CHECK_INT(dml_pool_reserve(pool, dml__rounded_scratch()), DML_OK);
+            CHECK_INT(dml_pool_reserve(pool, need), DML_OK);
+        }
         CHECK_INT(dml_conv2d_forward_fused(pool, s, x, w, beta, &none, got), DML_OK);
         CHECK_INT(dml_conv2d_backward_input(pool, s, dy, w, beta, got + ny), DML_OK);
         CHECK_INT(dml_conv2d_backward_weights(pool, s, x, dy, beta, got + ny + nx), DML_OK);
+        CHECK_INT(dml_conv2d_forward_fused(pool, s, x, w, beta, &whole, got + ny + nx + nw), DML_OK);
         if (!first) {
             const double taps = s->kernel_h * s->kernel_w;
             check_sums("y", which, got, y, old, beta, ny, taps * s->channels);
             check_sums("dx", which, got + ny, dx, old + ny, beta, nx, taps * s->filters);
             check_sums("dw", which, got + ny + nx, dw, old + ny + nx, beta, nw, s->batch * out_h * out_w);
-            first = kernel_copy(got, nx + ny + nw);
+            finish(y, ny, s, which, bias, old + ny + nx + nw, beta);
+            check_sums("finished y", which, got + ny + nx + nw, y, old, 0, ny, taps * s->channels);
+            first = kernel_copy(got, all);
         }
-        CHECK_MESSAGE(kernel_same(got, first, nx + ny + nw), "convolution %d differs with pool %d", which, p);
+        CHECK_MESSAGE(kernel_same(got, first, all), "convolution %d differs with pool %d", which, p);
         kernel_free(got);
     }
-    kernel_free(x), kernel_free(w), kernel_free(dy), kernel_free(old), kernel_free(first);
+    kernel_free(x), kernel_free(w), kernel_free(dy), kernel_free(old), kernel_free(first), kernel_free(bias);
     kernel_free(near_x), kernel_free(near_w), kernel_free(near_dy);
     free(y);
+}
+
+/* Pools as they were opened: checks before may have left them scratch. */
+static void fresh_pools(dml_dtype dtype)
+{
+    kernel_pools_close();
+    kernel_pools_open();
+    round_pools(dtype);
 }
 
 static void convolutions(void)
 {
     /* batch, height, width, channels, filters, kernel, stride, padding, dilation, groups, out_h, out_w */
     static const dml_conv2d_shape shapes[] = {
-        { 2, 7, 9, 3, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 2, 7, 9, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
         { 1, 8, 6, 4, 6, 3, 3, 2, 2, 1, 1, 0, 0, 0, 0, 0 },
-        { 3, 5, 5, 1, 4, 5, 5, 1, 1, 2, 2, 1, 1, 1, 0, 0 },
-        { 2, 9, 8, 6, 4, 3, 2, 2, 3, 0, 1, 2, 1, 2, 0, 0 },
+        { 3, 5, 5, 7, 4, 5, 5, 1, 1, 2, 2, 1, 1, 1, 0, 0 },
+        { 2, 9, 8, 10, 4, 3, 2, 2, 3, 0, 1, 2, 1, 2, 0, 0 },
         { 1, 13, 11, 17, 33, 3, 3, 1, 2, 2, 1, 2, 2, 1, 0, 0 },
-        { 2, 4, 4, 8, 8, 4, 4, 4, 4, 3, 3, 1, 1, 4, 0, 0 },
-        { 2, 3, 20, 2, 1, 1, 3, 1, 1, 0, 0, 1, 3, 1, 0, 0 },
+        { 2, 4, 4, 16, 8, 4, 4, 4, 4, 3, 3, 1, 1, 4, 0, 0 },
+        { 2, 3, 20, 4, 1, 1, 3, 1, 1, 0, 0, 1, 3, 1, 0, 0 },
+        { 1, 5, 37, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0,
+          0 },                                               /* tiles of 13 pixels, of which 2 reach beyond */
+        { 33, 4, 4, 8, 9, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 }, /* strips of several images */
+        { 2, 20, 20, 36, 40, 3, 3, 2, 2, 1, 1, 1, 1, 1, 0, 0 }, /* panels that aren't full, phases */
+        { 1, 4, 340, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },   /* lines that are too long for a strip */
+        { 1, 6, 200, 6, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },   /* strips of two lines */
+        { 1, 11, 9, 4, 4, 2, 2, 5, 5, 0, 0, 1, 1, 1, 0, 0 },    /* a stride beyond the kernel, and long */
+        { 1, 9, 13, 12, 20, 1, 1, 3, 2, 1, 0, 1, 1, 1, 0, 0 },
+        { 3, 3, 3, 144, 132, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 }, /* several parts */
+        { 2, 7, 9, 3, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },     /* from here on too few channels */
         { 2, 6, 6, 4, 8, 3, 3, 1, 1, 1, 1, 1, 1, 4, 0, 0 },
-        { 2, 6, 5, 4, 8, 3, 2, 2, 1, 0, 1, 1, 1, 1, 3, 7 },
     };
-    for (int t = 0; t < 2; t++) {
-        round_pools(types[t]);
-        for (int i = 0; i < 7; i++)
-            check_convolution(&shapes[i], i, types[t]); /* the last one isn't rounded */
-        CHECK(dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) &&
-              !dml__conv2d_is_rounded(kernel_pools[1], &shapes[7]));
-    }
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], ROUNDED = SHAPES - 2 };
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < SHAPES; i++) {
+            if (TEST_EMULATOR && shapes[i].channels > 100) continue;
+            fresh_pools(types[t]);
+            check_convolution(&shapes[i], i, types[t], i < ROUNDED);
+        }
     round_pools(DML_F32);
     CHECK(!dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) && !dml__conv2d_is_rounded(NULL, &shapes[0]));
 }
