@@ -9261,7 +9261,7 @@ typedef struct dml__amx_config {
 
 /* For `upper` and `lower` rows of A and of sums, of which fewer take less time, and so many pairs of k at
    once: each 1 .. 16. */
-DML__AMX DML__INLINE void dml__amx_configure(int upper, int lower, int pairs)
+DML__AMX DML__UNUSED static void dml__amx_configure(int upper, int lower, int pairs)
 {
     dml__amx_config config;
     memset(&config, 0, sizeof config);
@@ -9273,6 +9273,11 @@ DML__AMX DML__INLINE void dml__amx_configure(int upper, int lower, int pairs)
     }
     __asm__ volatile("" : : "r"(&config) : "memory"); /* gcc thinks that but the first 8 bytes are read */
     _tile_loadconfig(&config);
+}
+
+DML__AMX DML__UNUSED static void dml__amx_release(void)
+{
+    _tile_release();
 }
 
 /* A tile of sums: where it is begun and ends, and bytes between its rows; begun with zeros or with what is
@@ -9412,7 +9417,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
         dml__store_amx_sums(&at);
         if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 #endif
@@ -12020,10 +12025,11 @@ typedef struct dml__rounded_product {
 DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
                                    dml__rounded_product *rounded);
 
-/* Scratch that is enough for any such product: what dml_bf16gemm_scratch says is the most. */
+/* Scratch that is enough for any such product, of which dml_bf16gemm_scratch says the most, and for the
+   partial sums of convolutions by AMX (conv2d_amx_weights.c). */
 static inline dml_scratch dml__rounded_scratch(void)
 {
-    const dml_scratch most = { 1310000, 262144 };
+    const dml_scratch most = { 1310000, 1048576 };
     return most;
 }
 
@@ -12874,6 +12880,7 @@ typedef struct dml__conv_pass {
     float beta;
     const float *bias; /* (columns), or NULL */
     bool relu;
+    dml_dtype rounds_to; /* of source and weights: DML_F32, or DML_BF16 or DML_F16 */
 } dml__conv_pass;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */
@@ -12923,7 +12930,7 @@ typedef struct dml__conv_pass_plan {
     ptrdiff_t panels, k;      /* in all */
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
     ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
-    bool copy;                /* the source has to be padded */
+    bool copy;                /* the source has to be padded, or rounded */
     bool exact;               /* taps outside of the image are left out, on all sides: no copy is needed */
     bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
     bool stream;      /* the target is written past the caches */
@@ -13074,10 +13081,11 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
     plan.k = p->taps_h * p->taps_w * p->depth;
     const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
     plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
-    plan.copy = plan.k > 0 && (p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
+    const bool rounds = p->rounds_to != DML_F32;
+    plan.copy = plan.k > 0 && (rounds || p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
                                p->origin_x + plan.copy_w > p->source_w);
     plan.exact =
-        plan.copy && p->source_pixel == p->depth &&
+        plan.copy && !rounds && p->source_pixel == p->depth &&
         dml__conv_pass_lacks_few(p->batch, p->origin_y, end_y, p->source_h, p->stride_h, p->grid_h) &&
         dml__conv_pass_lacks_few(p->batch, p->origin_x, p->origin_x + plan.copy_w, p->source_w, p->stride_w,
                                  p->grid_w);
@@ -13271,6 +13279,13 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
     kernel->run(&whole);
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
+/* What has been copied is rounded where it is. */
+static void dml__conv_pass_round(const dml__conv_pass_plan *plan, ptrdiff_t count, float *x)
+{
+    const dml_dtype dtype = plan->pass->rounds_to;
+    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
+}
+
 /* --- the weights --- */
 
 /* Weights of more floats come from far, in lines that lie too far apart for the processor to look ahead by
@@ -13339,10 +13354,12 @@ static ptrdiff_t dml__conv_pass_panel_columns(const dml__conv_pass_plan *plan, p
 static void dml__conv_pass_pack_task(void *argument, int task, int worker)
 {
     const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
-    const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task);
+    const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task),
+                    width = dml__round_up(columns, plan->kernel->lanes);
+    float *panel = plan->packed + task * plan->full * plan->k;
     (void)worker;
-    dml__conv_pass_pack(plan->pass, task * plan->full, columns, dml__round_up(columns, plan->kernel->lanes),
-                        0, plan->k, plan->packed + task * plan->full * plan->k);
+    dml__conv_pass_pack(plan->pass, task * plan->full, columns, width, 0, plan->k, panel);
+    dml__conv_pass_round(plan, plan->k * width, panel);
 }
 
 /* --- the bands --- */
@@ -13414,6 +13431,7 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
     for (ptrdiff_t n = 0; n < band.images; n++)
         for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
             dml__conv_pass_copy_pixels(p, band.n0 + n, y + line, p->origin_x, plan->copy_w, copy);
+    dml__conv_pass_round(plan, band.images * band.image_step, copy - band.images * band.image_step);
     return band;
 }
 
@@ -13464,6 +13482,7 @@ static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pi
     for (int i = 0; i < rows; i++, pixel++, gathered += DML__CONV_KC) {
         const dml__conv_pass_pixel at = { pixel / width / lines, pixel / width % lines, pixel % width };
         dml__conv_pass_gather(sweep->plan->pass, &sweep->band, at, &sweep->chunk, gathered);
+        dml__conv_pass_round(sweep->plan, sweep->chunk.k1 - sweep->chunk.k0, gathered);
         sweep->tile.a[i] = gathered;
     }
 }
@@ -13682,6 +13701,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
         for (ptrdiff_t i = 0; i < panels; i++)
             dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
                                 block + i * tile->b_panel);
+        dml__conv_pass_round(plan, (panels - 1) * tile->b_panel + (chunk->k1 - chunk->k0) * width, block);
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
@@ -13867,8 +13887,9 @@ static bool dml__planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
-    if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
-        p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
+    if (p->rounds_to != DML_F32 || p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 ||
+        run < 1 || run > DML__PLANES_KC || p->grid_w < 1 || p->grid_h < 1 ||
+        dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
         return false;
     const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
     const ptrdiff_t pass =
@@ -14121,6 +14142,7 @@ typedef struct dml__wgrad {
     ptrdiff_t dy_pixel;
     float *dw; /* (filters, taps_h, taps_w, channels) */
     float beta;
+    dml_dtype rounds_to; /* of x and dy: DML_F32, or DML_BF16 or DML_F16 */
 } dml__wgrad;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */
@@ -14206,6 +14228,9 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 DML__LOCAL void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                       ptrdiff_t first, ptrdiff_t panels, float *copy, dml__wgrad_view *view);
 
+/* Floats that have been copied, rounded where they are as the job wants it. */
+DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x);
+
 /* Whether dy is packed, as panels of tiles, (pixels, rows of the tile) one behind the other. */
 DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan);
 DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
@@ -14266,8 +14291,8 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     plan->copy_lines = (plan->lines - images) * plan->step_h + images * reach_h;
     if (plan->step_h > reach_h) plan->copy_lines = plan->lines * plan->step_h; /* a bound */
     /* Two or three tiles of filters are no reason to copy x. */
-    plan->in_place =
-        inside && !plan->lines_of_taps && j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
+    plan->in_place = inside && j->rounds_to == DML_F32 && !plan->lines_of_taps &&
+                     j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
     const ptrdiff_t panel =
         plan->copy_lines * plan->copy_w * (plan->lines_of_taps ? j->channels : plan->full);
     plan->panels_at_once = dml__smaller(plan->panels, dml__larger(1, DML__WGRAD_COPY / panel));
@@ -14455,6 +14480,12 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 
 /* --- strips of x and dy --- */
 
+DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x)
+{
+    const dml_dtype dtype = plan->job->rounds_to;
+    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
+}
+
 /* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
 static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
                                  ptrdiff_t pixels, ptrdiff_t c0, ptrdiff_t channels, ptrdiff_t panel_step,
@@ -14477,6 +14508,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
+            dml__wgrad_round(plan, pixels * width, to);
             continue;
         }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
@@ -14492,6 +14524,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
                 if (count < width) dml__conv_zero(pixel + count, width - count);
             }
         }
+        dml__wgrad_round(plan, pixels * width, to);
     }
 }
 
@@ -14574,12 +14607,12 @@ DML__LOCAL ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
     return tile * plan->job->filters / plan->row_tiles;
 }
 
-/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
- */
+/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves;
+   but what is rounded has to be copied. */
 DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
 {
     const ptrdiff_t uses = plan->panels_at_once * dml__wgrad_tiles(plan);
-    return uses >= 3 && plan->job->dy_pixel > 32;
+    return plan->job->rounds_to != DML_F32 || (uses >= 3 && plan->job->dy_pixel > 32);
 }
 
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
@@ -14589,6 +14622,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
     const dml__wgrad *j = plan->job;
     const ptrdiff_t pixels = strip->lines * strip->w;
     const float *from = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    float *const packed = out;
     for (ptrdiff_t t = tile0; t < tile1; t++) {
         const ptrdiff_t row = dml__wgrad_row(plan, t), rows = dml__wgrad_row(plan, t + 1) - row;
         const float *at = from + row;
@@ -14603,6 +14637,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
                 dml__conv_copy(out, at, rows);
         }
     }
+    dml__wgrad_round(plan, out - packed, packed);
 }
 
 #endif
@@ -15022,13 +15057,15 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
             else
                 dml__conv_copy(out + f * pixels + i * count, from + f, count);
         }
+    dml__wgrad_round(plan, pixels * j->filters, out);
 }
 
 /* One strip's share of dw turned, (patch, filters), in tall tiles. */
 static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
-                                     const dml__wgrad_view *view, float beta, float *sums)
+                                     const dml__wgrad_view *view, float *packed, float beta, float *sums)
 {
     const dml__wgrad *j = plan->job;
+    const bool pack = j->rounds_to != DML_F32;
     const ptrdiff_t line = j->taps_w * j->channels, a_line = view->line_step * j->channels;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tall_tile tall;
@@ -15043,12 +15080,17 @@ static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgr
     tall.c_step = j->filters;
     tall.b = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
     tall.b_step = j->dy_pixel;
+    if (pack) {
+        dml__wgrad_pack_turned(plan, tall.b, strip->lines * strip->w, packed);
+        tall.b = packed;
+        tall.b_step = j->filters;
+    }
     tall.beta = beta;
     tall.bias = NULL;
     tall.relu = false;
     tall.groups = 0;
     for (ptrdiff_t l = 0; l < strip->lines; l++)
-        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * j->dy_pixel;
+        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * tall.b_step;
     for (ptrdiff_t tap = 0; tap < j->taps_h; tap++)
         dml__tall_add(&tall, view->base + tap * j->dilation_h * a_line, sums + tap * line * j->filters, line);
     dml__tall_end(&tall);
@@ -15062,7 +15104,7 @@ static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__w
     const ptrdiff_t pixels = strip->lines * strip->w, line = j->taps_w * j->channels,
                     tiles = dml__quotient_up(plan->patch, plan->rows);
     const float *dy = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
-    const bool in_place = j->filters <= plan->full;
+    const bool in_place = j->filters <= plan->full && j->rounds_to == DML_F32;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
@@ -15108,7 +15150,7 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
         if (plan->tall)
-            dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
+            dml__wgrad_multiply_tall(plan, &strip, &view, packed, beta, sums);
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
@@ -15184,6 +15226,20 @@ typedef struct dml__wgrad_piece {
     float beta;
 } dml__wgrad_piece;
 
+/* A tile's rows of dy, rounded, as (pixels, rows): the tile's factor where it can't be used in place. */
+static void dml__wgrad_round_rows(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t row,
+                                  dml__tile *tile, float *rounded)
+{
+    const dml__wgrad *j = plan->job;
+    const float *from = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row;
+    const ptrdiff_t pixels = strip->lines * strip->w;
+    for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel)
+        dml__conv_copy(rounded + i * tile->rows, from, tile->rows);
+    dml__wgrad_round(plan, pixels * tile->rows, rounded);
+    for (int i = 0; i < tile->rows; i++) tile->a[i] = rounded + i;
+    tile->a_step = tile->rows;
+}
+
 DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
 {
     const dml__wgrad *j = plan->job;
@@ -15191,7 +15247,9 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     const ptrdiff_t width = dml__round_up(columns.count, plan->kernel->lanes);
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
+    const bool rounds = j->rounds_to != DML_F32;
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
+    float rounded[DML__WGRAD_STRIP * DML__CONV_ROWS];    /* (pixels, rows) */
     ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
@@ -15205,6 +15263,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
+        dml__wgrad_round(plan, strip.lines * strip.w * width, patches);
         const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
         tile.k = (int)(in.end - in.begin);
         tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
@@ -15219,6 +15278,9 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
                 tile.a[i] = j->dy + (strip.line0 * j->out_w + strip.x0) * j->dy_pixel + row + i;
                 tile.c[i] = piece->c + (row + i - row0) * piece->ldc;
             }
+            if (rounds) dml__wgrad_round_rows(plan, &strip, row, &tile, rounded);
+            for (int i = 0; i < tile.blocks && rounds; i++)
+                a_at[i] = (lines[i] * strip.w + in.begin) * tile.a_step;
             dml__conv_tile(plan->kernel, &tile, columns.count);
         }
     }
@@ -17406,17 +17468,11 @@ DML__LOCAL const dml__packers *dml__patches_as_pairs(bool across)
 
 /* ---- kernels/conv2d_product.h ---- */
 
-/* conv2d_product.h: convolutions as products whose factors are gathered from images while they are packed:
-   for pools that round factors, where packing is needed in any case. */
+/* conv2d_product.h: convolutions as products of pairs of bf16, which are gathered from images while they are
+   packed: where a dot product of pairs is an instruction (DML__BF16_AVX512), and packing needed in any case.
+ */
 #ifndef DML_KERNELS_CONV2D_PRODUCT_H
 #define DML_KERNELS_CONV2D_PRODUCT_H
-
-/* Fewer channels, of a group, aren't rounded: images as they come have three. What is saved by instructions
-   for 16 bits is lost again on putting them in pairs. */
-#define DML__ROUNDED_CHANNELS 4
-
-/* Whether the pool rounds, and the shape, whose zeros have been replaced, has channels enough. */
-DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
 
 /* As in conv2d.h, for arguments that have been checked. */
 DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -17431,64 +17487,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
 
 #include <string.h>
 
-/* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
-static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
-                                int lanes, ptrdiff_t tap, int count, int width, float *out)
-{
-    const ptrdiff_t line = dml__conv_meets(&p->v, y, tap / p->h.taps), tap_x = tap % p->h.taps;
-    if (line < 0) return;
-    if (p->h.divisor > 1) {
-        for (int lane = 0; lane < lanes; lane++) {
-            const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
-            if (at >= 0) dml__pack_transposed(image + line + at, 0, 1, count, width, out + lane);
-        }
-        return;
-    }
-    int begin = 0, end = lanes; /* what lies inside is together */
-    while (begin < end && dml__conv_meets(&p->h, x + begin, tap_x) < 0) begin++;
-    while (end > begin && dml__conv_meets(&p->h, x + end - 1, tap_x) < 0) end--;
-    if (begin < end)
-        dml__pack_transposed(image + line + dml__conv_meets(&p->h, x + begin, tap_x), p->h.step * p->h.stride,
-                             end - begin, count, width, out + begin);
-}
-
-/* Lanes are pixels of the grid, k taps and channels. */
-static void dml__conv_pack_patches(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                   int width, float *out)
-{
-    const dml__conv_patches *p = (const dml__conv_patches *)source;
-    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (int lane = 0, together; lane < lanes; lane += together) {
-        const ptrdiff_t line = (first + lane) / p->h.grid, x = (first + lane) % p->h.grid;
-        const float *image = p->image + line / p->v.grid * p->image_step;
-        together = (int)dml__smaller(lanes - lane, p->h.grid - x);
-        for (int k = 0, count; k < kc; k += count) {
-            const ptrdiff_t tap = (k0 + k) / p->depth, channel = (k0 + k) % p->depth;
-            count = (int)dml__smaller(kc - k, p->depth - channel);
-            dml__conv_pack_line(p, image + channel, line % p->v.grid, x, together, tap, count, width,
-                                out + (ptrdiff_t)k * width + lane);
-        }
-    }
-}
-
-/* The other way round. */
-static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0,
-                                          int kc, int width, float *out)
-{
-    const dml__conv_patches *p = (const dml__conv_patches *)source;
-    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
-        const ptrdiff_t line = k / p->h.grid;
-        const float *image = p->image + line / p->v.grid * p->image_step;
-        for (int lane = 0, count; lane < lanes; lane += count) {
-            const ptrdiff_t tap = (first + lane) / p->depth, channel = (first + lane) % p->depth;
-            const ptrdiff_t y = dml__conv_meets(&p->v, line % p->v.grid, tap / p->h.taps);
-            const ptrdiff_t x = dml__conv_meets(&p->h, k % p->h.grid, tap % p->h.taps);
-            count = (int)dml__smaller(lanes - lane, p->depth - channel);
-            if (x >= 0 && y >= 0) memcpy(out + lane, image + y + x + channel, (size_t)count * sizeof *out);
-        }
-    }
-}
+#if defined(DML__HAS_AVX512_BF16)
 
 /* Weights for the input's gradient: lanes are channels, k taps, the last first, and filters. */
 typedef struct dml__conv_turned {
@@ -17508,11 +17507,6 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
 }
 
 DML__DRIVERS_BEGIN
-
-DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
-{
-    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
-}
 
 /* What a convolution's products have in common. */
 typedef struct dml__conv_sizes {
@@ -17542,16 +17536,6 @@ static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const
     return p;
 }
 
-static const dml__packers *dml__conv_pairs(bool across)
-{
-#if defined(DML__HAS_AVX512_BF16)
-    return dml__patches_as_pairs(across);
-#else
-    (void)across;
-    return NULL;
-#endif
-}
-
 static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
 {
     dml__product product;
@@ -17576,8 +17560,7 @@ DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_sha
         product.m = s->batch * z.out_h * z.out_w;
         product.n = z.filters;
         product.k = k;
-        product.a.pack = dml__conv_pack_patches;
-        product.a.as_pairs = dml__conv_pairs(false);
+        product.a.as_pairs = dml__patches_as_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__pack_matrix;
         product.b.source = &weights;
@@ -17609,8 +17592,7 @@ DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape
                                            z.channels };
         product.n = z.channels;
         product.k = z.taps * z.filters;
-        product.a.pack = dml__conv_pack_patches;
-        product.a.as_pairs = dml__conv_pairs(false);
+        product.a.as_pairs = dml__patches_as_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__conv_pack_turned;
         product.b.source = &weights;
@@ -17632,8 +17614,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
         product.k = s->batch * z.out_h * z.out_w;
         product.a.pack = dml__pack_matrix;
         product.a.source = &columns;
-        product.b.pack = dml__conv_pack_patches_across;
-        product.b.as_pairs = dml__conv_pairs(true);
+        product.b.as_pairs = dml__patches_as_pairs(true);
         product.b.source = &patches;
         dml__multiply(pool, &product);
     }
@@ -17641,6 +17622,28 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
 
 DML__DRIVERS_END
 
+#else
+
+DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
+{
+    (void)pool, (void)s, (void)x, (void)w, (void)beta, (void)epilogue, (void)y;
+}
+
+DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape *s, const float *dy,
+                                          const float *w, float beta, float *dx)
+{
+    (void)pool, (void)s, (void)dy, (void)w, (void)beta, (void)dx;
+}
+
+DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *dy, float beta, float *dw)
+{
+    (void)pool, (void)s, (void)x, (void)dy, (void)beta, (void)dw;
+}
+
+#endif
 #endif
 
 /* ---- kernels/conv2d_amx.c ---- */
@@ -18034,7 +18037,7 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
     }
 }
 
-DML__AMX static void dml__amx_pass_task(void *argument, int task, int worker)
+static void dml__amx_pass_task(void *argument, int task, int worker)
 {
     const dml__amx_pass *plan = (const dml__amx_pass *)argument;
     const dml__conv_pass *p = plan->pass;
@@ -18048,7 +18051,7 @@ DML__AMX static void dml__amx_pass_task(void *argument, int task, int worker)
             dml__amx_pack_panel(plan, j, panels + (j - j0) * plan->k);
         dml__amx_sweep(plan, &band, j0, plan->packed ? plan->packed + j0 * plan->k : panels);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass)
@@ -18145,7 +18148,7 @@ typedef struct dml__amx_views {
 
 /* Where a part's copies lie. */
 typedef struct dml__amx_buffers {
-    float *dy;      /* (filters in sixteens, line) pairs */
+    float *dy;      /* (filters in sixteens, line) pairs; what lies behind the last filter goes nowhere */
     ptrdiff_t line; /* an odd number of lines of the caches, or they would meet in few sets */
     float *narrow;  /* dy or x as bf16 */
     float *x;       /* (rows, columns, panels, panel) */
@@ -18508,13 +18511,12 @@ static void dml__amx_scale_part(const dml__amx_part *part)
         }
 }
 
-DML__AMX static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory)
+static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory)
 {
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     bool begins = part->beta == 0;
     dml__amx_buffers buffers;
     dml__amx_lay_out(plan, part, memory, &buffers);
-    memset(buffers.dy, 0, (size_t)(dml__round_up(part->filters, 16) * buffers.line) * sizeof *buffers.dy);
     if (part->beta != 0 && part->beta != 1) dml__amx_scale_part(part);
     dml__amx_configure(16, 16, 16);
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, begins = false) {
@@ -18523,7 +18525,7 @@ DML__AMX static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__am
         dml__amx_copy_x(plan, part, &strip, &buffers);
         dml__amx_multiply_strip(plan, part, &buffers, &strip, begins);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 /* The same in small parts. */
@@ -18778,12 +18780,19 @@ DML__BODY size_t dml__divide_up(size_t a, size_t b)
 
 /* ---- kernels/conv2d_internal.h ---- */
 
-/* conv2d_internal.h: for the ops, which refuse a shape before anything runs. */
+/* conv2d_internal.h: what others than its callers ask of conv2d.h. */
 #ifndef DML_KERNELS_CONV2D_INTERNAL_H
 #define DML_KERNELS_CONV2D_INTERNAL_H
 
-/* Whether the functions of conv2d.h take the shape. */
+/* Whether the functions of conv2d.h take the shape: for the ops, which refuse one before anything runs. */
 DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape);
+
+/* Fewer channels, of a group, aren't rounded where the pool rounds: images as they come have three, which use
+   little of what instructions for 16 bits save. */
+#define DML__ROUNDED_CHANNELS 4
+
+/* Whether the pool rounds the factors of a shape, whose zeros have been replaced. */
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
 
 #endif
 
@@ -18878,6 +18887,11 @@ DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape)
     return dml__conv_init(&conv, shape) == DML_OK;
 }
 
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
+{
+    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
+}
+
 /* Whether each channel makes one filter. */
 static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
@@ -18901,10 +18915,17 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
 
-/* Whether factors are rounded on the way into AMX. */
+/* How factors that are rounded are multiplied: by AMX, whose own loops they take; as pairs, gathered into a
+   product's panels; or widened again, by the loops for f32. */
 static bool dml__conv_is_by_amx(dml_pool *pool, const dml__conv *conv)
 {
     return dml__conv2d_is_rounded(pool, &conv->shape) && dml__conv_has_amx(pool);
+}
+
+static bool dml__conv_is_by_pairs(dml_pool *pool, const dml__conv *conv)
+{
+    return dml__conv2d_is_rounded(pool, &conv->shape) && dml__pool_rounds_to(pool) == DML_BF16 &&
+           dml__pool_bf16(pool) == DML__BF16_AVX512;
 }
 
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
@@ -18918,6 +18939,8 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
         for (int i = 0; i < count; i++) dml__amx_pass_run(pool, &passes[i]);
         return;
     }
+    if (dml__conv2d_is_rounded(pool, &conv->shape))
+        for (int i = 0; i < count; i++) passes[i].rounds_to = dml__pool_rounds_to(pool);
     for (int i = 0, fit; i < count; i += fit ? fit : 1) {
         fit = dml__conv_planes_fit(pool, passes + i, count - i);
         if (fit)
@@ -19117,12 +19140,11 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !dml__conv_has_amx(pool)) {
+    if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
@@ -19224,12 +19246,11 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
-    const bool rounded = dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !dml__conv_has_amx(pool)) {
+    if (dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (!rounded && dml__conv_is_ring(&conv)) {
+    if (dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
@@ -19261,6 +19282,7 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     job.dy_pixel = s->filters;
     job.dw = dw ? dw + group * conv->filters * conv->taps * conv->channels : NULL;
     job.beta = beta;
+    job.rounds_to = DML_F32;
     return job;
 }
 
@@ -19281,12 +19303,11 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         return DML_OK;
     }
     const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
-    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !amx) {
+    if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
-    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
@@ -19298,6 +19319,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         } else if (amx) {
             dml__amx_wgrad_run(pool, &job);
         } else {
+            if (dml__conv2d_is_rounded(pool, &conv.shape)) job.rounds_to = dml__pool_rounds_to(pool);
             dml__wgrad_run(pool, &job);
         }
     }

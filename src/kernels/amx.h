@@ -4,6 +4,7 @@
 #define DML_KERNELS_AMX_H
 
 #include "base/cpu_bf16.h"
+#include "base/platform.h"
 #include "base/simd.h"
 
 #include <stdint.h>
@@ -23,7 +24,7 @@ typedef struct dml__amx_config {
 
 /* For `upper` and `lower` rows of A and of sums, of which fewer take less time, and so many pairs of k at
    once: each 1 .. 16. */
-DML__AMX DML__INLINE void dml__amx_configure(int upper, int lower, int pairs)
+DML__AMX DML__UNUSED static void dml__amx_configure(int upper, int lower, int pairs)
 {
     dml__amx_config config;
     memset(&config, 0, sizeof config);
@@ -35,6 +36,11 @@ DML__AMX DML__INLINE void dml__amx_configure(int upper, int lower, int pairs)
     }
     __asm__ volatile("" : : "r"(&config) : "memory"); /* gcc thinks that but the first 8 bytes are read */
     _tile_loadconfig(&config);
+}
+
+DML__AMX DML__UNUSED static void dml__amx_release(void)
+{
+    _tile_release();
 }
 
 /* A tile of sums: where it is begun and ends, and bytes between its rows; begun with zeros or with what is

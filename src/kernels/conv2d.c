@@ -13,6 +13,7 @@
 #include "kernels/conv2d_ring.h"
 #include "kernels/conv2d_weights.h"
 #include "kernels/product.h"
+#include "thread/pool_internal.h"
 #include "thread/scratch.h"
 
 #include <string.h>
@@ -106,6 +107,11 @@ DML__LOCAL bool dml__conv2d_takes(const dml_conv2d_shape *shape)
     return dml__conv_init(&conv, shape) == DML_OK;
 }
 
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
+{
+    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
+}
+
 /* Whether each channel makes one filter. */
 static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
@@ -129,10 +135,17 @@ static void dml__conv_widen(const dml__conv *conv, dml__conv_pass *pass)
 /* Passes that go together share a source. */
 #define DML__CONV_PASSES DML__DEPTHWISE_PASSES
 
-/* Whether factors are rounded on the way into AMX. */
+/* How factors that are rounded are multiplied: by AMX, whose own loops they take; as pairs, gathered into a
+   product's panels; or widened again, by the loops for f32. */
 static bool dml__conv_is_by_amx(dml_pool *pool, const dml__conv *conv)
 {
     return dml__conv2d_is_rounded(pool, &conv->shape) && dml__conv_has_amx(pool);
+}
+
+static bool dml__conv_is_by_pairs(dml_pool *pool, const dml__conv *conv)
+{
+    return dml__conv2d_is_rounded(pool, &conv->shape) && dml__pool_rounds_to(pool) == DML_BF16 &&
+           dml__pool_bf16(pool) == DML__BF16_AVX512;
 }
 
 static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *passes, int count)
@@ -146,6 +159,8 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
         for (int i = 0; i < count; i++) dml__amx_pass_run(pool, &passes[i]);
         return;
     }
+    if (dml__conv2d_is_rounded(pool, &conv->shape))
+        for (int i = 0; i < count; i++) passes[i].rounds_to = dml__pool_rounds_to(pool);
     for (int i = 0, fit; i < count; i += fit ? fit : 1) {
         fit = dml__conv_planes_fit(pool, passes + i, count - i);
         if (fit)
@@ -345,12 +360,11 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !dml__conv_has_amx(pool)) {
+    if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
@@ -452,12 +466,11 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
-    const bool rounded = dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !dml__conv_has_amx(pool)) {
+    if (dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
-    if (!rounded && dml__conv_is_ring(&conv)) {
+    if (dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
@@ -489,6 +502,7 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     job.dy_pixel = s->filters;
     job.dw = dw ? dw + group * conv->filters * conv->taps * conv->channels : NULL;
     job.beta = beta;
+    job.rounds_to = DML_F32;
     return job;
 }
 
@@ -509,12 +523,11 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         return DML_OK;
     }
     const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
-    const bool rounded = status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape);
-    if (rounded && !amx) {
+    if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
-    if (status == DML_OK && !rounded && dml__conv_is_ring(&conv)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
@@ -526,6 +539,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         } else if (amx) {
             dml__amx_wgrad_run(pool, &job);
         } else {
+            if (dml__conv2d_is_rounded(pool, &conv.shape)) job.rounds_to = dml__pool_rounds_to(pool);
             dml__wgrad_run(pool, &job);
         }
     }

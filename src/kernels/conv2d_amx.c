@@ -370,7 +370,7 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
     }
 }
 
-DML__AMX static void dml__amx_pass_task(void *argument, int task, int worker)
+static void dml__amx_pass_task(void *argument, int task, int worker)
 {
     const dml__amx_pass *plan = (const dml__amx_pass *)argument;
     const dml__conv_pass *p = plan->pass;
@@ -384,7 +384,7 @@ DML__AMX static void dml__amx_pass_task(void *argument, int task, int worker)
             dml__amx_pack_panel(plan, j, panels + (j - j0) * plan->k);
         dml__amx_sweep(plan, &band, j0, plan->packed ? plan->packed + j0 * plan->k : panels);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass)

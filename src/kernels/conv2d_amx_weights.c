@@ -68,7 +68,7 @@ typedef struct dml__amx_views {
 
 /* Where a part's copies lie. */
 typedef struct dml__amx_buffers {
-    float *dy;      /* (filters in sixteens, line) pairs */
+    float *dy;      /* (filters in sixteens, line) pairs; what lies behind the last filter goes nowhere */
     ptrdiff_t line; /* an odd number of lines of the caches, or they would meet in few sets */
     float *narrow;  /* dy or x as bf16 */
     float *x;       /* (rows, columns, panels, panel) */
@@ -431,13 +431,12 @@ static void dml__amx_scale_part(const dml__amx_part *part)
         }
 }
 
-DML__AMX static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory)
+static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__amx_part *part, float *memory)
 {
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     bool begins = part->beta == 0;
     dml__amx_buffers buffers;
     dml__amx_lay_out(plan, part, memory, &buffers);
-    memset(buffers.dy, 0, (size_t)(dml__round_up(part->filters, 16) * buffers.line) * sizeof *buffers.dy);
     if (part->beta != 0 && part->beta != 1) dml__amx_scale_part(part);
     dml__amx_configure(16, 16, 16);
     for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, begins = false) {
@@ -446,7 +445,7 @@ DML__AMX static void dml__amx_part_run(const dml__amx_wgrad *plan, const dml__am
         dml__amx_copy_x(plan, part, &strip, &buffers);
         dml__amx_multiply_strip(plan, part, &buffers, &strip, begins);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 /* The same in small parts. */

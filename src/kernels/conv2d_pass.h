@@ -3,6 +3,7 @@
 #ifndef DML_KERNELS_CONV2D_PASS_H
 #define DML_KERNELS_CONV2D_PASS_H
 
+#include "base/dtype.h"
 #include "kernels/microkernel.h"
 #include "kernels/sizes.h"
 #include "thread/pool.h"
@@ -29,6 +30,7 @@ typedef struct dml__conv_pass {
     float beta;
     const float *bias; /* (columns), or NULL */
     bool relu;
+    dml_dtype rounds_to; /* of source and weights: DML_F32, or DML_BF16 or DML_F16 */
 } dml__conv_pass;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */

@@ -112,10 +112,11 @@ DML__LOCAL dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml_
     plan.k = p->taps_h * p->taps_w * p->depth;
     const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
     plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
-    plan.copy = plan.k > 0 && (p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
+    const bool rounds = p->rounds_to != DML_F32;
+    plan.copy = plan.k > 0 && (rounds || p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
                                p->origin_x + plan.copy_w > p->source_w);
     plan.exact =
-        plan.copy && p->source_pixel == p->depth &&
+        plan.copy && !rounds && p->source_pixel == p->depth &&
         dml__conv_pass_lacks_few(p->batch, p->origin_y, end_y, p->source_h, p->stride_h, p->grid_h) &&
         dml__conv_pass_lacks_few(p->batch, p->origin_x, p->origin_x + plan.copy_w, p->source_w, p->stride_w,
                                  p->grid_w);

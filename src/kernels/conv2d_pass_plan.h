@@ -22,7 +22,7 @@ typedef struct dml__conv_pass_plan {
     ptrdiff_t panels, k;      /* in all */
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
     ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
-    bool copy;                /* the source has to be padded */
+    bool copy;                /* the source has to be padded, or rounded */
     bool exact;               /* taps outside of the image are left out, on all sides: no copy is needed */
     bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
     bool stream;      /* the target is written past the caches */

@@ -99,8 +99,9 @@ static bool dml__planes_fits(dml_pool *pool, const dml__conv_pass *p)
     const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1, 1);
     const dml__microkernel *kernel = plan.kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
-    if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
-        p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
+    if (p->rounds_to != DML_F32 || p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 ||
+        run < 1 || run > DML__PLANES_KC || p->grid_w < 1 || p->grid_h < 1 ||
+        dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
         return false;
     const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
     const ptrdiff_t pass =

@@ -10,64 +10,7 @@
 
 #include <string.h>
 
-/* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
-static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
-                                int lanes, ptrdiff_t tap, int count, int width, float *out)
-{
-    const ptrdiff_t line = dml__conv_meets(&p->v, y, tap / p->h.taps), tap_x = tap % p->h.taps;
-    if (line < 0) return;
-    if (p->h.divisor > 1) {
-        for (int lane = 0; lane < lanes; lane++) {
-            const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
-            if (at >= 0) dml__pack_transposed(image + line + at, 0, 1, count, width, out + lane);
-        }
-        return;
-    }
-    int begin = 0, end = lanes; /* what lies inside is together */
-    while (begin < end && dml__conv_meets(&p->h, x + begin, tap_x) < 0) begin++;
-    while (end > begin && dml__conv_meets(&p->h, x + end - 1, tap_x) < 0) end--;
-    if (begin < end)
-        dml__pack_transposed(image + line + dml__conv_meets(&p->h, x + begin, tap_x), p->h.step * p->h.stride,
-                             end - begin, count, width, out + begin);
-}
-
-/* Lanes are pixels of the grid, k taps and channels. */
-static void dml__conv_pack_patches(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                   int width, float *out)
-{
-    const dml__conv_patches *p = (const dml__conv_patches *)source;
-    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (int lane = 0, together; lane < lanes; lane += together) {
-        const ptrdiff_t line = (first + lane) / p->h.grid, x = (first + lane) % p->h.grid;
-        const float *image = p->image + line / p->v.grid * p->image_step;
-        together = (int)dml__smaller(lanes - lane, p->h.grid - x);
-        for (int k = 0, count; k < kc; k += count) {
-            const ptrdiff_t tap = (k0 + k) / p->depth, channel = (k0 + k) % p->depth;
-            count = (int)dml__smaller(kc - k, p->depth - channel);
-            dml__conv_pack_line(p, image + channel, line % p->v.grid, x, together, tap, count, width,
-                                out + (ptrdiff_t)k * width + lane);
-        }
-    }
-}
-
-/* The other way round. */
-static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0,
-                                          int kc, int width, float *out)
-{
-    const dml__conv_patches *p = (const dml__conv_patches *)source;
-    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
-        const ptrdiff_t line = k / p->h.grid;
-        const float *image = p->image + line / p->v.grid * p->image_step;
-        for (int lane = 0, count; lane < lanes; lane += count) {
-            const ptrdiff_t tap = (first + lane) / p->depth, channel = (first + lane) % p->depth;
-            const ptrdiff_t y = dml__conv_meets(&p->v, line % p->v.grid, tap / p->h.taps);
-            const ptrdiff_t x = dml__conv_meets(&p->h, k % p->h.grid, tap % p->h.taps);
-            count = (int)dml__smaller(lanes - lane, p->depth - channel);
-            if (x >= 0 && y >= 0) memcpy(out + lane, image + y + x + channel, (size_t)count * sizeof *out);
-        }
-    }
-}
+#if defined(DML__HAS_AVX512_BF16)
 
 /* Weights for the input's gradient: lanes are channels, k taps, the last first, and filters. */
 typedef struct dml__conv_turned {
@@ -87,11 +30,6 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
 }
 
 DML__DRIVERS_BEGIN
-
-DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
-{
-    return dml__pool_rounds_to(pool) != DML_F32 && shape->channels / shape->groups >= DML__ROUNDED_CHANNELS;
-}
 
 /* What a convolution's products have in common. */
 typedef struct dml__conv_sizes {
@@ -121,16 +59,6 @@ static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const
     return p;
 }
 
-static const dml__packers *dml__conv_pairs(bool across)
-{
-#if defined(DML__HAS_AVX512_BF16)
-    return dml__patches_as_pairs(across);
-#else
-    (void)across;
-    return NULL;
-#endif
-}
-
 static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
 {
     dml__product product;
@@ -155,8 +83,7 @@ DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_sha
         product.m = s->batch * z.out_h * z.out_w;
         product.n = z.filters;
         product.k = k;
-        product.a.pack = dml__conv_pack_patches;
-        product.a.as_pairs = dml__conv_pairs(false);
+        product.a.as_pairs = dml__patches_as_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__pack_matrix;
         product.b.source = &weights;
@@ -188,8 +115,7 @@ DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape
                                            z.channels };
         product.n = z.channels;
         product.k = z.taps * z.filters;
-        product.a.pack = dml__conv_pack_patches;
-        product.a.as_pairs = dml__conv_pairs(false);
+        product.a.as_pairs = dml__patches_as_pairs(false);
         product.a.source = &patches;
         product.b.pack = dml__conv_pack_turned;
         product.b.source = &weights;
@@ -211,8 +137,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
         product.k = s->batch * z.out_h * z.out_w;
         product.a.pack = dml__pack_matrix;
         product.a.source = &columns;
-        product.b.pack = dml__conv_pack_patches_across;
-        product.b.as_pairs = dml__conv_pairs(true);
+        product.b.as_pairs = dml__patches_as_pairs(true);
         product.b.source = &patches;
         dml__multiply(pool, &product);
     }
@@ -220,4 +145,26 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
 
 DML__DRIVERS_END
 
+#else
+
+DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
+{
+    (void)pool, (void)s, (void)x, (void)w, (void)beta, (void)epilogue, (void)y;
+}
+
+DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape *s, const float *dy,
+                                          const float *w, float beta, float *dx)
+{
+    (void)pool, (void)s, (void)dy, (void)w, (void)beta, (void)dx;
+}
+
+DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *dy, float beta, float *dw)
+{
+    (void)pool, (void)s, (void)x, (void)dy, (void)beta, (void)dw;
+}
+
+#endif
 #endif

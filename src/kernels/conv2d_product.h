@@ -1,16 +1,10 @@
-/* conv2d_product.h: convolutions as products whose factors are gathered from images while they are packed:
-   for pools that round factors, where packing is needed in any case. */
+/* conv2d_product.h: convolutions as products of pairs of bf16, which are gathered from images while they are
+   packed: where a dot product of pairs is an instruction (DML__BF16_AVX512), and packing needed in any case.
+ */
 #ifndef DML_KERNELS_CONV2D_PRODUCT_H
 #define DML_KERNELS_CONV2D_PRODUCT_H
 
 #include "kernels/conv2d.h"
-
-/* Fewer channels, of a group, aren't rounded: images as they come have three. What is saved by instructions
-   for 16 bits is lost again on putting them in pairs. */
-#define DML__ROUNDED_CHANNELS 4
-
-/* Whether the pool rounds, and the shape, whose zeros have been replaced, has channels enough. */
-DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
 
 /* As in conv2d.h, for arguments that have been checked. */
 DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,

@@ -174,13 +174,15 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
             else
                 dml__conv_copy(out + f * pixels + i * count, from + f, count);
         }
+    dml__wgrad_round(plan, pixels * j->filters, out);
 }
 
 /* One strip's share of dw turned, (patch, filters), in tall tiles. */
 static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
-                                     const dml__wgrad_view *view, float beta, float *sums)
+                                     const dml__wgrad_view *view, float *packed, float beta, float *sums)
 {
     const dml__wgrad *j = plan->job;
+    const bool pack = j->rounds_to != DML_F32;
     const ptrdiff_t line = j->taps_w * j->channels, a_line = view->line_step * j->channels;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tall_tile tall;
@@ -195,12 +197,17 @@ static void dml__wgrad_multiply_tall(const dml__wgrad_plan *plan, const dml__wgr
     tall.c_step = j->filters;
     tall.b = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
     tall.b_step = j->dy_pixel;
+    if (pack) {
+        dml__wgrad_pack_turned(plan, tall.b, strip->lines * strip->w, packed);
+        tall.b = packed;
+        tall.b_step = j->filters;
+    }
     tall.beta = beta;
     tall.bias = NULL;
     tall.relu = false;
     tall.groups = 0;
     for (ptrdiff_t l = 0; l < strip->lines; l++)
-        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * j->dy_pixel;
+        a_at[l] = view->at[l] * a_line, b_at[l] = l * strip->w * tall.b_step;
     for (ptrdiff_t tap = 0; tap < j->taps_h; tap++)
         dml__tall_add(&tall, view->base + tap * j->dilation_h * a_line, sums + tap * line * j->filters, line);
     dml__tall_end(&tall);
@@ -214,7 +221,7 @@ static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__w
     const ptrdiff_t pixels = strip->lines * strip->w, line = j->taps_w * j->channels,
                     tiles = dml__quotient_up(plan->patch, plan->rows);
     const float *dy = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
-    const bool in_place = j->filters <= plan->full;
+    const bool in_place = j->filters <= plan->full && j->rounds_to == DML_F32;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
@@ -260,7 +267,7 @@ static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
         if (plan->tall)
-            dml__wgrad_multiply_tall(plan, &strip, &view, beta, sums);
+            dml__wgrad_multiply_tall(plan, &strip, &view, packed, beta, sums);
         else
             dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
     }
@@ -336,6 +343,20 @@ typedef struct dml__wgrad_piece {
     float beta;
 } dml__wgrad_piece;
 
+/* A tile's rows of dy, rounded, as (pixels, rows): the tile's factor where it can't be used in place. */
+static void dml__wgrad_round_rows(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t row,
+                                  dml__tile *tile, float *rounded)
+{
+    const dml__wgrad *j = plan->job;
+    const float *from = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row;
+    const ptrdiff_t pixels = strip->lines * strip->w;
+    for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel)
+        dml__conv_copy(rounded + i * tile->rows, from, tile->rows);
+    dml__wgrad_round(plan, pixels * tile->rows, rounded);
+    for (int i = 0; i < tile->rows; i++) tile->a[i] = rounded + i;
+    tile->a_step = tile->rows;
+}
+
 DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
 {
     const dml__wgrad *j = plan->job;
@@ -343,7 +364,9 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     const ptrdiff_t width = dml__round_up(columns.count, plan->kernel->lanes);
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
+    const bool rounds = j->rounds_to != DML_F32;
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
+    float rounded[DML__WGRAD_STRIP * DML__CONV_ROWS];    /* (pixels, rows) */
     ptrdiff_t lines[DML__WGRAD_STRIP], a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
@@ -357,6 +380,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
+        dml__wgrad_round(plan, strip.lines * strip.w * width, patches);
         const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
         tile.k = (int)(in.end - in.begin);
         tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
@@ -371,6 +395,9 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
                 tile.a[i] = j->dy + (strip.line0 * j->out_w + strip.x0) * j->dy_pixel + row + i;
                 tile.c[i] = piece->c + (row + i - row0) * piece->ldc;
             }
+            if (rounds) dml__wgrad_round_rows(plan, &strip, row, &tile, rounded);
+            for (int i = 0; i < tile.blocks && rounds; i++)
+                a_at[i] = (lines[i] * strip.w + in.begin) * tile.a_step;
             dml__conv_tile(plan->kernel, &tile, columns.count);
         }
     }

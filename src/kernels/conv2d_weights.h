@@ -2,6 +2,7 @@
 #ifndef DML_KERNELS_CONV2D_WEIGHTS_H
 #define DML_KERNELS_CONV2D_WEIGHTS_H
 
+#include "base/dtype.h"
 #include "thread/pool.h"
 
 #define DML__WGRAD_STRIP 256 /* pixels of y whose gradient is used at once */
@@ -17,6 +18,7 @@ typedef struct dml__wgrad {
     ptrdiff_t dy_pixel;
     float *dw; /* (filters, taps_h, taps_w, channels) */
     float beta;
+    dml_dtype rounds_to; /* of x and dy: DML_F32, or DML_BF16 or DML_F16 */
 } dml__wgrad;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */

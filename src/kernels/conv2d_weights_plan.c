@@ -3,6 +3,7 @@
 
 #include "kernels/conv2d_weights_plan.h"
 
+#include "base/float16.h"
 #include "base/memory.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_tall.h"
@@ -61,8 +62,8 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     plan->copy_lines = (plan->lines - images) * plan->step_h + images * reach_h;
     if (plan->step_h > reach_h) plan->copy_lines = plan->lines * plan->step_h; /* a bound */
     /* Two or three tiles of filters are no reason to copy x. */
-    plan->in_place =
-        inside && !plan->lines_of_taps && j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
+    plan->in_place = inside && j->rounds_to == DML_F32 && !plan->lines_of_taps &&
+                     j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
     const ptrdiff_t panel =
         plan->copy_lines * plan->copy_w * (plan->lines_of_taps ? j->channels : plan->full);
     plan->panels_at_once = dml__smaller(plan->panels, dml__larger(1, DML__WGRAD_COPY / panel));
@@ -250,6 +251,12 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 
 /* --- strips of x and dy --- */
 
+DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x)
+{
+    const dml_dtype dtype = plan->job->rounds_to;
+    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
+}
+
 /* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
 static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
                                  ptrdiff_t pixels, ptrdiff_t c0, ptrdiff_t channels, ptrdiff_t panel_step,
@@ -272,6 +279,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
+            dml__wgrad_round(plan, pixels * width, to);
             continue;
         }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
@@ -287,6 +295,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
                 if (count < width) dml__conv_zero(pixel + count, width - count);
             }
         }
+        dml__wgrad_round(plan, pixels * width, to);
     }
 }
 
@@ -369,12 +378,12 @@ DML__LOCAL ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
     return tile * plan->job->filters / plan->row_tiles;
 }
 
-/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
- */
+/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves;
+   but what is rounded has to be copied. */
 DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
 {
     const ptrdiff_t uses = plan->panels_at_once * dml__wgrad_tiles(plan);
-    return uses >= 3 && plan->job->dy_pixel > 32;
+    return plan->job->rounds_to != DML_F32 || (uses >= 3 && plan->job->dy_pixel > 32);
 }
 
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
@@ -384,6 +393,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
     const dml__wgrad *j = plan->job;
     const ptrdiff_t pixels = strip->lines * strip->w;
     const float *from = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    float *const packed = out;
     for (ptrdiff_t t = tile0; t < tile1; t++) {
         const ptrdiff_t row = dml__wgrad_row(plan, t), rows = dml__wgrad_row(plan, t + 1) - row;
         const float *at = from + row;
@@ -398,6 +408,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
                 dml__conv_copy(out, at, rows);
         }
     }
+    dml__wgrad_round(plan, out - packed, packed);
 }
 
 #endif

@@ -123,7 +123,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
         dml__store_amx_sums(&at);
         if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
-    _tile_release();
+    dml__amx_release();
 }
 
 #endif

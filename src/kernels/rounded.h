@@ -29,10 +29,11 @@ typedef struct dml__rounded_product {
 DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
                                    dml__rounded_product *rounded);
 
-/* Scratch that is enough for any such product: what dml_bf16gemm_scratch says is the most. */
+/* Scratch that is enough for any such product, of which dml_bf16gemm_scratch says the most, and for the
+   partial sums of convolutions by AMX (conv2d_amx_weights.c). */
 static inline dml_scratch dml__rounded_scratch(void)
 {
-    const dml_scratch most = { 1310000, 262144 };
+    const dml_scratch most = { 1310000, 1048576 };
     return most;
 }
 

@@ -2,7 +2,7 @@
 #include "kernels/rounded.h"
 
 #include "kernels/conv2d.h"
-#include "kernels/conv2d_product.h"
+#include "kernels/conv2d_internal.h"
 #include "kernels/gemm.h"
 #include "kernels/half_internal.h"
 
@@ -184,8 +184,11 @@ static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dt
         if (!pool) continue; /* which doesn't round */
         float *got = kernel_copy(old, all);
         if (p > KERNEL_POOLS) {
-            CHECK_INT(dml_pool_reserve(pool, dml__rounded_scratch()), DML_OK);
-            CHECK_INT(dml_pool_reserve(pool, need), DML_OK);
+            const dml_scratch some[] = { { 150000, 1048576 }, { 1310000, 0 }, { 300000, 100000 } };
+            CHECK_INT(dml_pool_reserve(pool, p < 2 * KERNEL_POOLS - 1 ? some[p - KERNEL_POOLS - 1]
+                                                                      : dml__rounded_scratch()),
+                      DML_OK);
+            if (p == 2 * KERNEL_POOLS - 1) CHECK_INT(dml_pool_reserve(pool, need), DML_OK);
         }
         CHECK_INT(dml_conv2d_forward_fused(pool, s, x, w, beta, &none, got), DML_OK);
         CHECK_INT(dml_conv2d_backward_input(pool, s, dy, w, beta, got + ny), DML_OK);
@@ -250,6 +253,42 @@ static void convolutions(void)
     CHECK(!dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) && !dml__conv2d_is_rounded(NULL, &shapes[0]));
 }
 
+/* A host that numbers its workers wrongly gets slower convolutions, no wrong ones. */
+static void lend_wrongly(void *host, int workers, int tasks, dml_pool_task task, void *argument)
+{
+    (void)host;
+    for (int i = 0; i < tasks; i++) task(argument, i, i % 3 == 0 ? -1 - i : i % 3 == 1 ? workers + i : 0);
+}
+
+static void wrong_workers(void)
+{
+    const dml_conv2d_shape shape = { 9, 12, 12, 36, 40, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 };
+    const size_t nx = (size_t)9 * 12 * 12 * 36, ny = (size_t)9 * 12 * 12 * 40, nw = (size_t)40 * 9 * 36;
+    unsigned state = 4;
+    float *x = kernel_array(nx, &state), *dy = kernel_array(ny, &state), *w = kernel_array(nw, &state);
+    float *want = kernel_copy(w, nw), *got = kernel_copy(w, nw), *y = kernel_copy(dy, ny),
+          *y_got = kernel_copy(dy, ny);
+    dml_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 2;
+    options.host_parallel = lend_wrongly;
+    options.scratch = dml__rounded_scratch();
+    dml_pool *pool = dml_pool_create(&options);
+    CHECK(pool);
+    dml__pool_round_to(pool, DML_BF16);
+    round_pools(DML_BF16);
+    CHECK_INT(dml_conv2d_backward_weights(kernel_pools[1], &shape, x, dy, 0, want), DML_OK);
+    CHECK_INT(dml_conv2d_backward_weights(pool, &shape, x, dy, 0, got), DML_OK);
+    CHECK_INT(dml_conv2d_forward(kernel_pools[1], &shape, x, w, NULL, y), DML_OK);
+    CHECK_INT(dml_conv2d_forward(pool, &shape, x, w, NULL, y_got), DML_OK);
+    CHECK(kernel_same(got, want, nw));
+    CHECK(kernel_same(y_got, y, ny));
+    round_pools(DML_F32);
+    dml_pool_destroy(pool);
+    kernel_free(x), kernel_free(dy), kernel_free(w), kernel_free(want), kernel_free(got), kernel_free(y),
+        kernel_free(y_got);
+}
+
 /* By every way that this machine has, and the emulated variant has all of AVX-512's. */
 static void by_every_way(void)
 {
@@ -268,6 +307,7 @@ static void by_every_way(void)
         all_shapes();
         other_products();
         convolutions();
+        wrong_workers();
     }
 }
 
