@@ -4905,18 +4905,38 @@ DML__F16C static void dml__round_f16c(size_t n, float *x)
         _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
 }
 
+/* The upper halves are what bf16 rounds to; the lower ones are left over. */
+DML__F16C DML__INLINE __m256i dml__bf16_bits_avx2(const float *x)
+{
+    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
+    const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+    const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
+    return _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, _mm256_set1_epi32(0x400000)), nan);
+}
+
 DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
 {
-    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
-    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
-    const __m256i quiet = _mm256_set1_epi32(0x400000), upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    const __m256i upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(dml__bf16_bits_avx2(x + i), upper));
+}
+
+DML__F16C static void dml__narrow_bf16_avx2(size_t n, const float *x, uint16_t *y)
+{
     for (size_t i = 0; i < n; i += 8) {
-        const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
-        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
-        const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, half), odd);
-        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
-        const __m256i all = _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, quiet), nan);
-        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(all, upper));
+        const __m256i upper = _mm256_srli_epi32(dml__bf16_bits_avx2(x + i), 16);
+        _mm_storeu_si128((__m128i *)(void *)(y + i),
+                         _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1)));
+    }
+}
+
+DML__F16C static void dml__widen_bf16_avx2(size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + i));
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
     }
 }
 
@@ -4925,8 +4945,11 @@ DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
 static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
 {
 #if defined(DML__HAS_F16C)
-    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
-        dml__narrow_f16c(n, x, y);
+    if (isa >= DML_ISA_AVX2) {
+        if (dtype == DML_BF16)
+            dml__narrow_bf16_avx2(n, x, y);
+        else
+            dml__narrow_f16c(n, x, y);
         return;
     }
 #endif
@@ -4940,8 +4963,11 @@ static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const floa
 static void dml__widen_whole(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
 {
 #if defined(DML__HAS_F16C)
-    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
-        dml__widen_f16c(n, x, y);
+    if (isa >= DML_ISA_AVX2) {
+        if (dtype == DML_BF16)
+            dml__widen_bf16_avx2(n, x, y);
+        else
+            dml__widen_f16c(n, x, y);
         return;
     }
 #endif
