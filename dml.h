@@ -2031,7 +2031,9 @@ DML_API dml_node *dml_gelu_tanh(dml_node *x);
 DML_API dml_node *dml_exp(dml_node *x);
 DML_API dml_node *dml_log(dml_node *x);  /* -infinity for 0, NaN below */
 DML_API dml_node *dml_sqrt(dml_node *x); /* NaN below 0 */
-DML_API dml_node *dml_abs(dml_node *x);  /* gradient 0 at 0 */
+DML_API dml_node *dml_sin(dml_node *x);  /* of radians, as many as there are */
+DML_API dml_node *dml_cos(dml_node *x);
+DML_API dml_node *dml_abs(dml_node *x); /* gradient 0 at 0 */
 DML_API dml_node *dml_square(dml_node *x);
 DML_API dml_node *dml_pow(dml_node *x, float exponent); /* NaN below 0, unless the exponent is whole */
 
@@ -22352,6 +22354,33 @@ DML__BODY void dml__vector_sqrt(dml__vf *x)
     *x = DML__LOAD(lanes);
 }
 
+/* The C library's take numbers of any size, whose quarter turns are counted in more bits than a float has. */
+static void dml__sin_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = sinf(lanes[i]);
+}
+
+DML__BODY void dml__vector_sin(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__sin_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
+static void dml__cos_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = cosf(lanes[i]);
+}
+
+DML__BODY void dml__vector_cos(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__cos_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
 static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
 {
     for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);
@@ -24017,7 +24046,7 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
    P, Q               the op's own two numbers
    K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
    WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
-   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT SIN COS ABS(x), POW(x, y); none inside itself
 
    `needs` is what the gradients read: A and B inputs, Y the output. */
 #ifndef DML_KERNELS_FORMULAS_H
@@ -24047,6 +24076,8 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
     X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
     DML__FORMULAS_LONG(X)                                                                                    \
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
+    X(sin, DML__NEEDS_A, y = SIN(a), d = COS(a) * dy)                                                        \
+    X(cos, DML__NEEDS_A, y = COS(a), d = -(SIN(a) * dy))                                                     \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
     X(pow, DML__NEEDS_A, y = POW(a, P), d = WHERE(P == 0.0f, K(0.0f), P * POW(a, P - 1.0f) * dy))            \
@@ -24235,6 +24266,8 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define ERF(x) DML__WORD(erf, x)
 #define ABS(x) DML__WORD(abs, x)
 #define SQRT(x) DML__WORD(sqrt, x)
+#define SIN(x) DML__WORD(sin, x)
+#define COS(x) DML__WORD(cos, x)
 #define POW(x, power)                                                                                        \
     __extension__({                                                                                          \
         dml__vf dml__pow_of = (x), dml__power = (power);                                                     \
@@ -24360,6 +24393,8 @@ DML__FORMULAS_LONG(DML__FORMULA_WIDE_LOOPS)
 #undef ERF
 #undef ABS
 #undef SQRT
+#undef SIN
+#undef COS
 #undef POW
 #undef P
 #undef Q
@@ -33301,17 +33336,18 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       NULL,                                                                                                  \
       dml__formula_op_scratch },
 /* What is more in the word: the relu and the sum are known to the compiler of graphs, what gives the whole
-   gradient to one side or the other must find in backward what forward found, and what divides no 0 that
-   wasn't one. */
-#define DML__FORMULA_CHOOSES(formula)                                                                        \
+   gradient to one side or the other must find in backward what forward found, as must what turns many times
+   between two numbers of 16 bits, and what divides no 0 that wasn't one. */
+#define DML__FORMULA_EXACT(formula)                                                                          \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
-     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
+     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where || (formula) == DML__FORMULA_sin ||  \
+     (formula) == DML__FORMULA_cos)
 #define DML__FORMULA_DIVIDES(formula)                                                                        \
     ((formula) == DML__FORMULA_div || (formula) == DML__FORMULA_log || (formula) == DML__FORMULA_sqrt ||     \
      (formula) == DML__FORMULA_pow)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
-     (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
+     (DML__FORMULA_EXACT(formula) ? DML__READS_EXACTLY : 0u) |                                               \
      (DML__FORMULA_DIVIDES(formula) ? DML__DIVIDES : 0u) |                                                   \
      ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
 #define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
@@ -33329,7 +33365,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 
 #undef DML__FORMULA_OP
 #undef DML__FORMULA_MORE
-#undef DML__FORMULA_CHOOSES
+#undef DML__FORMULA_EXACT
 #undef DML__FORMULA_DIVIDES
 #undef DML__FORMULA_OP_1
 #undef DML__FORMULA_OP_2
@@ -33419,6 +33455,8 @@ DML__ACTIVATION(softplus)
 DML__ACTIVATION(exp)
 DML__ACTIVATION(log)
 DML__ACTIVATION(sqrt)
+DML__ACTIVATION(sin)
+DML__ACTIVATION(cos)
 DML__ACTIVATION(abs)
 DML__ACTIVATION(square)
 

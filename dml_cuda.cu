@@ -1273,6 +1273,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #endif
 #define SQRT(x) sqrt(x)
+#define SIN(x) sin(x)
+#define COS(x) cos(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
@@ -1310,6 +1312,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
@@ -1360,6 +1364,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
@@ -1537,7 +1543,7 @@ KERNEL(bias_add)
    P, Q               the op's own two numbers
    K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
    WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
-   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT SIN COS ABS(x), POW(x, y); none inside itself
 
    `needs` is what the gradients read: A and B inputs, Y the output. */
 #ifndef DML_KERNELS_FORMULAS_H
@@ -1567,6 +1573,8 @@ KERNEL(bias_add)
     X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
     DML__FORMULAS_LONG(X)                                                                                    \
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
+    X(sin, DML__NEEDS_A, y = SIN(a), d = COS(a) * dy)                                                        \
+    X(cos, DML__NEEDS_A, y = COS(a), d = -(SIN(a) * dy))                                                     \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
     X(pow, DML__NEEDS_A, y = POW(a, P), d = WHERE(P == 0.0f, K(0.0f), P * POW(a, P - 1.0f) * dy))            \

@@ -102,6 +102,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #endif
 #define SQRT(x) sqrt(x)
+#define SIN(x) sin(x)
+#define COS(x) cos(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
@@ -139,6 +141,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
@@ -189,6 +193,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
+#define SIN(x) sinf(x)
+#define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)

@@ -40,6 +40,8 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define ERF(x) DML__WORD(erf, x)
 #define ABS(x) DML__WORD(abs, x)
 #define SQRT(x) DML__WORD(sqrt, x)
+#define SIN(x) DML__WORD(sin, x)
+#define COS(x) DML__WORD(cos, x)
 #define POW(x, power)                                                                                        \
     __extension__({                                                                                          \
         dml__vf dml__pow_of = (x), dml__power = (power);                                                     \
@@ -165,6 +167,8 @@ DML__FORMULAS_LONG(DML__FORMULA_WIDE_LOOPS)
 #undef ERF
 #undef ABS
 #undef SQRT
+#undef SIN
+#undef COS
 #undef POW
 #undef P
 #undef Q

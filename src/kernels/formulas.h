@@ -8,7 +8,7 @@
    P, Q               the op's own two numbers
    K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
    WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
-   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT SIN COS ABS(x), POW(x, y); none inside itself
 
    `needs` is what the gradients read: A and B inputs, Y the output. */
 #ifndef DML_KERNELS_FORMULAS_H
@@ -38,6 +38,8 @@
     X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
     DML__FORMULAS_LONG(X)                                                                                    \
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
+    X(sin, DML__NEEDS_A, y = SIN(a), d = COS(a) * dy)                                                        \
+    X(cos, DML__NEEDS_A, y = COS(a), d = -(SIN(a) * dy))                                                     \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
     X(pow, DML__NEEDS_A, y = POW(a, P), d = WHERE(P == 0.0f, K(0.0f), P * POW(a, P - 1.0f) * dy))            \

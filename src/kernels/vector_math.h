@@ -177,6 +177,33 @@ DML__BODY void dml__vector_sqrt(dml__vf *x)
     *x = DML__LOAD(lanes);
 }
 
+/* The C library's take numbers of any size, whose quarter turns are counted in more bits than a float has. */
+static void dml__sin_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = sinf(lanes[i]);
+}
+
+DML__BODY void dml__vector_sin(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__sin_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
+static void dml__cos_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = cosf(lanes[i]);
+}
+
+DML__BODY void dml__vector_cos(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__cos_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
 static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
 {
     for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);

@@ -21,7 +21,9 @@ DML_API dml_node *dml_gelu_tanh(dml_node *x);
 DML_API dml_node *dml_exp(dml_node *x);
 DML_API dml_node *dml_log(dml_node *x);  /* -infinity for 0, NaN below */
 DML_API dml_node *dml_sqrt(dml_node *x); /* NaN below 0 */
-DML_API dml_node *dml_abs(dml_node *x);  /* gradient 0 at 0 */
+DML_API dml_node *dml_sin(dml_node *x);  /* of radians, as many as there are */
+DML_API dml_node *dml_cos(dml_node *x);
+DML_API dml_node *dml_abs(dml_node *x); /* gradient 0 at 0 */
 DML_API dml_node *dml_square(dml_node *x);
 DML_API dml_node *dml_pow(dml_node *x, float exponent); /* NaN below 0, unless the exponent is whole */
 

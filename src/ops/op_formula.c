@@ -340,17 +340,18 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
       NULL,                                                                                                  \
       dml__formula_op_scratch },
 /* What is more in the word: the relu and the sum are known to the compiler of graphs, what gives the whole
-   gradient to one side or the other must find in backward what forward found, and what divides no 0 that
-   wasn't one. */
-#define DML__FORMULA_CHOOSES(formula)                                                                        \
+   gradient to one side or the other must find in backward what forward found, as must what turns many times
+   between two numbers of 16 bits, and what divides no 0 that wasn't one. */
+#define DML__FORMULA_EXACT(formula)                                                                          \
     ((formula) == DML__FORMULA_maximum || (formula) == DML__FORMULA_minimum ||                               \
-     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where)
+     (formula) == DML__FORMULA_clamp || (formula) == DML__FORMULA_where || (formula) == DML__FORMULA_sin ||  \
+     (formula) == DML__FORMULA_cos)
 #define DML__FORMULA_DIVIDES(formula)                                                                        \
     ((formula) == DML__FORMULA_div || (formula) == DML__FORMULA_log || (formula) == DML__FORMULA_sqrt ||     \
      (formula) == DML__FORMULA_pow)
 #define DML__FORMULA_MORE(formula, first)                                                                    \
     (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
-     (DML__FORMULA_CHOOSES(formula) ? DML__READS_EXACTLY : 0u) |                                             \
+     (DML__FORMULA_EXACT(formula) ? DML__READS_EXACTLY : 0u) |                                               \
      (DML__FORMULA_DIVIDES(formula) ? DML__DIVIDES : 0u) |                                                   \
      ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
 #define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
@@ -368,7 +369,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 
 #undef DML__FORMULA_OP
 #undef DML__FORMULA_MORE
-#undef DML__FORMULA_CHOOSES
+#undef DML__FORMULA_EXACT
 #undef DML__FORMULA_DIVIDES
 #undef DML__FORMULA_OP_1
 #undef DML__FORMULA_OP_2

@@ -114,6 +114,8 @@ SIGNED_CASES(gelu_tanh, dml_gelu_tanh(x))
 SIGNED_CASES(silu, dml_silu(x))
 SIGNED_CASES(softplus, dml_softplus(x))
 SIGNED_CASES(exp, dml_exp(x))
+SIGNED_CASES(sin, dml_sin(dml_affine(x, 2, 0)))
+SIGNED_CASES(cos, dml_cos(dml_affine(x, 2, 0)))
 SIGNED_CASES(abs, dml_abs(x))
 SIGNED_CASES(square, dml_square(x))
 SIGNED_CASES(clamp, dml_clamp(x, -0.4f, 0.3f))
@@ -234,6 +236,10 @@ COMPARISON_CASE(less_equal)
     X(softplus, softplus_of_a_parameter, 2)                                                                  \
     X(exp, exp_rows, 3)                                                                                      \
     X(exp, exp_of_a_parameter, 2)                                                                            \
+    X(sin, sin_rows, 3)                                                                                      \
+    X(sin, sin_of_a_parameter, 2)                                                                            \
+    X(cos, cos_rows, 3)                                                                                      \
+    X(cos, cos_of_a_parameter, 2)                                                                            \
     X(abs, abs_rows, 3)                                                                                      \
     X(abs, abs_of_a_parameter, 2)                                                                            \
     X(square, square_rows, 3)                                                                                \

@@ -509,8 +509,9 @@ static void descriptions_and_flops(void)
     check_says(dml_pow(r, 3), "exponent 3", 3);
     check_says(dml_clamp(r, -1, 6), "-1 .. 6", 3);
     check_says(dml_affine(r, 2, -1), "times 2, plus -1", 3);
-    dml_node *const functions[] = { dml_gelu(r), dml_gelu_tanh(r), dml_silu(r), dml_softplus(r), dml_exp(r),
-                                    dml_log(r),  dml_sqrt(r),      dml_abs(r),  dml_square(r) };
+    dml_node *const functions[] = { dml_gelu(r),   dml_gelu_tanh(r), dml_silu(r), dml_softplus(r),
+                                    dml_exp(r),    dml_log(r),       dml_sqrt(r), dml_abs(r),
+                                    dml_square(r), dml_sin(r),       dml_cos(r) };
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) check_says(functions[i], "", 3);
     dml_node *one = dml_parameter(graph, "one", dml_init_constant(0), 1);
     dml_node *const pairs[] = { dml_sub(x, one),      dml_mul(one, x),   dml_div(x, x),

@@ -378,6 +378,8 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(exp, 1, dml_exp(calm(x)))                                                                              \
     X(log, 1, dml_log(above_zero(x)))                                                                        \
     X(sqrt, 1, dml_sqrt(above_zero(x)))                                                                      \
+    X(sin, 1, dml_sin(x))                                                                                    \
+    X(cos, 1, dml_cos(x))                                                                                    \
     X(abs, 1, dml_abs(x))                                                                                    \
     X(square, 1, dml_square(calm(x)))                                                                        \
     X(pow, 1, dml_pow(above_zero(x), 1.5f))                                                                  \

@@ -27,6 +27,8 @@ FORMULA(softplus, a > 30 ? a : log1p(exp(a)))
 FORMULA(exp, exp(a))
 FORMULA(log, log(a))
 FORMULA(sqrt, sqrt(a))
+FORMULA(sin, sin(a))
+FORMULA(cos, cos(a))
 FORMULA(abs, fabs(a))
 FORMULA(square, a *a)
 FORMULA(pow, pow(a, p))
@@ -77,6 +79,8 @@ static const formula_exact formulas[] = {
     { "exp", exact_exp, 0, 0, false, 3e-7 },
     { "log", exact_log, 0, 0, true, 3e-7 },
     { "sqrt", exact_sqrt, 0, 0, true, 2e-7 },
+    { "sin", exact_sin, 0, 0, false, 2e-7 },
+    { "cos", exact_cos, 0, 0, false, 2e-7 },
     { "abs", exact_abs, 0, 0, false, 1e-7 },
     { "square", exact_square, 0, 0, false, 2e-7 },
     { "pow", exact_pow, 1.75f, 0, true, 1e-6 },

@@ -173,6 +173,10 @@ static void special_values(void)
         { DML__FORMULA_log, -1, 0, NAN },
         { DML__FORMULA_sqrt, -1, 0, NAN },
         { DML__FORMULA_sqrt, INFINITY, 0, INFINITY },
+        { DML__FORMULA_sin, INFINITY, 0, NAN },
+        { DML__FORMULA_sin, 1e6f, 0, -0.349993502f }, /* 159,154 turns and more */
+        { DML__FORMULA_cos, -INFINITY, 0, NAN },
+        { DML__FORMULA_cos, 3e9f, 0, -0.160690248f },
         { DML__FORMULA_abs, -INFINITY, 0, INFINITY },
         { DML__FORMULA_clamp, NAN, 0, NAN },
         { DML__FORMULA_clamp, INFINITY, 0, 0.5f },
