@@ -35,19 +35,20 @@ typedef struct dml_program_options {
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
-       f32. On the CPU the factors of matrix products (dense layers, convolutions but depthwise ones,
-       of a group for each of several channels) are rounded to these 16 bits, in forward and backward: bf16 is
-       multiplied by AMX or AVX512-BF16 where there is one, on other processors the same products are made in
-       f32. On CUDA cards from compute capability 8.0 on, tensor cores multiply the factors of dense layers,
-       of matrix products and convolutions of some size and of attention, rounded likewise; smaller ones
-       there, and OpenCL's devices, multiply in f32. What a training program keeps from forward for backward
-       is stored in these 16 bits, which halves the memory of activations: forward reads a value as it was
-       computed, backward as it was kept; a normalization reads it in forward, too, as it is kept. An input,
-       what an op saves of its own, what attention, a cross-entropy, dml_clamp, dml_where, a max, min or
-       dml_norm reads, and a value between whose use in forward and in backward nothing else runs stay f32. In
-       f16, which has neither f32's largest numbers nor its smallest, factors and kept values from 65520 on
-       are infinite; what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations
-       read counts as 65504 at most, in training passes. */
+       f32. On the CPU the factors of matrix products (dense layers, convolutions whose kernels have one
+       pixel, others of at least 4 channels of a group, transposed ones of at least 4 filters of one) are
+       rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or AVX512-BF16 where there
+       is one, on other processors the same products are made in f32. On CUDA cards from compute
+       capability 8.0 on, tensor cores multiply the factors of dense layers, of matrix products and
+       convolutions of some size and of attention, rounded likewise; smaller ones there, and OpenCL's devices,
+       multiply in f32. What a training program keeps from forward for backward is stored in these 16 bits,
+       which halves the memory of activations: forward reads a value as it was computed, backward as it was
+       kept; a normalization reads it in forward, too, as it is kept. An input, what an op saves of its own,
+       what attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value
+       between whose use in forward and in backward nothing else runs stay f32. In f16, which has neither
+       f32's largest numbers nor its smallest, factors and kept values from 65520 on are infinite; what
+       dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations read counts as
+       65504 at most, in training passes. */
     dml_dtype dtype;
     /* Nodes of the graph beside the output, whose values dml_program_read gives after a run: a model's other
        outputs, the terms of a loss, what a layer has made. The program computes them in the same pass, also

@@ -163,7 +163,7 @@ DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, 
     memset(to, 0, (size_t)(before * numbers) * sizeof *to);
     memset(to + end * numbers, 0, (size_t)((count - end) * numbers) * sizeof *to);
     to += before * numbers;
-    if (p->source_pixel == numbers) {
+    if (p->source_pixel == p->depth && p->depth == numbers) {
         dml__narrow_run(from, (end - before) * numbers, to);
         return;
     }

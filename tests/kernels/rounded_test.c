@@ -253,6 +253,26 @@ static void convolutions(void)
     CHECK(!dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) && !dml__conv2d_is_rounded(NULL, &shapes[0]));
 }
 
+/* What isn't a number stays in its group, where a pixel of two groups of one filter looks like one of a pair.
+ */
+static void groups_apart(void)
+{
+    const dml_conv2d_shape shape = { 2, 5, 6, 8, 2, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0 };
+    unsigned state = 6;
+    float *dy = kernel_array(2 * 5 * 6 * 2, &state), *w = kernel_array(2 * 9 * 4, &state);
+    float dx[2 * 5 * 6 * 8];
+    for (int i = 0; i < 2 * 5 * 6; i++) dy[2 * i + 1] = NAN;
+    round_pools(DML_BF16);
+    for (int p = 1; p <= 2; p++) {
+        if (p == 2) CHECK_INT(dml_pool_reserve(kernel_pools[p], dml__rounded_scratch()), DML_OK);
+        CHECK_INT(dml_conv2d_backward_input(kernel_pools[p], &shape, dy, w, 0, dx), DML_OK);
+        for (int i = 0; i < 2 * 5 * 6 * 8; i++)
+            CHECK_MESSAGE(isnan(dx[i]) == (i % 8 >= 4), "element %d with pool %d is %g", i, p, (double)dx[i]);
+    }
+    round_pools(DML_F32);
+    kernel_free(dy), kernel_free(w);
+}
+
 /* A host that numbers its workers wrongly gets slower convolutions, no wrong ones. */
 static void lend_wrongly(void *host, int workers, int tasks, dml_pool_task task, void *argument)
 {
@@ -308,6 +328,7 @@ static void by_every_way(void)
         other_products();
         convolutions();
         wrong_workers();
+        groups_apart();
     }
 }
 
