@@ -342,7 +342,9 @@ DML_API int dml_cpu_share(void);
 DML_API void dml_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* One number of a stream. A stream is named by (seed, stream, step): `stream` is the op or purpose, `step`
-   the training step or epoch; `element` counts inside it. */
+   the training step or epoch; `element` counts inside it. Streams 1000 to 1,000,000 are the program's:
+   initial values, dropout and others of the library's draw from streams below and above, also by the same
+   seed. */
 typedef struct dml_random {
     uint64_t seed;
     uint32_t stream;
@@ -1771,6 +1773,8 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path);
 #endif
+DML_API dml_status dml_graph_load_matching_memory(dml_graph *graph, const char *name, const void *bytes,
+                                                  size_t size);
 DML_API bool dml_parameter_loaded(const dml_node *parameter);
 
 #endif
@@ -30002,7 +30006,6 @@ static int dml__find_fitting(const dml__safetensors *file, const dml_node *p)
     return found >= 0 && dml__entry_has_shape(dml__safetensors_at(file, found), &p->shape) ? found : -1;
 }
 
-#ifndef DML_NO_STDIO
 /* Whether some of the file's tensors fit, and can be read. */
 static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__safetensors *file,
                                           const char *path)
@@ -30027,7 +30030,6 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
         "this model's first parameter '%s' of %s",
         path, dml__shown(name, strlen(name), shown), first->name, dml_shape_format(&first->shape, want));
 }
-#endif
 
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
 {
@@ -30091,10 +30093,11 @@ DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path)
 }
 #endif
 
-DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+static dml_status dml__graph_load_bytes(dml_graph *graph, const char *name, const void *bytes, size_t size,
+                                        const char *call, dml__file_check check)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
-    if (!bytes && size) return dml__fail_null(&graph->context->error, "dml_graph_load_memory", "bytes");
+    if (!bytes && size) return dml__fail_null(&graph->context->error, call, "bytes");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -30103,9 +30106,21 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
     dml_status status = context->error.status;
     if (status == DML_OK)
         status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, dml__graph_fits_file);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, check);
     dml__leave(context, entry);
     return status;
+}
+
+DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+{
+    return dml__graph_load_bytes(graph, name, bytes, size, "dml_graph_load_memory", dml__graph_fits_file);
+}
+
+DML_API dml_status dml_graph_load_matching_memory(dml_graph *graph, const char *name, const void *bytes,
+                                                  size_t size)
+{
+    return dml__graph_load_bytes(graph, name, bytes, size, "dml_graph_load_matching_memory",
+                                 dml__graph_matches_file);
 }
 
 #endif
@@ -35771,6 +35786,33 @@ DML_API dml_node *dml_avg_pool1d(dml_node *x, const dml_pool1d_options *options)
 #ifndef DML_OPS_OP_SLICE2D_C
 #define DML_OPS_OP_SLICE2D_C
 
+/* ---- ops/op_shape_internal.h ---- */
+
+/* op_shape_internal.h: what ops along an axis share; and the attributes of slice, pad and concat, for the
+   tests' references. Those of permute are its order, a dml_shape. */
+#ifndef DML_OPS_OP_SHAPE_INTERNAL_H
+#define DML_OPS_OP_SHAPE_INTERNAL_H
+
+/* A reshape under another name: the last node of a layer that is made of others. */
+DML__LOCAL const dml__op *dml__upsample2d_op(void);
+
+/* The axis of input 0, counted from 0; -1, with the error recorded, when it hasn't it. */
+DML__LOCAL int dml__find_axis(const dml_node *node, int axis);
+
+/* All that lies before an axis, the samples too, the axis, and all behind it. */
+typedef struct dml__axis_sizes {
+    size_t outer, n, inner;
+} dml__axis_sizes;
+DML__LOCAL dml__axis_sizes dml__axis_sizes_of(const dml_node *x, int axis, int rows);
+
+typedef struct dml__axis_part {
+    int axis;
+    int begin, end;    /* slice */
+    int before, after; /* pad */
+} dml__axis_part;
+
+#endif
+
 #include <stdio.h>
 #include <string.h>
 
@@ -35967,9 +36009,19 @@ DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
         return NULL;
     }
     if (factor == 1) return x;
-    dml_node *wide = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
-    dml_node *whole = dml__repeat_inside(wide, d[0], factor, d[1] * factor * d[2]);
-    return dml_reshape(whole, dml_shape_of(factor * d[0], factor * d[1], d[2]));
+    const dml_shape shape = dml_shape_of(factor * d[0], factor * d[1], d[2]);
+    dml_graph *graph = x->graph;
+    dml_node *last = graph->last, *whole = NULL;
+    char layer[DML_NAME_BYTES];
+    if (dml__layer_name(graph, dml__upsample2d_op(), layer) != DML_OK ||
+        dml_push_scope(graph, "%s", layer) != DML_OK)
+        return NULL;
+    whole = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
+    if (whole) whole = dml__repeat_inside(whole, d[0], factor, d[1] * factor * d[2]);
+    dml_pop_scope(graph);
+    if (whole) whole = dml__node_create(dml__upsample2d_op(), 1, &whole, &shape, sizeof shape);
+    if (!whole) dml__graph_drop_after(graph, last); /* nothing is left of what can't be built */
+    return whole;
 }
 
 #endif
@@ -39017,30 +39069,6 @@ DML_API dml_node *dml_learned_positions(dml_node *x)
 #ifndef DML_OPS_OP_SHAPE_C
 #define DML_OPS_OP_SHAPE_C
 
-/* ---- ops/op_shape_internal.h ---- */
-
-/* op_shape_internal.h: what ops along an axis share; and the attributes of slice, pad and concat, for the
-   tests' references. Those of permute are its order, a dml_shape. */
-#ifndef DML_OPS_OP_SHAPE_INTERNAL_H
-#define DML_OPS_OP_SHAPE_INTERNAL_H
-
-/* The axis of input 0, counted from 0; -1, with the error recorded, when it hasn't it. */
-DML__LOCAL int dml__find_axis(const dml_node *node, int axis);
-
-/* All that lies before an axis, the samples too, the axis, and all behind it. */
-typedef struct dml__axis_sizes {
-    size_t outer, n, inner;
-} dml__axis_sizes;
-DML__LOCAL dml__axis_sizes dml__axis_sizes_of(const dml_node *x, int axis, int rows);
-
-typedef struct dml__axis_part {
-    int axis;
-    int begin, end;    /* slice */
-    int before, after; /* pad */
-} dml__axis_part;
-
-#endif
-
 #include <stdio.h>
 #include <string.h>
 
@@ -39082,6 +39110,13 @@ DML__LOCAL const dml__op *dml__reshape_op(void)
 {
     static const dml__op op = { "reshape", dml__reshape_infer, NULL, NULL, 0, NULL, true, false,
                                 NULL,      dml__no_flops,      NULL };
+    return &op;
+}
+
+DML__LOCAL const dml__op *dml__upsample2d_op(void)
+{
+    static const dml__op op = { "upsample2d", dml__reshape_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,         dml__no_flops,      NULL };
     return &op;
 }
 

@@ -3412,6 +3412,7 @@ typedef struct dml__comm_job {
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
     bool yields;           /* meanwhile others may want the processor */
+    int vain_looks;        /* of a program that looks by itself, in a row */
     bool crowded;          /* another rank did, when a call last began to wait */
 
     /* Taking turns. */
@@ -18353,7 +18354,7 @@ DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
     return link->receiving || link->sending || link->payload_left || link->padding_left ||
-           link->header_bytes || job->unmatched || job->look_around;
+           link->header_bytes || job->unmatched || job->look_around || job->probing;
 }
 
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
@@ -21854,12 +21855,28 @@ DML__LOCAL void dml__comm_progress(dml_comm *comm)
     dml__leave_job(comm->job);
 }
 
+/* So many looks in vain take a microsecond or two: whoever goes on looking may share a processor with the rank
+   that it looks for, which would have to wait for the end of its share. */
+#define DML__VAIN_LOOKS 16
+
+/* With the turn. */
+static void dml__looked(dml__comm_job *job, bool in_vain)
+{
+    if (!in_vain)
+        job->vain_looks = 0;
+    else if (job->yields || job->vain_looks == DML__VAIN_LOOKS)
+        dml__thread_yield();
+    else
+        job->vain_looks++;
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
     if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
     if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) dml__progress_between(comm->job);
     const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
+    dml__looked(comm->job, !done);
     dml__leave_job(comm->job);
     return done;
 }
@@ -22029,6 +22046,7 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     const bool found = dml__wait_until(job, dml__probe_found, &probing, until);
     job->probing--;
     job->probed = !found;
+    if (seconds <= 0) dml__looked(job, !found);
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;
@@ -23300,7 +23318,7 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
 
 static void dml__say_link(dml__words *words, const char *where, const dml__price_link *link)
 {
-    dml__say(words, "%s %.3g us, %.3g Gbit/s", where, (link->latency + 2 * link->overhead) * 1e6,
+    dml__say(words, "%s%.3g us, %.3g Gbit/s; ", where, (link->latency + 2 * link->overhead) * 1e6,
              dml__link_bandwidth(link) * 8e-9);
 }
 
@@ -23309,9 +23327,9 @@ static void dml__say_model(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     dml__say(words, "links, %s: ", job->latency > 0 ? "as given" : comm->measured ? "measured" : "assumed");
     const dml__price_model model = dml__choice_model(&comm->model, comm->size);
-    dml__say_link(words, "of a host", &model.inside);
-    dml__say_link(words, "; between hosts", &model.between);
-    dml__say(words, "; sums %.3g GB/s, copies %.3g GB/s\n", model.reduce * 1e-9, model.copy * 1e-9);
+    if (comm->size > comm->hosts) dml__say_link(words, "of a host ", &model.inside);
+    if (comm->hosts > 1) dml__say_link(words, "between hosts ", &model.between);
+    dml__say(words, "sums %.3g GB/s, copies %.3g GB/s\n", model.reduce * 1e-9, model.copy * 1e-9);
 }
 
 static int dml__choice_at(const dml_comm *comm, int operation, int power)

@@ -9,7 +9,9 @@
 DML_API void dml_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* One number of a stream. A stream is named by (seed, stream, step): `stream` is the op or purpose, `step`
-   the training step or epoch; `element` counts inside it. */
+   the training step or epoch; `element` counts inside it. Streams 1000 to 1,000,000 are the program's:
+   initial values, dropout and others of the library's draw from streams below and above, also by the same
+   seed. */
 typedef struct dml_random {
     uint64_t seed;
     uint32_t stream;

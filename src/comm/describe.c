@@ -61,7 +61,7 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
 
 static void dml__say_link(dml__words *words, const char *where, const dml__price_link *link)
 {
-    dml__say(words, "%s %.3g us, %.3g Gbit/s", where, (link->latency + 2 * link->overhead) * 1e6,
+    dml__say(words, "%s%.3g us, %.3g Gbit/s; ", where, (link->latency + 2 * link->overhead) * 1e6,
              dml__link_bandwidth(link) * 8e-9);
 }
 
@@ -70,9 +70,9 @@ static void dml__say_model(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     dml__say(words, "links, %s: ", job->latency > 0 ? "as given" : comm->measured ? "measured" : "assumed");
     const dml__price_model model = dml__choice_model(&comm->model, comm->size);
-    dml__say_link(words, "of a host", &model.inside);
-    dml__say_link(words, "; between hosts", &model.between);
-    dml__say(words, "; sums %.3g GB/s, copies %.3g GB/s\n", model.reduce * 1e-9, model.copy * 1e-9);
+    if (comm->size > comm->hosts) dml__say_link(words, "of a host ", &model.inside);
+    if (comm->hosts > 1) dml__say_link(words, "between hosts ", &model.between);
+    dml__say(words, "sums %.3g GB/s, copies %.3g GB/s\n", model.reduce * 1e-9, model.copy * 1e-9);
 }
 
 static int dml__choice_at(const dml_comm *comm, int operation, int power)

@@ -318,6 +318,7 @@ typedef struct dml__comm_job {
     bool look_around;      /* something came, nobody knows from whom */
     double spin;           /* seconds of looking again before a wait sleeps */
     bool yields;           /* meanwhile others may want the processor */
+    int vain_looks;        /* of a program that looks by itself, in a row */
     bool crowded;          /* another rank did, when a call last began to wait */
 
     /* Taking turns. */

@@ -323,7 +323,7 @@ DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
     return link->receiving || link->sending || link->payload_left || link->padding_left ||
-           link->header_bytes || job->unmatched || job->look_around;
+           link->header_bytes || job->unmatched || job->look_around || job->probing;
 }
 
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)

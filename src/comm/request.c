@@ -2,6 +2,7 @@
 #define DML_COMM_REQUEST_C
 
 #include "base/clock.h"
+#include "base/os_thread.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 #include "comm/trace.h"
@@ -47,12 +48,28 @@ DML__LOCAL void dml__comm_progress(dml_comm *comm)
     dml__leave_job(comm->job);
 }
 
+/* So many looks in vain take a microsecond or two: whoever goes on looking may share a processor with the rank
+   that it looks for, which would have to wait for the end of its share. */
+#define DML__VAIN_LOOKS 16
+
+/* With the turn. */
+static void dml__looked(dml__comm_job *job, bool in_vain)
+{
+    if (!in_vain)
+        job->vain_looks = 0;
+    else if (job->yields || job->vain_looks == DML__VAIN_LOOKS)
+        dml__thread_yield();
+    else
+        job->vain_looks++;
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
     if (!comm || !request || dml__is_gone(comm) || !dml__is_own_request(comm->job, request)) return true;
     dml__enter_job(comm->job);
     if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) dml__progress_between(comm->job);
     const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
+    dml__looked(comm->job, !done);
     dml__leave_job(comm->job);
     return done;
 }
@@ -222,6 +239,7 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
     const bool found = dml__wait_until(job, dml__probe_found, &probing, until);
     job->probing--;
     job->probed = !found;
+    if (seconds <= 0) dml__looked(job, !found);
     if (found && message) *message = probing.message;
     dml__leave_job(job);
     return found;

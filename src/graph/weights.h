@@ -84,6 +84,8 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path);
 #endif
+DML_API dml_status dml_graph_load_matching_memory(dml_graph *graph, const char *name, const void *bytes,
+                                                  size_t size);
 DML_API bool dml_parameter_loaded(const dml_node *parameter);
 
 #endif

@@ -201,7 +201,6 @@ static int dml__find_fitting(const dml__safetensors *file, const dml_node *p)
     return found >= 0 && dml__entry_has_shape(dml__safetensors_at(file, found), &p->shape) ? found : -1;
 }
 
-#ifndef DML_NO_STDIO
 /* Whether some of the file's tensors fit, and can be read. */
 static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__safetensors *file,
                                           const char *path)
@@ -226,7 +225,6 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
         "this model's first parameter '%s' of %s",
         path, dml__shown(name, strlen(name), shown), first->name, dml_shape_format(&first->shape, want));
 }
-#endif
 
 DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
 {
@@ -290,10 +288,11 @@ DML_API dml_status dml_graph_load_matching(dml_graph *graph, const char *path)
 }
 #endif
 
-DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+static dml_status dml__graph_load_bytes(dml_graph *graph, const char *name, const void *bytes, size_t size,
+                                        const char *call, dml__file_check check)
 {
     if (!graph) return DML_ERROR_ARGUMENT;
-    if (!bytes && size) return dml__fail_null(&graph->context->error, "dml_graph_load_memory", "bytes");
+    if (!bytes && size) return dml__fail_null(&graph->context->error, call, "bytes");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -302,9 +301,21 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
     dml_status status = context->error.status;
     if (status == DML_OK)
         status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
-    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, dml__graph_fits_file);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name, check);
     dml__leave(context, entry);
     return status;
+}
+
+DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+{
+    return dml__graph_load_bytes(graph, name, bytes, size, "dml_graph_load_memory", dml__graph_fits_file);
+}
+
+DML_API dml_status dml_graph_load_matching_memory(dml_graph *graph, const char *name, const void *bytes,
+                                                  size_t size)
+{
+    return dml__graph_load_bytes(graph, name, bytes, size, "dml_graph_load_matching_memory",
+                                 dml__graph_matches_file);
 }
 
 #endif

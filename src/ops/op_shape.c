@@ -54,6 +54,13 @@ DML__LOCAL const dml__op *dml__reshape_op(void)
     return &op;
 }
 
+DML__LOCAL const dml__op *dml__upsample2d_op(void)
+{
+    static const dml__op op = { "upsample2d", dml__reshape_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,         dml__no_flops,      NULL };
+    return &op;
+}
+
 DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape)
 {
     return dml__node_create(dml__reshape_op(), 1, &x, &shape, sizeof shape);

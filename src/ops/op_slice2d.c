@@ -6,6 +6,7 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_shape.h"
+#include "ops/op_shape_internal.h"
 #include "ops/table.h"
 #include "kernels/slice2d.h"
 
@@ -205,9 +206,19 @@ DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
         return NULL;
     }
     if (factor == 1) return x;
-    dml_node *wide = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
-    dml_node *whole = dml__repeat_inside(wide, d[0], factor, d[1] * factor * d[2]);
-    return dml_reshape(whole, dml_shape_of(factor * d[0], factor * d[1], d[2]));
+    const dml_shape shape = dml_shape_of(factor * d[0], factor * d[1], d[2]);
+    dml_graph *graph = x->graph;
+    dml_node *last = graph->last, *whole = NULL;
+    char layer[DML_NAME_BYTES];
+    if (dml__layer_name(graph, dml__upsample2d_op(), layer) != DML_OK ||
+        dml_push_scope(graph, "%s", layer) != DML_OK)
+        return NULL;
+    whole = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
+    if (whole) whole = dml__repeat_inside(whole, d[0], factor, d[1] * factor * d[2]);
+    dml_pop_scope(graph);
+    if (whole) whole = dml__node_create(dml__upsample2d_op(), 1, &whole, &shape, sizeof shape);
+    if (!whole) dml__graph_drop_after(graph, last); /* nothing is left of what can't be built */
+    return whole;
 }
 
 #endif

@@ -68,8 +68,7 @@ static void descriptions(void)
                                             NULL };
     static const char *const named[] = { "all_reduce: ring\n", "all_gather: ring\n", "links, assumed", NULL };
     static const char *const some[] = { "all_reduce: tree\n", "broadcast: chain\n", NULL };
-    static const char *const given[] = { "links, as given: of a host 7 us, 3 Gbit/s; between hosts 7 us",
-                                         NULL };
+    static const char *const given[] = { "links, as given: of a host 7 us, 3 Gbit/s; sums ", NULL };
     static const char *const ordered[] = { "all_reduce: master_worker\n",
                                            "sums in the order of the ranks, in", "segments of 8 bytes",
                                            NULL };

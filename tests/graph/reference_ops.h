@@ -245,6 +245,7 @@ static const reference_row *reference_of(const char *op)
         { "gru", reference_recurrent, 2e-6, 5e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
+        { "upsample2d", reference_flatten, 5e-7, 2e-6 },
         { "stop_gradient", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },
         { "slice", reference_move, 5e-7, 2e-6 },

@@ -528,6 +528,33 @@ static void the_rest_stays(void)
 }
 EACH_BACKEND(the_rest_stays)
 
+static void matching_bytes(void)
+{
+    static char image[65536];
+    float before[IN * HIDDEN];
+    net n = build(1);
+    save_pretrained(DML_F32, "block.3.attn");
+    FILE *file = fopen(path, "rb");
+    CHECK(file);
+    const size_t size = fread(image, 1, sizeof image, file);
+    fclose(file);
+    CHECK_INT(dml_graph_load_matching_memory(n.graph, "image", image, size), DML_OK);
+    CHECK(dml_parameter_loaded(dml_graph_parameter(n.graph, 0)));
+    CHECK_INT(dml_parameter_read(dml_graph_parameter(n.graph, 0), before, IN * HIDDEN), DML_OK);
+    net other = build(2);
+    CHECK_INT(dml_graph_load_matching(other.graph, path), DML_OK);
+    float after[IN * HIDDEN];
+    CHECK_INT(dml_parameter_read(dml_graph_parameter(other.graph, 0), after, IN * HIDDEN), DML_OK);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_INT(dml_graph_load_matching_memory(n.graph, "image", image, size / 2), DML_ERROR_FORMAT);
+    CHECK_CONTAINS(dml_error(n.context), "image");
+    dml_clear_error(n.context);
+    CHECK_INT(dml_graph_load_matching_memory(n.graph, NULL, NULL, 3), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(n.context), "dml_graph_load_matching_memory");
+    CHECK_INT(dml_graph_load_matching_memory(NULL, NULL, image, size), DML_ERROR_ARGUMENT);
+    dml_close(n.context), dml_close(other.context);
+}
+
 static void what_cannot_match(void)
 {
     net n = build(1);
@@ -625,6 +652,7 @@ int main(void)
     RUN_EACH(the_rest_stays);
     backend_here = find_backend("cpu");
     device_here = 0;
+    RUN(matching_bytes);
     RUN(what_cannot_match);
     RUN(predicting_takes_little_more_than_the_weights);
     remove(path);

@@ -78,6 +78,10 @@ static void bad_shapes(void)
     REFUSED(dml_upsample2d(numbers, 2), DML_ERROR_SHAPE, "of i32 2 x 2 x 2");
     REFUSED(dml_upsample2d(huge, 6), DML_ERROR_SHAPE, "no more than 2147483647 elements");
     CHECK(!dml_upsample2d(NULL, 2) && dml_upsample2d(x, 1) == x);
+    CHECK_STRING(dml_node_name(dml_upsample2d(x, 2)), "upsample2d_1");
+    CHECK_STRING(dml_node_name(dml_upsample2d(x, 3)), "upsample2d_2");
+    CHECK(dml_graph_find(graph, "upsample2d_2.concat_1"));
+    CHECK_STRING(dml_node_name(dml_concat((dml_node *[]){ x, x }, 2, 0)), "concat_1");
     REFUSED(dml_permute(x, dml_shape_of(0, 1)), DML_ERROR_ARGUMENT, "each axis from 0 to 2 once");
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 1)), DML_ERROR_ARGUMENT, "the order of its axes 0 x 1 x 1");
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 3)), DML_ERROR_ARGUMENT, "once");
