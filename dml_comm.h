@@ -21855,8 +21855,8 @@ DML__LOCAL void dml__comm_progress(dml_comm *comm)
     dml__leave_job(comm->job);
 }
 
-/* So many looks in vain take a microsecond or two: whoever goes on looking may share a processor with the rank
-   that it looks for, which would have to wait for the end of its share. */
+/* So many looks in vain take a microsecond or two: whoever goes on looking may share a processor with the
+   rank that it looks for, which would have to wait for the end of its share. */
 #define DML__VAIN_LOOKS 16
 
 /* With the turn. */

@@ -20,9 +20,10 @@ typedef struct dml__gradient_checker {
     dml_gradient_check_options options;
     int rows;
     const void *const *inputs;
-    float *w;      /* (parameters) on the host, which is changed and put */
-    float *w0, *g; /* as they were before; the gradient by backward, (trained) */
-    double loss;   /* at w0 */
+    float *w;        /* (parameters) on the host, which is changed and put */
+    float *w0, *g;   /* as they were before; the gradient by backward, (trained) */
+    double loss;     /* at w0 */
+    double steepest; /* the largest of g */
     dml_status status;
     double worst; /* error, in parts of what is allowed */
     dml_gradient_check *result;
@@ -103,6 +104,7 @@ static void dml__keep_worst(dml__gradient_checker *c, const dml__direction *d, d
 typedef struct dml__estimate {
     double numeric, sure; /* and how far off that may be */
     double allowed;       /* for backward's */
+    double h;             /* the distance */
     bool smooth;
 } dml__estimate;
 
@@ -114,6 +116,7 @@ static dml__estimate dml__estimate_at(dml__gradient_checker *c, const dml__direc
     const double tolerance = (double)c->options.tolerance;
     /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
     const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
+    found.h = h;
     found.numeric = (4 * near.slope - wide.slope) / 3;
     found.allowed = tolerance * fmax(fabs(found.numeric), fabs(backward)) + noise;
     /* Measured by what they are themselves: a wrong, or a much steeper, gradient makes them no better. */
@@ -132,17 +135,48 @@ static void dml__keep_estimate(dml__gradient_checker *c, const dml__direction *d
     dml__move_along(c, d, 0);
 }
 
+/* How far rounding throws the loss off, as it jumps between places that lie close together: by more than its
+   own last places where something before it, such as a norm of values that are nearly alike, makes them
+   larger. */
+static double dml__roughness_at(dml__gradient_checker *c, const dml__direction *d, double h)
+{
+    double most = 0;
+    for (int side = -1; side <= 1; side += 2) {
+        double line[3] = { 0, 0, 0 };
+        for (int i = 0; i < 6; i++) {
+            line[0] = line[1], line[1] = line[2];
+            line[2] = dml__loss_at(c, d, side * h * (1 + i * 0x1p-12));
+            if (i >= 2) most = fmax(most, fabs(line[0] - 2 * line[1] + line[2]));
+        }
+    }
+    return most;
+}
+
+/* Parts of the largest derivative that backward's own rounding may make of one that is 0, as before a norm,
+   which takes out what was added. */
+#define DML__CHECK_ROUNDING 2e-5
+
+/* Whether an estimate that isn't backward's could be, but for the rounding of its losses, of which its slopes
+   add up three over h. */
+static bool dml__is_rough(dml__gradient_checker *c, const dml__direction *d, double backward,
+                          const dml__estimate *estimate)
+{
+    const double off = fabs(estimate->numeric - backward) - estimate->allowed;
+    return off <= 3 * dml__roughness_at(c, d, estimate->h) / estimate->h + DML__CHECK_ROUNDING * c->steepest;
+}
+
 /* The first smooth estimate counts; one that isn't backward's only if the next, closer by, is no nearer to
    it: some way off a kink looks smooth at one distance. */
 static void dml__check_derivative(dml__gradient_checker *c, const dml__direction *d, double backward)
 {
-    dml__estimate other = { 0, 0, 0, false }; /* than backward */
+    dml__estimate other = { 0, 0, 0, 0, false }; /* than backward */
     double h = (double)c->options.epsilon;
     for (int i = 0; i < DML__CHECK_TRIES + other.smooth && c->status == DML_OK; i++, h /= 4) {
         const dml__estimate found = dml__estimate_at(c, d, backward, h);
         const double off = fabs(found.numeric - backward);
         if (other.smooth) {
             if (!found.smooth || off < 0.5 * fabs(other.numeric - backward)) break;
+            if (dml__is_rough(c, d, backward, &other)) break;
             dml__keep_estimate(c, d, backward, &other);
             return;
         }
@@ -190,6 +224,8 @@ static dml_status dml__check_all(dml__gradient_checker *c)
         c->status = context->device.backend->read(&context->device, c->g, g, trained * sizeof(float));
     if (c->status != DML_OK) return c->status;
     c->loss = (double)loss;
+    for (size_t i = 0; i < trained; i++)
+        if (c->g[i] - c->g[i] == 0) c->steepest = fmax(c->steepest, fabs((double)c->g[i]));
     for (dml_node *p = c->graph->first_parameter; p && c->status == DML_OK; p = p->next_parameter)
         if (!p->frozen) dml__check_parameter(c, p);
     return c->status;
