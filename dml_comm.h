@@ -612,10 +612,12 @@ DML_API void dml_comm_set_stream(dml_comm *comm, void *stream);
 DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user);
 
 /* The collectives. All ranks of a communicator start the same calls in the same order, with the same count,
-   dtype, op and root; what doesn't match ends in an error that names two ranks and their calls. `count` may
-   be 0. Results of the reductions are bitwise the same on all ranks that get them. After an error the
-   contents of the output are undefined. Pointers need the alignment of their dtype. Reductions take every
-   dtype. Arrays that a call reads and writes at different places must not overlap, unless it says so. */
+   dtype, op and root; what doesn't match ends in an error that names two ranks and their calls: at once where
+   a call waits for the other's; a rank that has only something to send (two that are each the root of a
+   broadcast) is told by the next call that waits for the other, or by dml_comm_close. `count` may be 0.
+   Results of the reductions are bitwise the same on all ranks that get them. After an error the contents of
+   the output are undefined. Pointers need the alignment of their dtype. Reductions take every dtype. Arrays
+   that a call reads and writes at different places must not overlap, unless it says so. */
 
 /* data[i] = op over all ranks of data[i], in place. */
 DML_API dml_status dml_comm_all_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,

@@ -293,8 +293,9 @@ static int exit_status_of(int status)
     return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* A frozen rank makes others fail, by their deadlines: the sentence about them had better name it. */
-static void describe_stopped(const job *j, char *text, size_t size)
+/* A frozen rank makes others fail, by their deadlines, and so does one that has left: the sentence about them
+   had better name it. */
+static void describe_absent(const job *j, bool spared, char *text, size_t size)
 {
     text[0] = '\0';
     for (int r = 0; r < j->options.ranks; r++) {
@@ -307,6 +308,9 @@ static void describe_stopped(const job *j, char *text, size_t size)
         snprintf(text, size, " (rank %d is stopped)", r);
         return;
     }
+    for (int r = 0; r < j->options.ranks && !spared; r++) /* whom the others may have missed */
+        if (j->ranks[r].pid == 0 && j->ranks[r].status == 0 && !*text)
+            snprintf(text, size, " (rank %d had ended before, with status 0)", r);
 }
 
 /* Servers and other workers go on without a worker, and where it was asked for, all ranks without any. */
@@ -346,7 +350,7 @@ static void rank_failed(job *j, int r)
         snprintf(others, sizeof others, "; ending the other %s in %g s", ranks, alone);
     else if (j->living > 0)
         snprintf(others, sizeof others, "; ending the other %s", ranks);
-    describe_stopped(j, stopped, sizeof stopped);
+    describe_absent(j, spared, stopped, sizeof stopped);
     say(j, "rank %d %s%s%s", r, how, stopped, others);
     if (!spared) let_end(j);
 }

@@ -471,8 +471,12 @@ DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
         char kernel[32];
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "%s: %d filters of %s asked for, each must be 1 or more", op->name, o.filters,
-                  dml__conv_pair(ndim, o.kernel, kernel));
+                  "%s: %d filters of %s asked for, each must be 1 or more%s", op->name, o.filters,
+                  dml__conv_pair(ndim, o.kernel, kernel),
+                  o.filters == 0 ? "; .filters has no default"
+                  : ndim == 3 && (o.kernel[0] == 0 || o.kernel[1] == 0)
+                      ? "; .kernel is height and width, both or neither"
+                      : "");
         return NULL;
     }
     const int all = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;

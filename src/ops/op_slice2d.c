@@ -196,13 +196,15 @@ DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
     if (!x) return NULL;
     const int *d = x->shape.dims;
     char text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || x->shape.ndim != 3 || factor < 1 || factor > DML__MAX_INPUTS ||
-        (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX) {
-        dml__fail(
-            &dml__node_context(x)->error, DML_ERROR_SHAPE,
-            "upsample2d: %d times asked for, of %s %s; it takes f32 images of height x width x channels, 1 "
-            "to %d times, that become no more than %d elements",
-            factor, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text), DML__MAX_INPUTS, INT32_MAX);
+    const char *wanted = x->dtype != DML_F32 || x->shape.ndim != 3 ? "f32 images of height x width x channels"
+                         : factor < 1 || factor > DML__MAX_INPUTS  ? "factors of 1 to 8"
+                         : (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX
+                             ? "images that become no more than 2147483647 elements"
+                             : NULL;
+    if (wanted) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_SHAPE,
+                  "upsample2d: %d times asked for, of %s %s; it takes %s", factor, dml_dtype_name(x->dtype),
+                  dml_shape_format(&x->shape, text), wanted);
         return NULL;
     }
     if (factor == 1) return x;

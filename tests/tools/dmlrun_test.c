@@ -242,6 +242,22 @@ static void end_rank(pid_t pid, int number)
     for (int waited = 0; waited < PATIENCE_MS && kill(pid, 0) == 0; waited += 2) nap();
 }
 
+/* Who left first, though as if all were well, may be why another failed. */
+static void who_left_is_named(void)
+{
+    run r = START("-n", "3", "@", "signals");
+    pid_t ranks[3];
+    for (int i = 0; i < 3; i++) ranks[i] = pid_of(&r, i);
+    end_rank(ranks[2], SIGTERM);
+    end_rank(ranks[0], SIGUSR1);
+    finish(&r);
+    CHECK_INT(r.status, 3);
+    CHECK_STRING(r.err,
+                 "dmlrun: rank 0 exited with status 3 (rank 2 had ended before, with status 0); ending the "
+                 "other rank in 2 s\ndmlrun: 2 s are over; ending 1 rank\n");
+    forget(&r);
+}
+
 /* They have as long as they want: the grace period is over long before they end. */
 static void the_others_go_on(void)
 {
@@ -393,6 +409,7 @@ static void all(void)
     RUN(a_failing_rank_is_named);
     RUN(the_others_have_last_words);
     RUN(a_stopped_rank_is_named_and_ended);
+    RUN(who_left_is_named);
     RUN(a_stubborn_rank_is_killed);
     RUN(signals_are_passed_on);
     RUN(a_second_signal_kills);
