@@ -35798,7 +35798,7 @@ DML_API dml_node *dml_avg_pool1d(dml_node *x, const dml_pool1d_options *options)
 #define DML_OPS_OP_SHAPE_INTERNAL_H
 
 /* A reshape under another name: the last node of a layer that is made of others. */
-DML__LOCAL const dml__op *dml__upsample2d_op(void);
+DML__LOCAL const struct dml__op *dml__upsample2d_op(void);
 
 /* The axis of input 0, counted from 0; -1, with the error recorded, when it hasn't it. */
 DML__LOCAL int dml__find_axis(const dml_node *node, int axis);
@@ -44973,7 +44973,7 @@ static double dml__roughness_at(dml__gradient_checker *c, const dml__direction *
         double line[3] = { 0, 0, 0 };
         for (int i = 0; i < 6; i++) {
             line[0] = line[1], line[1] = line[2];
-            line[2] = dml__loss_at(c, d, side * h * (1 + i * 0x1p-12));
+            line[2] = dml__loss_at(c, d, side * h * (1 + i / 4096.0));
             if (i >= 2) most = fmax(most, fabs(line[0] - 2 * line[1] + line[2]));
         }
     }

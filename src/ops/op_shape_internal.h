@@ -6,7 +6,7 @@
 #include "graph/node.h"
 
 /* A reshape under another name: the last node of a layer that is made of others. */
-DML__LOCAL const dml__op *dml__upsample2d_op(void);
+DML__LOCAL const struct dml__op *dml__upsample2d_op(void);
 
 /* The axis of input 0, counted from 0; -1, with the error recorded, when it hasn't it. */
 DML__LOCAL int dml__find_axis(const dml_node *node, int axis);

@@ -145,7 +145,7 @@ static double dml__roughness_at(dml__gradient_checker *c, const dml__direction *
         double line[3] = { 0, 0, 0 };
         for (int i = 0; i < 6; i++) {
             line[0] = line[1], line[1] = line[2];
-            line[2] = dml__loss_at(c, d, side * h * (1 + i * 0x1p-12));
+            line[2] = dml__loss_at(c, d, side * h * (1 + i / 4096.0));
             if (i >= 2) most = fmax(most, fabs(line[0] - 2 * line[1] + line[2]));
         }
     }

@@ -73,7 +73,8 @@ static void bad_shapes(void)
     REFUSED(dml_reshape(x, dml_shape_of(2, 2, 5, 6, 1, 1)), DML_ERROR_SHAPE, "of more dimensions");
     REFUSED(dml_upsample2d(x, 0), DML_ERROR_SHAPE,
             "upsample2d: 0 times asked for, of f32 4 x 5 x 6; it takes");
-    REFUSED(dml_upsample2d(x, 9), DML_ERROR_SHAPE, "9 times asked for, of f32 4 x 5 x 6; it takes factors of 1 to 8");
+    REFUSED(dml_upsample2d(x, 9), DML_ERROR_SHAPE,
+            "9 times asked for, of f32 4 x 5 x 6; it takes factors of 1 to 8");
     REFUSED(dml_upsample2d(row, 2), DML_ERROR_SHAPE, "of f32 4; it takes f32 images of height x width");
     REFUSED(dml_upsample2d(numbers, 2), DML_ERROR_SHAPE, "of i32 2 x 2 x 2");
     REFUSED(dml_upsample2d(huge, 6), DML_ERROR_SHAPE, "no more than 2147483647 elements");
