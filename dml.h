@@ -22345,46 +22345,25 @@ DML__BODY void dml__vector_abs(dml__vf *x)
     *x = (dml__vf)((dml__vi)*x & ~DML__SIGN_BIT);
 }
 
-/* Lane by lane, by the C library. */
-static void dml__sqrt_lanes(float lanes[DML__LANES])
-{
-    for (int i = 0; i < DML__LANES; i++) lanes[i] = sqrtf(lanes[i]);
-}
-
-DML__BODY void dml__vector_sqrt(dml__vf *x)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *x);
-    dml__sqrt_lanes(lanes);
-    *x = DML__LOAD(lanes);
-}
-
-/* The C library's take numbers of any size, whose quarter turns are counted in more bits than a float has. */
-static void dml__sin_lanes(float lanes[DML__LANES])
-{
-    for (int i = 0; i < DML__LANES; i++) lanes[i] = sinf(lanes[i]);
-}
-
-DML__BODY void dml__vector_sin(dml__vf *x)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *x);
-    dml__sin_lanes(lanes);
-    *x = DML__LOAD(lanes);
-}
-
-static void dml__cos_lanes(float lanes[DML__LANES])
-{
-    for (int i = 0; i < DML__LANES; i++) lanes[i] = cosf(lanes[i]);
-}
-
-DML__BODY void dml__vector_cos(dml__vf *x)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *x);
-    dml__cos_lanes(lanes);
-    *x = DML__LOAD(lanes);
-}
+/* Lane by lane, by the C library: a function of its own, since one whose vectors are wide must call none that
+   knows nothing of them. Sines take numbers of any size, whose turns are counted in more bits than a float
+   has. */
+#define DML__VECTOR_BY_LANES(name, of_lane)                                                                  \
+    static void dml__##name##_lanes(float lanes[DML__LANES])                                                 \
+    {                                                                                                        \
+        for (int i = 0; i < DML__LANES; i++) lanes[i] = of_lane(lanes[i]);                                   \
+    }                                                                                                        \
+    DML__BODY void dml__vector_##name(dml__vf *x)                                                            \
+    {                                                                                                        \
+        float lanes[DML__LANES];                                                                             \
+        DML__STORE(lanes, *x);                                                                               \
+        dml__##name##_lanes(lanes);                                                                          \
+        *x = DML__LOAD(lanes);                                                                               \
+    }
+DML__VECTOR_BY_LANES(sqrt, sqrtf)
+DML__VECTOR_BY_LANES(sin, sinf)
+DML__VECTOR_BY_LANES(cos, cosf)
+#undef DML__VECTOR_BY_LANES
 
 static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
 {
