@@ -1823,10 +1823,10 @@ typedef struct dml_program_options {
        multiply in f32. What a training program keeps from forward for backward is stored in these 16 bits,
        which halves the memory of activations: forward reads a value as it was computed, backward as it was
        kept; a normalization reads it in forward, too, as it is kept. An input, what an op saves of its own,
-       what attention, a cross-entropy, dml_clamp, dml_where, a max, min or dml_norm reads, and a value
-       between whose use in forward and in backward nothing else runs stay f32. In f16, which has neither
-       f32's largest numbers nor its smallest, factors and kept values from 65520 on are infinite; what
-       dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations read counts as
+       what attention, a cross-entropy, dml_clamp, dml_where, dml_sin, dml_cos, a max, min or dml_norm reads,
+       and a value between whose use in forward and in backward nothing else runs stay f32. In f16, which has
+       neither f32's largest numbers nor its smallest, factors and kept values from 65520 on are infinite;
+       what dml_div, dml_log, dml_sqrt and dml_pow read stays f32, too, and what normalizations read counts as
        65504 at most, in training passes. */
     dml_dtype dtype;
     /* Nodes of the graph beside the output, whose values dml_program_read gives after a run: a model's other
@@ -17757,11 +17757,12 @@ static void dml__amx_cut_k(dml__amx_pass *plan)
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t least = p->depth / 2 + p->depth % 2;
     plan->across = p->dilation_w == 1 ? 1 : p->taps_w;
-    plan->pieces = PTRDIFF_MAX;
+    const ptrdiff_t taps = p->taps_w / plan->across;
+    plan->pieces = dml__round_up(least, 16) / 16 * taps + 1; /* more than with all blocks of 16 */
     for (ptrdiff_t depth = least; depth < least + 16; depth++) {
-        const ptrdiff_t run = depth * (p->taps_w / plan->across);
+        const ptrdiff_t run = depth * taps;
         ptrdiff_t pieces = dml__quotient_up(run, 16);
-        while (run % pieces) pieces++;
+        while (pieces < plan->pieces && run % pieces) pieces++;
         if (pieces >= plan->pieces) continue;
         plan->pieces = pieces;
         plan->depth = depth;

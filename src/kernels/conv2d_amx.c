@@ -57,11 +57,12 @@ static void dml__amx_cut_k(dml__amx_pass *plan)
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t least = p->depth / 2 + p->depth % 2;
     plan->across = p->dilation_w == 1 ? 1 : p->taps_w;
-    plan->pieces = PTRDIFF_MAX;
+    const ptrdiff_t taps = p->taps_w / plan->across;
+    plan->pieces = dml__round_up(least, 16) / 16 * taps + 1; /* more than with all blocks of 16 */
     for (ptrdiff_t depth = least; depth < least + 16; depth++) {
-        const ptrdiff_t run = depth * (p->taps_w / plan->across);
+        const ptrdiff_t run = depth * taps;
         ptrdiff_t pieces = dml__quotient_up(run, 16);
-        while (run % pieces) pieces++;
+        while (pieces < plan->pieces && run % pieces) pieces++;
         if (pieces >= plan->pieces) continue;
         plan->pieces = pieces;
         plan->depth = depth;
