@@ -9314,8 +9314,7 @@ DML__AMX DML__UNUSED static void dml__amx_release(void)
 }
 
 /* A tile of sums: where it is begun and ends, and bytes between its rows; begun with zeros or with what is
- * there.
- */
+   there. At NULL there is none. */
 typedef struct dml__amx_sum {
     float *at;
     ptrdiff_t line;
@@ -9324,12 +9323,48 @@ typedef struct dml__amx_sum {
 
 #define DML__AMX_BEGIN(number, sum)                                                                          \
     do {                                                                                                     \
-        if ((sum)->loads)                                                                                    \
+        if ((sum)->at && (sum)->loads)                                                                       \
             _tile_loadd(number, (sum)->at, (sum)->line);                                                     \
         else                                                                                                 \
             _tile_zero(number);                                                                              \
     } while (0)
 
+DML__AMX DML__INLINE void dml__amx_begin(const dml__amx_sum sums[4])
+{
+    DML__AMX_BEGIN(0, &sums[0]);
+    DML__AMX_BEGIN(1, &sums[1]);
+    DML__AMX_BEGIN(2, &sums[2]);
+    DML__AMX_BEGIN(3, &sums[3]);
+}
+
+DML__AMX DML__INLINE void dml__amx_end(const dml__amx_sum sums[4])
+{
+    if (sums[0].at) _tile_stored(0, sums[0].at, sums[0].line);
+    if (sums[1].at) _tile_stored(1, sums[1].at, sums[1].line);
+    if (sums[2].at) _tile_stored(2, sums[2].at, sums[2].line);
+    if (sums[3].at) _tile_stored(3, sums[3].at, sums[3].line);
+}
+
+/* Adds the products of a block of k: of A's upper and lower lines and B's left and right columns, with bytes
+   between their rows. Lower lines or right columns of NULL there aren't. */
+DML__AMX DML__INLINE void dml__amx_add(const float *a, const float *low_a, ptrdiff_t a_line, const float *b,
+                                       const float *right_b, ptrdiff_t b_line)
+{
+    _tile_loadd(4, a, a_line);
+    _tile_loadd(6, b, b_line);
+    _tile_dpbf16ps(0, 4, 6);
+    if (right_b) {
+        _tile_loadd(7, right_b, b_line);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    if (low_a) {
+        _tile_loadd(5, low_a, a_line);
+        _tile_dpbf16ps(2, 5, 6);
+        if (right_b) _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+#undef DML__AMX_BEGIN
 #endif
 #endif
 
@@ -9383,37 +9418,6 @@ DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, co
     }
 }
 
-/* Where the four tiles of sums lie: the first, and bytes between rows; those that there aren't lie nowhere.
- */
-typedef struct dml__amx_sums {
-    float *first, *right, *low, *low_right;
-    ptrdiff_t line;
-} dml__amx_sums;
-
-DML__AMX DML__INLINE void dml__load_amx_sums(const dml__amx_sums *at)
-{
-    _tile_loadd(0, at->first, at->line);
-    if (at->right) _tile_loadd(1, at->right, at->line);
-    if (at->low) _tile_loadd(2, at->low, at->line);
-    if (at->low_right) _tile_loadd(3, at->low_right, at->line);
-}
-
-DML__AMX DML__INLINE void dml__store_amx_sums(const dml__amx_sums *at)
-{
-    _tile_stored(0, at->first, at->line);
-    if (at->right) _tile_stored(1, at->right, at->line);
-    if (at->low) _tile_stored(2, at->low, at->line);
-    if (at->low_right) _tile_stored(3, at->low_right, at->line);
-}
-
-DML__AMX DML__INLINE void dml__zero_amx_sums(void)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
-
 /* Rows of A are lines of k floats. Sums to which nothing is to be done are begun in C, and stored there. */
 DML__AMX static void dml__run_amx(const dml__tile *tile)
 {
@@ -9427,27 +9431,17 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
         float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;
-        const dml__amx_sums at = { first, right ? first + right_at : NULL, low ? first + 16 * line : NULL,
-                                   low && right ? first + 16 * line + right_at : NULL, line * 4 };
-        if (bare && tile->beta == 1)
-            dml__load_amx_sums(&at);
-        else
-            dml__zero_amx_sums();
-        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
-            _tile_loadd(4, tile->a[0] + p, a_line);
-            _tile_loadd(6, b, b_line);
-            _tile_dpbf16ps(0, 4, 6);
-            if (right) {
-                _tile_loadd(7, b + tile->columns - 16, b_line);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (low) {
-                _tile_loadd(5, tile->a[16] + p, a_line);
-                _tile_dpbf16ps(2, 5, 6);
-                if (right) _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        dml__store_amx_sums(&at);
+        const bool loads = bare && tile->beta == 1;
+        const dml__amx_sum at[4] = { { first, line * 4, loads },
+                                     { right ? first + right_at : NULL, line * 4, loads },
+                                     { low ? first + 16 * line : NULL, line * 4, loads },
+                                     { low && right ? first + 16 * line + right_at : NULL, line * 4,
+                                       loads } };
+        dml__amx_begin(at);
+        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step)
+            dml__amx_add(tile->a[0] + p, low ? tile->a[16] + p : NULL, a_line, b,
+                         right ? b + tile->columns - 16 : NULL, b_line);
+        dml__amx_end(at);
         if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
     dml__amx_release();
@@ -12940,6 +12934,9 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count);
 DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count);
 
+/* Rounds what has been copied where it is, to DML_BF16 or DML_F16; DML_F32: not at all. */
+DML__LOCAL void dml__conv_round(dml_pool *pool, dml_dtype dtype, ptrdiff_t count, float *x);
+
 /* Runs a tile of whole vectors of which only so many columns are in C: the others are computed on the side.
  */
 DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns);
@@ -13312,11 +13309,10 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
     kernel->run(&whole);
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
-/* What has been copied is rounded where it is. */
-static void dml__conv_pass_round(const dml__conv_pass_plan *plan, ptrdiff_t count, float *x)
+
+DML__LOCAL void dml__conv_round(dml_pool *pool, dml_dtype dtype, ptrdiff_t count, float *x)
 {
-    const dml_dtype dtype = plan->pass->rounds_to;
-    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
+    if (dtype != DML_F32) dml__round_line(dml__pool_machine(pool).isa, dtype, (size_t)count, x);
 }
 
 /* --- the weights --- */
@@ -13392,7 +13388,7 @@ static void dml__conv_pass_pack_task(void *argument, int task, int worker)
     float *panel = plan->packed + task * plan->full * plan->k;
     (void)worker;
     dml__conv_pass_pack(plan->pass, task * plan->full, columns, width, 0, plan->k, panel);
-    dml__conv_pass_round(plan, plan->k * width, panel);
+    dml__conv_round(plan->pool, plan->pass->rounds_to, plan->k * width, panel);
 }
 
 /* --- the bands --- */
@@ -13464,7 +13460,8 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
     for (ptrdiff_t n = 0; n < band.images; n++)
         for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
             dml__conv_pass_copy_pixels(p, band.n0 + n, y + line, p->origin_x, plan->copy_w, copy);
-    dml__conv_pass_round(plan, band.images * band.image_step, copy - band.images * band.image_step);
+    dml__conv_round(plan->pool, p->rounds_to, band.images * band.image_step,
+                    copy - band.images * band.image_step);
     return band;
 }
 
@@ -13515,7 +13512,8 @@ static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pi
     for (int i = 0; i < rows; i++, pixel++, gathered += DML__CONV_KC) {
         const dml__conv_pass_pixel at = { pixel / width / lines, pixel / width % lines, pixel % width };
         dml__conv_pass_gather(sweep->plan->pass, &sweep->band, at, &sweep->chunk, gathered);
-        dml__conv_pass_round(sweep->plan, sweep->chunk.k1 - sweep->chunk.k0, gathered);
+        dml__conv_round(sweep->plan->pool, sweep->plan->pass->rounds_to, sweep->chunk.k1 - sweep->chunk.k0,
+                        gathered);
         sweep->tile.a[i] = gathered;
     }
 }
@@ -13734,7 +13732,8 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
         for (ptrdiff_t i = 0; i < panels; i++)
             dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
                                 block + i * tile->b_panel);
-        dml__conv_pass_round(plan, (panels - 1) * tile->b_panel + (chunk->k1 - chunk->k0) * width, block);
+        dml__conv_round(plan->pool, p->rounds_to,
+                        (panels - 1) * tile->b_panel + (chunk->k1 - chunk->k0) * width, block);
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
@@ -14181,6 +14180,9 @@ typedef struct dml__wgrad {
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */
 DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job);
 
+/* dw = the sum of partial sums (chunks, filters, taps_h, taps_w, channels) in their order + beta dw. */
+DML__LOCAL void dml__wgrad_add(dml_pool *pool, const dml__wgrad *job, ptrdiff_t chunks, const float *partial);
+
 /* What a gradient of that size uses; the arrays aren't looked at. */
 DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 
@@ -14260,9 +14262,6 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 /* Copies panels `first` .. of a strip of x, or looks at it in place. */
 DML__LOCAL void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                       ptrdiff_t first, ptrdiff_t panels, float *copy, dml__wgrad_view *view);
-
-/* Floats that have been copied, rounded where they are as the job wants it. */
-DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x);
 
 /* Whether dy is packed, as panels of tiles, (pixels, rows of the tile) one behind the other. */
 DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan);
@@ -14513,12 +14512,6 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 
 /* --- strips of x and dy --- */
 
-DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x)
-{
-    const dml_dtype dtype = plan->job->rounds_to;
-    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
-}
-
 /* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
 static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
                                  ptrdiff_t pixels, ptrdiff_t c0, ptrdiff_t channels, ptrdiff_t panel_step,
@@ -14541,7 +14534,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
-            dml__wgrad_round(plan, pixels * width, to);
+            dml__conv_round(plan->pool, j->rounds_to, pixels * width, to);
             continue;
         }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
@@ -14557,7 +14550,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
                 if (count < width) dml__conv_zero(pixel + count, width - count);
             }
         }
-        dml__wgrad_round(plan, pixels * width, to);
+        dml__conv_round(plan->pool, j->rounds_to, pixels * width, to);
     }
 }
 
@@ -14670,7 +14663,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
                 dml__conv_copy(out, at, rows);
         }
     }
-    dml__wgrad_round(plan, out - packed, packed);
+    dml__conv_round(plan->pool, j->rounds_to, out - packed, packed);
 }
 
 #endif
@@ -15090,7 +15083,7 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
             else
                 dml__conv_copy(out + f * pixels + i * count, from + f, count);
         }
-    dml__wgrad_round(plan, pixels * j->filters, out);
+    dml__conv_round(plan->pool, j->rounds_to, pixels * j->filters, out);
 }
 
 /* One strip's share of dw turned, (patch, filters), in tall tiles. */
@@ -15268,7 +15261,7 @@ static void dml__wgrad_round_rows(const dml__wgrad_plan *plan, const dml__wgrad_
     const ptrdiff_t pixels = strip->lines * strip->w;
     for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel)
         dml__conv_copy(rounded + i * tile->rows, from, tile->rows);
-    dml__wgrad_round(plan, pixels * tile->rows, rounded);
+    dml__conv_round(plan->pool, j->rounds_to, pixels * tile->rows, rounded);
     for (int i = 0; i < tile->rows; i++) tile->a[i] = rounded + i;
     tile->a_step = tile->rows;
 }
@@ -15296,7 +15289,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
-        dml__wgrad_round(plan, strip.lines * strip.w * width, patches);
+        dml__conv_round(plan->pool, j->rounds_to, strip.lines * strip.w * width, patches);
         const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
         tile.k = (int)(in.end - in.begin);
         tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
@@ -15404,16 +15397,30 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
+typedef struct dml__wgrad_sums {
+    const dml__wgrad *job;
+    dml_isa isa;
+    ptrdiff_t chunks, all;
+    const float *partial;
+} dml__wgrad_sums;
+
 /* Some of dw from partial sums. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
-    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
-    const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
-    const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
-    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
+    const dml__wgrad_sums *sums = (const dml__wgrad_sums *)argument;
+    const ptrdiff_t first = (ptrdiff_t)task * DML__WGRAD_ADDED;
+    const dml__finish add = { (int)sums->chunks, sums->all, 1, sums->job->beta, NULL, false };
     (void)worker;
-    dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + first,
-                     plan->job->dw + first);
+    dml__finish_line(sums->isa, (size_t)dml__smaller(DML__WGRAD_ADDED, sums->all - first), &add,
+                     sums->partial + first, sums->job->dw + first);
+}
+
+DML__LOCAL void dml__wgrad_add(dml_pool *pool, const dml__wgrad *job, ptrdiff_t chunks, const float *partial)
+{
+    dml__wgrad_sums sums = { job, dml__pool_machine(pool).isa, chunks,
+                             job->filters * job->taps_h * job->taps_w * job->channels, partial };
+    const int tasks = (int)dml__quotient_up(sums.all, DML__WGRAD_ADDED);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__wgrad_add_task, &sums);
 }
 
 /* The same of sums that are turned: some elements of each filter's patch. */
@@ -15474,10 +15481,12 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
     if (plan.chunks == 1) return;
-    const int shares = (int)(plan.turned ? dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters)
-                                         : dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED));
-    dml_pool_run(shares > 1 ? pool : NULL, shares,
-                 plan.turned ? dml__wgrad_add_turned_task : dml__wgrad_add_task, &plan);
+    if (!plan.turned) {
+        dml__wgrad_add(pool, job, plan.chunks, plan.partial);
+        return;
+    }
+    const int shares = (int)dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters);
+    dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_turned_task, &plan);
 }
 
 #endif
@@ -17698,13 +17707,10 @@ DML__LOCAL bool dml__conv_has_amx(dml_pool *pool);
    threads and any scratch; without any, patches and weights are gathered tile by tile. */
 DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass);
 
-/* Whether dml__amx_wgrad_run takes a gradient: not of images so wide that few of their lines take much
- * memory. */
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job);
-
-/* As dml__wgrad_run, of factors rounded to bf16. An infinite or NaN x may make NaNs of taps that don't meet
-   it as well. */
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
+/* As dml__wgrad_run, of factors rounded to bf16; but false, and nothing done, for long strides and for images
+   so wide that few of their lines take much memory. An infinite or NaN x may make NaNs of taps that don't
+   meet it as well. */
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
 
 #endif
 
@@ -17712,11 +17718,11 @@ DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
 
 #if defined(DML__HAS_AMX)
 
-/* A band of the grid, some images or lines of one, is copied: each pixel's channels as pairs of bf16, with
-   zeros around the images. Taps that are neighbours lie side by side in the copy, so k, of the order (taps_h,
-   taps_w, depth), is some runs of pairs, each cut into blocks of the same length, which are lines of A's
-   tiles. The rows of such a tile are pixels of one line, the same distance apart; the last tile of a line
-   reaches beyond it, and what is computed there goes nowhere. */
+/* A band of the grid, some images, lines of one, or tiles of a line, is copied: each pixel's channels as
+   pairs of bf16, with zeros around the images. Taps that are neighbours lie side by side in the copy, so k,
+   of the order (taps_h, taps_w, depth), is some runs of pairs, each cut into blocks of the same length, which
+   are lines of A's tiles. The rows of such a tile are pixels of one line, the same distance apart; the last
+   tile of a line reaches beyond it, and what is computed there goes nowhere. */
 
 /* Floats of a band's copy at most: a quarter of a second cache. */
 #define DML__AMX_BAND 131072
@@ -17726,20 +17732,21 @@ DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
 typedef struct dml__amx_pass {
     const dml__conv_pass *pass;
     dml_pool *pool;
-    ptrdiff_t depth;                /* pairs of a pixel in the copy */
-    ptrdiff_t across, pieces, k;    /* runs of a line of taps; blocks of a run; pairs in all */
-    int length;                     /* pairs of a block: 1 .. 16 */
-    ptrdiff_t tiles;                /* of a line of the grid, */
-    int rows;                       /* each so many pixels */
-    ptrdiff_t copy_w;               /* pixels of a copied line */
-    ptrdiff_t images, lines, bands; /* of a band: whole images, or lines of one */
+    ptrdiff_t depth;               /* pairs of a pixel in the copy */
+    ptrdiff_t across, pieces, k;   /* runs of a line of taps; blocks of a run; pairs in all */
+    int length;                    /* pairs of a block: 1 .. 16 */
+    ptrdiff_t tiles;               /* of a line of the grid, */
+    int rows;                      /* each so many pixels */
+    ptrdiff_t images, lines, wide; /* of a band: whole images, or lines of one; tiles of a line */
+    ptrdiff_t bands;
+    ptrdiff_t copy_w;    /* pixels of a copied line */
     bool copies;         /* workers have scratch for a band and, if they aren't packed, two panels */
     const float *packed; /* (panels, k, 16) pairs of the weights, or NULL */
 } dml__amx_pass;
 
 /* A task's part. */
 typedef struct dml__amx_band {
-    ptrdiff_t n0, images, y0, lines;
+    ptrdiff_t n0, images, y0, lines, tile0, tiles;
     const float *copy;               /* (images, source lines, copy_w, depth) pairs, or NULL */
     ptrdiff_t line_step, image_step; /* of the copy, floats */
 } dml__amx_band;
@@ -17776,12 +17783,18 @@ static ptrdiff_t dml__amx_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
     return (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
 }
 
-/* Floats of a copy, with what the last tile of its last line reads beyond. */
-static ptrdiff_t dml__amx_copy_floats(const dml__amx_pass *plan, ptrdiff_t images, ptrdiff_t lines)
+/* Pixels of the source under so many tiles of a line, of which the last may reach beyond the grid. */
+static ptrdiff_t dml__amx_source_pixels(const dml__amx_pass *plan, ptrdiff_t tiles)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t beyond = (plan->tiles * plan->rows - p->grid_w) * p->stride_w;
-    return (images * dml__amx_source_lines(p, lines) * plan->copy_w + beyond) * plan->depth;
+    return (tiles * plan->rows - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
+}
+
+static ptrdiff_t dml__amx_copy_floats(const dml__amx_pass *plan, ptrdiff_t images, ptrdiff_t lines,
+                                      ptrdiff_t wide)
+{
+    return images * dml__amx_source_lines(plan->pass, lines) * dml__amx_source_pixels(plan, wide) *
+           plan->depth;
 }
 
 /* Bands that fit, and are enough for the threads. */
@@ -17794,15 +17807,19 @@ static void dml__amx_cut_grid(dml__amx_pass *plan)
     const double work = (double)(p->batch * p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
     const int threads = dml_pool_threads(plan->pool);
     const ptrdiff_t wanted = threads > 1 && work > DML__CONV_SERIAL_WORK ? 4 * threads : 1;
-    plan->images = 1, plan->lines = p->grid_h;
+    plan->images = 1, plan->lines = p->grid_h, plan->wide = plan->tiles;
     while (plan->images < p->batch / wanted &&
-           dml__amx_copy_floats(plan, plan->images + 1, p->grid_h) <= room)
+           dml__amx_copy_floats(plan, plan->images + 1, p->grid_h, plan->tiles) <= room)
         plan->images++;
     if (p->batch < wanted) plan->lines = dml__quotient_up(p->grid_h, dml__quotient_up(wanted, p->batch));
-    while (plan->lines > 1 && dml__amx_copy_floats(plan, 1, plan->lines) > room)
+    while (plan->lines > 1 && dml__amx_copy_floats(plan, 1, plan->lines, plan->tiles) > room)
         plan->lines = dml__quotient_up(plan->lines, 2);
-    plan->copies = dml__amx_copy_floats(plan, plan->images, plan->lines) <= room;
-    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines);
+    while (plan->wide > 1 && dml__amx_copy_floats(plan, 1, plan->lines, plan->wide) > room)
+        plan->wide = dml__quotient_up(plan->wide, 2);
+    plan->copy_w = dml__amx_source_pixels(plan, plan->wide);
+    plan->copies = dml__amx_copy_floats(plan, plan->images, plan->lines, plan->wide) <= room;
+    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines) *
+                  dml__quotient_up(plan->tiles, plan->wide);
 }
 
 static dml__amx_pass dml__amx_plan(dml_pool *pool, const dml__conv_pass *pass)
@@ -17811,7 +17828,6 @@ static dml__amx_pass dml__amx_plan(dml_pool *pool, const dml__conv_pass *pass)
     memset(&plan, 0, sizeof plan);
     plan.pass = pass;
     plan.pool = pool;
-    plan.copy_w = (pass->grid_w - 1) * pass->stride_w + (pass->taps_w - 1) * pass->dilation_w + 1;
     plan.tiles = dml__quotient_up(pass->grid_w, 16);
     plan.rows = (int)dml__quotient_up(pass->grid_w, plan.tiles);
     dml__amx_cut_k(&plan);
@@ -17847,16 +17863,17 @@ static void dml__amx_pack(dml__amx_pass *plan)
     const ptrdiff_t panels = dml__quotient_up(plan->pass->columns, 16);
     if (dml_pool_scratch_bytes(plan->pool).shared < (size_t)(panels * plan->k) * 16 * sizeof(float)) return;
     plan->packed = (const float *)dml_pool_shared_scratch(plan->pool);
-    dml_pool_run(panels * plan->k > 16384 / 16 ? plan->pool : NULL, (int)panels, dml__amx_pack_task, plan);
+    dml_pool_run(panels > 1 ? plan->pool : NULL, (int)panels, dml__amx_pack_task, plan);
 }
 
 /* --- the copy of a band --- */
 
-/* Pixels of a source line from `x` on, which may lie outside. */
-DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, ptrdiff_t y, uint16_t *to)
+/* Pixels of a source line from `x` on, which may lie outside, as the line may. */
+DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                        uint16_t *to)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t numbers = 2 * plan->depth, x = p->origin_x, count = plan->copy_w;
+    const ptrdiff_t numbers = 2 * plan->depth, count = plan->copy_w;
     const bool inside = y >= 0 && y < p->source_h;
     const ptrdiff_t before = !inside ? count : x >= 0 ? 0 : dml__smaller(-x, count);
     const ptrdiff_t end = inside ? dml__larger(dml__smaller(count, p->source_w - x), before) : count;
@@ -17877,8 +17894,12 @@ DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, 
 static dml__amx_band dml__amx_band_at(const dml__amx_pass *plan, ptrdiff_t index, float *copy)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines);
+    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines),
+                    of_line = dml__quotient_up(plan->tiles, plan->wide);
     dml__amx_band band;
+    band.tile0 = index % of_line * plan->wide;
+    band.tiles = dml__smaller(plan->wide, plan->tiles - band.tile0);
+    index /= of_line;
     band.n0 = index / of_image * plan->images;
     band.images = dml__smaller(plan->images, p->batch - band.n0);
     band.y0 = index % of_image * plan->lines;
@@ -17891,9 +17912,7 @@ static dml__amx_band dml__amx_band_at(const dml__amx_pass *plan, ptrdiff_t index
     for (ptrdiff_t n = 0; n < band.images; n++)
         for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
             dml__amx_copy_line(plan, band.n0 + n, p->origin_y + band.y0 * p->stride_h + line,
-                               (uint16_t *)(void *)copy);
-    memset(copy, 0,
-           (size_t)(dml__amx_copy_floats(plan, 0, 1)) * sizeof *copy); /* read beyond the last line */
+                               p->origin_x + band.tile0 * plan->rows * p->stride_w, (uint16_t *)(void *)copy);
     return band;
 }
 
@@ -17913,27 +17932,15 @@ DML__AMX static void dml__amx_multiply(const dml__amx_pass *plan, const dml__amx
                                        const dml__amx_tiles *t)
 {
     const dml__conv_pass *p = plan->pass;
-    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
-    const ptrdiff_t a_step = p->stride_w * plan->depth * (ptrdiff_t)sizeof(float), length = plan->length;
-    const float *b0 = t->b[0], *b1 = t->b[1];
+    const ptrdiff_t a_line = p->stride_w * plan->depth * (ptrdiff_t)sizeof(float), length = plan->length;
+    const float *low = t->a_tiles > 1 ? t->a[1] : NULL, *b = t->b[0],
+                *right = t->b_tiles > 1 ? t->b[1] : NULL;
     for (ptrdiff_t ty = 0; ty < p->taps_h; ty++)
         for (ptrdiff_t tx = 0; tx < plan->across; tx++) {
             ptrdiff_t at = ty * p->dilation_h * band->line_step + tx * p->dilation_w * plan->depth;
-            for (ptrdiff_t piece = 0; piece < plan->pieces; piece++, at += length) {
-                _tile_loadd(4, t->a[0] + at, a_step);
-                _tile_loadd(6, b0, 64);
-                b0 += length * 16;
-                _tile_dpbf16ps(0, 4, 6);
-                if (right) {
-                    _tile_loadd(7, b1, 64);
-                    b1 += length * 16;
-                    _tile_dpbf16ps(1, 4, 7);
-                }
-                if (low) {
-                    _tile_loadd(5, t->a[1] + at, a_step);
-                    _tile_dpbf16ps(2, 5, 6);
-                    if (right) _tile_dpbf16ps(3, 5, 7);
-                }
+            for (ptrdiff_t piece = 0; piece < plan->pieces; piece++, at += length, b += length * 16) {
+                dml__amx_add(t->a[0] + at, low ? low + at : NULL, a_line, b, right, 64);
+                if (right) right += length * 16;
             }
         }
 }
@@ -17966,7 +17973,7 @@ DML__AMX static void dml__amx_multiply_gathered(const dml__amx_pass *plan, ptrdi
 {
     float wide[32];
     uint16_t a[2][16][32], b[2][16][32]; /* (tile, row, pairs), (tile, pair, columns) */
-    memset(a, 0, sizeof a);
+    memset(a, 0, sizeof a), memset(b, 0, sizeof b);
     for (ptrdiff_t k = 0; k < plan->k; k += plan->length) {
         for (int tile = 0; tile < t->a_tiles; tile++)
             for (int row = 0; row < plan->rows; row++) {
@@ -17980,14 +17987,8 @@ DML__AMX static void dml__amx_multiply_gathered(const dml__amx_pass *plan, ptrdi
                     wide[i] = dml__amx_weight_at(plan, j0 + 16 * tile + i / 2, k + pair, i % 2);
                 dml__narrow_run(wide, 32, b[tile][pair]);
             }
-        _tile_loadd(4, a[0], 64);
-        _tile_loadd(5, a[1], 64);
-        _tile_loadd(6, b[0], 64);
-        _tile_loadd(7, b[1], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        dml__amx_add((const float *)(const void *)a[0], (const float *)(const void *)a[1], 64,
+                     (const float *)(const void *)b[0], (const float *)(const void *)b[1], 64);
     }
 }
 
@@ -18017,24 +18018,18 @@ DML__AMX static void dml__amx_compute(const dml__amx_pass *plan, const dml__amx_
     dml__amx_sum sums[4];
     for (int i = 0; i < 4; i++) {
         const int a = i / 2, b = i % 2;
-        const bool direct =
-            bare && a < t->a_tiles && b < t->b_tiles && t->valid[a] == plan->rows && t->columns[b] == 16;
-        sums[i].at = direct ? t->c[a] + 16 * b : side[i];
+        const bool there = a < t->a_tiles && b < t->b_tiles;
+        const bool direct = there && bare && t->valid[a] == plan->rows && t->columns[b] == 16;
+        sums[i].at = direct ? t->c[a] + 16 * b : there ? side[i] : NULL;
         sums[i].line = direct ? p->target_pixel * (ptrdiff_t)sizeof(float) : 64;
         sums[i].loads = direct && p->beta == 1;
     }
-    DML__AMX_BEGIN(0, &sums[0]);
-    DML__AMX_BEGIN(1, &sums[1]);
-    DML__AMX_BEGIN(2, &sums[2]);
-    DML__AMX_BEGIN(3, &sums[3]);
+    dml__amx_begin(sums);
     if (band->copy)
         dml__amx_multiply(plan, band, t);
     else
         dml__amx_multiply_gathered(plan, j0, t);
-    _tile_stored(0, sums[0].at, sums[0].line);
-    if (t->b_tiles > 1) _tile_stored(1, sums[1].at, sums[1].line);
-    if (t->a_tiles > 1) _tile_stored(2, sums[2].at, sums[2].line);
-    if (t->a_tiles > 1 && t->b_tiles > 1) _tile_stored(3, sums[3].at, sums[3].line);
+    dml__amx_end(sums);
     for (int a = 0; a < t->a_tiles; a++)
         for (int b = 0; b < t->b_tiles; b++)
             if (sums[2 * a + b].at == side[2 * a + b])
@@ -18047,7 +18042,7 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
                            const float *panels)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t tiles = band->images * band->lines * plan->tiles;
+    const ptrdiff_t tiles = band->images * band->lines * band->tiles;
     dml__amx_tiles t;
     t.b_tiles = p->columns - j0 > 16 ? 2 : 1;
     for (int i = 0; i < 2; i++) {
@@ -18057,14 +18052,15 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
     for (ptrdiff_t tile = 0; tile < tiles; tile += t.a_tiles) {
         t.a_tiles = tiles - tile > 1 ? 2 : 1;
         for (int i = 0; i < t.a_tiles; i++) {
-            const ptrdiff_t line = (tile + i) / plan->tiles, x = (tile + i) % plan->tiles * plan->rows;
-            const ptrdiff_t n = line / band->lines, y = line % band->lines;
+            const ptrdiff_t line = (tile + i) / band->tiles, along = (tile + i) % band->tiles * plan->rows;
+            const ptrdiff_t n = line / band->lines, y = line % band->lines,
+                            x = band->tile0 * plan->rows + along;
             t.n[i] = band->n0 + n, t.y[i] = band->y0 + y, t.x[i] = x;
             t.valid[i] = (int)dml__smaller(plan->rows, p->grid_w - x);
             t.c[i] =
                 p->target + t.n[i] * p->target_image + t.y[i] * p->target_line + x * p->target_pixel + j0;
             t.a[i] = band->copy ? band->copy + n * band->image_step + y * p->stride_h * band->line_step +
-                                      x * p->stride_w * plan->depth
+                                      along * p->stride_w * plan->depth
                                 : NULL;
         }
         dml__amx_compute(plan, band, j0, &t);
@@ -18141,7 +18137,6 @@ DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass)
 #define DML__AMX_AT_ONCE 128    /* filters and channels of a part */
 #define DML__AMX_CHUNKS 8       /* at most, */
 #define DML__AMX_PARTIAL 262144 /* of so many floats together */
-#define DML__AMX_ADDED 2048     /* floats of dw whose partial sums a task adds */
 #define DML__AMX_TAIL 16        /* pairs that are read beyond a copy */
 /* What 16 filters and channels under one tap take, in floats. */
 #define DML__AMX_STACK (16 * (4 * DML__AMX_STRIP + 2 * DML__AMX_TAIL))
@@ -18453,48 +18448,32 @@ DML__AMX static void dml__amx_multiply_dw(const dml__amx_wgrad *plan, const dml_
                                           const dml__amx_strip *strip, const dml__amx_wgrad_tiles *t,
                                           ptrdiff_t filter_step, bool begins)
 {
-    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
-    const ptrdiff_t a_step = b->line * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t a_line = b->line * (ptrdiff_t)sizeof(float);
     const ptrdiff_t b_image = (strip->lines + plan->v.reach) * plan->pairs * 16;
     const ptrdiff_t blocks = dml__quotient_up(strip->lines * plan->pairs, 16);
+    const float *low = t->a_tiles > 1 ? t->a[1] : NULL, *right = t->b_tiles > 1 ? t->b[1] : NULL;
     float side[4][16 * 16]; /* (tile, filters, channels) */
     dml__amx_sum sums[4];
     for (int i = 0; i < 4; i++) {
         const bool there = i / 2 < t->a_tiles && i % 2 < t->b_tiles;
         const bool direct = there && t->rows[i / 2] == 16 && t->columns[i % 2] == 16;
-        sums[i].at = direct ? t->c[i / 2][i % 2] : side[i];
+        sums[i].at = direct ? t->c[i / 2][i % 2] : there ? side[i] : NULL;
         sums[i].line = (direct ? filter_step : 16) * (ptrdiff_t)sizeof(float);
         sums[i].loads = there && !begins;
         if (direct || !sums[i].loads) continue;
         memset(side[i], 0, sizeof side[i]);
         dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], t->c[i / 2][i % 2], filter_step, side[i], 16);
     }
-    DML__AMX_BEGIN(0, &sums[0]);
-    DML__AMX_BEGIN(1, &sums[1]);
-    DML__AMX_BEGIN(2, &sums[2]);
-    DML__AMX_BEGIN(3, &sums[3]);
+    dml__amx_begin(sums);
     for (ptrdiff_t n = 0; n < strip->images; n++)
         for (ptrdiff_t block = 0; block < blocks; block++) {
             const ptrdiff_t a_at = (n * plan->blocks + block) * 16, b_at = n * b_image + block * 256;
-            _tile_loadd(4, t->a[0] + a_at, a_step);
-            _tile_loadd(6, t->b[0] + b_at, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            if (right) {
-                _tile_loadd(7, t->b[1] + b_at, 64);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (low) {
-                _tile_loadd(5, t->a[1] + a_at, a_step);
-                _tile_dpbf16ps(2, 5, 6);
-                if (right) _tile_dpbf16ps(3, 5, 7);
-            }
+            dml__amx_add(t->a[0] + a_at, low ? low + a_at : NULL, a_line, t->b[0] + b_at,
+                         right ? right + b_at : NULL, 64);
         }
-    _tile_stored(0, sums[0].at, sums[0].line);
-    if (right) _tile_stored(1, sums[1].at, sums[1].line);
-    if (low) _tile_stored(2, sums[2].at, sums[2].line);
-    if (low && right) _tile_stored(3, sums[3].at, sums[3].line);
+    dml__amx_end(sums);
     for (int i = 0; i < 4; i++)
-        if (i / 2 < t->a_tiles && i % 2 < t->b_tiles && sums[i].at == side[i])
+        if (sums[i].at == side[i])
             dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], side[i], 16, t->c[i / 2][i % 2],
                                filter_step);
 }
@@ -18613,16 +18592,6 @@ static void dml__amx_wgrad_task(void *argument, int task, int worker)
         dml__amx_part_on_stack(plan, &part);
 }
 
-static void dml__amx_add_task(void *argument, int task, int worker)
-{
-    const dml__amx_wgrad *plan = (const dml__amx_wgrad *)argument;
-    const ptrdiff_t all = plan->job->filters * plan->patch, first = (ptrdiff_t)task * DML__AMX_ADDED;
-    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
-    (void)worker;
-    dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)dml__smaller(DML__AMX_ADDED, all - first),
-                     &add, plan->partial + first, plan->job->dw + first);
-}
-
 /* Without scratch: 16 filters' sums of 16 channels under a tap, chunk by chunk. */
 static void dml__amx_wgrad_on_stack(dml__amx_wgrad *plan)
 {
@@ -18645,38 +18614,30 @@ static void dml__amx_wgrad_on_stack(dml__amx_wgrad *plan)
     }
 }
 
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
-    return job->batch > 0 && job->stride_h <= DML__AMX_STRIDE && job->stride_w <= DML__AMX_STRIDE &&
-           dml__amx_wgrad_plan(NULL, job).strips > 0;
-}
-
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
-{
+    if (job->batch < 1 || job->stride_h > DML__AMX_STRIDE || job->stride_w > DML__AMX_STRIDE) return false;
     dml__amx_wgrad plan = dml__amx_wgrad_plan(pool, job);
+    if (plan.strips == 0) return false;
     const ptrdiff_t all = job->filters * plan.patch, partial = plan.chunks > 1 ? plan.chunks * all : 0;
     if (!dml__amx_cut_dw(&plan) || dml_pool_scratch_bytes(pool).shared < (size_t)partial * sizeof(float)) {
         dml__amx_wgrad_on_stack(&plan);
-        return;
+        return true;
     }
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t parts = plan.chunks * dml__quotient_up(job->filters, plan.filters) *
                             dml__quotient_up(job->channels, plan.channels);
     dml_pool_run(parts > 1 ? pool : NULL, (int)parts, dml__amx_wgrad_task, &plan);
-    if (partial) dml_pool_run(pool, (int)dml__quotient_up(all, DML__AMX_ADDED), dml__amx_add_task, &plan);
+    if (partial) dml__wgrad_add(pool, job, plan.chunks, plan.partial);
+    return true;
 }
 
 #else
 
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
-{
-    (void)job;
-    return false;
-}
-
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
     (void)pool, (void)job;
+    return false;
 }
 
 #endif
@@ -19320,10 +19281,12 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     return job;
 }
 
-static bool dml__conv_weights_by_amx(dml_pool *pool, const dml__conv *conv)
+/* Of a group that has more than one channel. */
+static void dml__conv_weights_run(dml_pool *pool, const dml__conv *conv, dml__wgrad *job)
 {
-    const dml__wgrad job = dml__conv_weights_job(conv, 0, NULL, NULL, 0, NULL);
-    return dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_takes(&job);
+    if (dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_run(pool, job)) return;
+    if (dml__conv2d_is_rounded(pool, &conv->shape)) job->rounds_to = dml__pool_rounds_to(pool);
+    dml__wgrad_run(pool, job);
 }
 
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -19336,7 +19299,6 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
-    const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
     if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
@@ -19350,11 +19312,8 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         if (dml__conv_is_depthwise(&conv)) {
             job.filters = job.channels = conv.shape.channels;
             dml__depthwise_weights(pool, &job);
-        } else if (amx) {
-            dml__amx_wgrad_run(pool, &job);
         } else {
-            if (dml__conv2d_is_rounded(pool, &conv.shape)) job.rounds_to = dml__pool_rounds_to(pool);
-            dml__wgrad_run(pool, &job);
+            dml__conv_weights_run(pool, &conv, &job);
         }
     }
     return status;

@@ -44,8 +44,7 @@ DML__AMX DML__UNUSED static void dml__amx_release(void)
 }
 
 /* A tile of sums: where it is begun and ends, and bytes between its rows; begun with zeros or with what is
- * there.
- */
+   there. At NULL there is none. */
 typedef struct dml__amx_sum {
     float *at;
     ptrdiff_t line;
@@ -54,11 +53,47 @@ typedef struct dml__amx_sum {
 
 #define DML__AMX_BEGIN(number, sum)                                                                          \
     do {                                                                                                     \
-        if ((sum)->loads)                                                                                    \
+        if ((sum)->at && (sum)->loads)                                                                       \
             _tile_loadd(number, (sum)->at, (sum)->line);                                                     \
         else                                                                                                 \
             _tile_zero(number);                                                                              \
     } while (0)
 
+DML__AMX DML__INLINE void dml__amx_begin(const dml__amx_sum sums[4])
+{
+    DML__AMX_BEGIN(0, &sums[0]);
+    DML__AMX_BEGIN(1, &sums[1]);
+    DML__AMX_BEGIN(2, &sums[2]);
+    DML__AMX_BEGIN(3, &sums[3]);
+}
+
+DML__AMX DML__INLINE void dml__amx_end(const dml__amx_sum sums[4])
+{
+    if (sums[0].at) _tile_stored(0, sums[0].at, sums[0].line);
+    if (sums[1].at) _tile_stored(1, sums[1].at, sums[1].line);
+    if (sums[2].at) _tile_stored(2, sums[2].at, sums[2].line);
+    if (sums[3].at) _tile_stored(3, sums[3].at, sums[3].line);
+}
+
+/* Adds the products of a block of k: of A's upper and lower lines and B's left and right columns, with bytes
+   between their rows. Lower lines or right columns of NULL there aren't. */
+DML__AMX DML__INLINE void dml__amx_add(const float *a, const float *low_a, ptrdiff_t a_line, const float *b,
+                                       const float *right_b, ptrdiff_t b_line)
+{
+    _tile_loadd(4, a, a_line);
+    _tile_loadd(6, b, b_line);
+    _tile_dpbf16ps(0, 4, 6);
+    if (right_b) {
+        _tile_loadd(7, right_b, b_line);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    if (low_a) {
+        _tile_loadd(5, low_a, a_line);
+        _tile_dpbf16ps(2, 5, 6);
+        if (right_b) _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+#undef DML__AMX_BEGIN
 #endif
 #endif

@@ -506,10 +506,12 @@ static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const 
     return job;
 }
 
-static bool dml__conv_weights_by_amx(dml_pool *pool, const dml__conv *conv)
+/* Of a group that has more than one channel. */
+static void dml__conv_weights_run(dml_pool *pool, const dml__conv *conv, dml__wgrad *job)
 {
-    const dml__wgrad job = dml__conv_weights_job(conv, 0, NULL, NULL, 0, NULL);
-    return dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_takes(&job);
+    if (dml__conv_is_by_amx(pool, conv) && dml__amx_wgrad_run(pool, job)) return;
+    if (dml__conv2d_is_rounded(pool, &conv->shape)) job->rounds_to = dml__pool_rounds_to(pool);
+    dml__wgrad_run(pool, job);
 }
 
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -522,7 +524,6 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
-    const bool amx = status == DML_OK && dml__conv_weights_by_amx(pool, &conv);
     if (status == DML_OK && dml__conv_is_by_pairs(pool, &conv)) {
         dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
@@ -536,11 +537,8 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         if (dml__conv_is_depthwise(&conv)) {
             job.filters = job.channels = conv.shape.channels;
             dml__depthwise_weights(pool, &job);
-        } else if (amx) {
-            dml__amx_wgrad_run(pool, &job);
         } else {
-            if (dml__conv2d_is_rounded(pool, &conv.shape)) job.rounds_to = dml__pool_rounds_to(pool);
-            dml__wgrad_run(pool, &job);
+            dml__conv_weights_run(pool, &conv, &job);
         }
     }
     return status;

@@ -12,11 +12,11 @@
 
 #if defined(DML__HAS_AMX)
 
-/* A band of the grid, some images or lines of one, is copied: each pixel's channels as pairs of bf16, with
-   zeros around the images. Taps that are neighbours lie side by side in the copy, so k, of the order (taps_h,
-   taps_w, depth), is some runs of pairs, each cut into blocks of the same length, which are lines of A's
-   tiles. The rows of such a tile are pixels of one line, the same distance apart; the last tile of a line
-   reaches beyond it, and what is computed there goes nowhere. */
+/* A band of the grid, some images, lines of one, or tiles of a line, is copied: each pixel's channels as
+   pairs of bf16, with zeros around the images. Taps that are neighbours lie side by side in the copy, so k,
+   of the order (taps_h, taps_w, depth), is some runs of pairs, each cut into blocks of the same length, which
+   are lines of A's tiles. The rows of such a tile are pixels of one line, the same distance apart; the last
+   tile of a line reaches beyond it, and what is computed there goes nowhere. */
 
 /* Floats of a band's copy at most: a quarter of a second cache. */
 #define DML__AMX_BAND 131072
@@ -26,20 +26,21 @@
 typedef struct dml__amx_pass {
     const dml__conv_pass *pass;
     dml_pool *pool;
-    ptrdiff_t depth;                /* pairs of a pixel in the copy */
-    ptrdiff_t across, pieces, k;    /* runs of a line of taps; blocks of a run; pairs in all */
-    int length;                     /* pairs of a block: 1 .. 16 */
-    ptrdiff_t tiles;                /* of a line of the grid, */
-    int rows;                       /* each so many pixels */
-    ptrdiff_t copy_w;               /* pixels of a copied line */
-    ptrdiff_t images, lines, bands; /* of a band: whole images, or lines of one */
+    ptrdiff_t depth;               /* pairs of a pixel in the copy */
+    ptrdiff_t across, pieces, k;   /* runs of a line of taps; blocks of a run; pairs in all */
+    int length;                    /* pairs of a block: 1 .. 16 */
+    ptrdiff_t tiles;               /* of a line of the grid, */
+    int rows;                      /* each so many pixels */
+    ptrdiff_t images, lines, wide; /* of a band: whole images, or lines of one; tiles of a line */
+    ptrdiff_t bands;
+    ptrdiff_t copy_w;    /* pixels of a copied line */
     bool copies;         /* workers have scratch for a band and, if they aren't packed, two panels */
     const float *packed; /* (panels, k, 16) pairs of the weights, or NULL */
 } dml__amx_pass;
 
 /* A task's part. */
 typedef struct dml__amx_band {
-    ptrdiff_t n0, images, y0, lines;
+    ptrdiff_t n0, images, y0, lines, tile0, tiles;
     const float *copy;               /* (images, source lines, copy_w, depth) pairs, or NULL */
     ptrdiff_t line_step, image_step; /* of the copy, floats */
 } dml__amx_band;
@@ -76,12 +77,18 @@ static ptrdiff_t dml__amx_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
     return (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
 }
 
-/* Floats of a copy, with what the last tile of its last line reads beyond. */
-static ptrdiff_t dml__amx_copy_floats(const dml__amx_pass *plan, ptrdiff_t images, ptrdiff_t lines)
+/* Pixels of the source under so many tiles of a line, of which the last may reach beyond the grid. */
+static ptrdiff_t dml__amx_source_pixels(const dml__amx_pass *plan, ptrdiff_t tiles)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t beyond = (plan->tiles * plan->rows - p->grid_w) * p->stride_w;
-    return (images * dml__amx_source_lines(p, lines) * plan->copy_w + beyond) * plan->depth;
+    return (tiles * plan->rows - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
+}
+
+static ptrdiff_t dml__amx_copy_floats(const dml__amx_pass *plan, ptrdiff_t images, ptrdiff_t lines,
+                                      ptrdiff_t wide)
+{
+    return images * dml__amx_source_lines(plan->pass, lines) * dml__amx_source_pixels(plan, wide) *
+           plan->depth;
 }
 
 /* Bands that fit, and are enough for the threads. */
@@ -94,15 +101,19 @@ static void dml__amx_cut_grid(dml__amx_pass *plan)
     const double work = (double)(p->batch * p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
     const int threads = dml_pool_threads(plan->pool);
     const ptrdiff_t wanted = threads > 1 && work > DML__CONV_SERIAL_WORK ? 4 * threads : 1;
-    plan->images = 1, plan->lines = p->grid_h;
+    plan->images = 1, plan->lines = p->grid_h, plan->wide = plan->tiles;
     while (plan->images < p->batch / wanted &&
-           dml__amx_copy_floats(plan, plan->images + 1, p->grid_h) <= room)
+           dml__amx_copy_floats(plan, plan->images + 1, p->grid_h, plan->tiles) <= room)
         plan->images++;
     if (p->batch < wanted) plan->lines = dml__quotient_up(p->grid_h, dml__quotient_up(wanted, p->batch));
-    while (plan->lines > 1 && dml__amx_copy_floats(plan, 1, plan->lines) > room)
+    while (plan->lines > 1 && dml__amx_copy_floats(plan, 1, plan->lines, plan->tiles) > room)
         plan->lines = dml__quotient_up(plan->lines, 2);
-    plan->copies = dml__amx_copy_floats(plan, plan->images, plan->lines) <= room;
-    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines);
+    while (plan->wide > 1 && dml__amx_copy_floats(plan, 1, plan->lines, plan->wide) > room)
+        plan->wide = dml__quotient_up(plan->wide, 2);
+    plan->copy_w = dml__amx_source_pixels(plan, plan->wide);
+    plan->copies = dml__amx_copy_floats(plan, plan->images, plan->lines, plan->wide) <= room;
+    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines) *
+                  dml__quotient_up(plan->tiles, plan->wide);
 }
 
 static dml__amx_pass dml__amx_plan(dml_pool *pool, const dml__conv_pass *pass)
@@ -111,7 +122,6 @@ static dml__amx_pass dml__amx_plan(dml_pool *pool, const dml__conv_pass *pass)
     memset(&plan, 0, sizeof plan);
     plan.pass = pass;
     plan.pool = pool;
-    plan.copy_w = (pass->grid_w - 1) * pass->stride_w + (pass->taps_w - 1) * pass->dilation_w + 1;
     plan.tiles = dml__quotient_up(pass->grid_w, 16);
     plan.rows = (int)dml__quotient_up(pass->grid_w, plan.tiles);
     dml__amx_cut_k(&plan);
@@ -147,16 +157,17 @@ static void dml__amx_pack(dml__amx_pass *plan)
     const ptrdiff_t panels = dml__quotient_up(plan->pass->columns, 16);
     if (dml_pool_scratch_bytes(plan->pool).shared < (size_t)(panels * plan->k) * 16 * sizeof(float)) return;
     plan->packed = (const float *)dml_pool_shared_scratch(plan->pool);
-    dml_pool_run(panels * plan->k > 16384 / 16 ? plan->pool : NULL, (int)panels, dml__amx_pack_task, plan);
+    dml_pool_run(panels > 1 ? plan->pool : NULL, (int)panels, dml__amx_pack_task, plan);
 }
 
 /* --- the copy of a band --- */
 
-/* Pixels of a source line from `x` on, which may lie outside. */
-DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, ptrdiff_t y, uint16_t *to)
+/* Pixels of a source line from `x` on, which may lie outside, as the line may. */
+DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                        uint16_t *to)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t numbers = 2 * plan->depth, x = p->origin_x, count = plan->copy_w;
+    const ptrdiff_t numbers = 2 * plan->depth, count = plan->copy_w;
     const bool inside = y >= 0 && y < p->source_h;
     const ptrdiff_t before = !inside ? count : x >= 0 ? 0 : dml__smaller(-x, count);
     const ptrdiff_t end = inside ? dml__larger(dml__smaller(count, p->source_w - x), before) : count;
@@ -177,8 +188,12 @@ DML__AMX static void dml__amx_copy_line(const dml__amx_pass *plan, ptrdiff_t n, 
 static dml__amx_band dml__amx_band_at(const dml__amx_pass *plan, ptrdiff_t index, float *copy)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines);
+    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines),
+                    of_line = dml__quotient_up(plan->tiles, plan->wide);
     dml__amx_band band;
+    band.tile0 = index % of_line * plan->wide;
+    band.tiles = dml__smaller(plan->wide, plan->tiles - band.tile0);
+    index /= of_line;
     band.n0 = index / of_image * plan->images;
     band.images = dml__smaller(plan->images, p->batch - band.n0);
     band.y0 = index % of_image * plan->lines;
@@ -191,9 +206,7 @@ static dml__amx_band dml__amx_band_at(const dml__amx_pass *plan, ptrdiff_t index
     for (ptrdiff_t n = 0; n < band.images; n++)
         for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
             dml__amx_copy_line(plan, band.n0 + n, p->origin_y + band.y0 * p->stride_h + line,
-                               (uint16_t *)(void *)copy);
-    memset(copy, 0,
-           (size_t)(dml__amx_copy_floats(plan, 0, 1)) * sizeof *copy); /* read beyond the last line */
+                               p->origin_x + band.tile0 * plan->rows * p->stride_w, (uint16_t *)(void *)copy);
     return band;
 }
 
@@ -213,27 +226,15 @@ DML__AMX static void dml__amx_multiply(const dml__amx_pass *plan, const dml__amx
                                        const dml__amx_tiles *t)
 {
     const dml__conv_pass *p = plan->pass;
-    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
-    const ptrdiff_t a_step = p->stride_w * plan->depth * (ptrdiff_t)sizeof(float), length = plan->length;
-    const float *b0 = t->b[0], *b1 = t->b[1];
+    const ptrdiff_t a_line = p->stride_w * plan->depth * (ptrdiff_t)sizeof(float), length = plan->length;
+    const float *low = t->a_tiles > 1 ? t->a[1] : NULL, *b = t->b[0],
+                *right = t->b_tiles > 1 ? t->b[1] : NULL;
     for (ptrdiff_t ty = 0; ty < p->taps_h; ty++)
         for (ptrdiff_t tx = 0; tx < plan->across; tx++) {
             ptrdiff_t at = ty * p->dilation_h * band->line_step + tx * p->dilation_w * plan->depth;
-            for (ptrdiff_t piece = 0; piece < plan->pieces; piece++, at += length) {
-                _tile_loadd(4, t->a[0] + at, a_step);
-                _tile_loadd(6, b0, 64);
-                b0 += length * 16;
-                _tile_dpbf16ps(0, 4, 6);
-                if (right) {
-                    _tile_loadd(7, b1, 64);
-                    b1 += length * 16;
-                    _tile_dpbf16ps(1, 4, 7);
-                }
-                if (low) {
-                    _tile_loadd(5, t->a[1] + at, a_step);
-                    _tile_dpbf16ps(2, 5, 6);
-                    if (right) _tile_dpbf16ps(3, 5, 7);
-                }
+            for (ptrdiff_t piece = 0; piece < plan->pieces; piece++, at += length, b += length * 16) {
+                dml__amx_add(t->a[0] + at, low ? low + at : NULL, a_line, b, right, 64);
+                if (right) right += length * 16;
             }
         }
 }
@@ -266,7 +267,7 @@ DML__AMX static void dml__amx_multiply_gathered(const dml__amx_pass *plan, ptrdi
 {
     float wide[32];
     uint16_t a[2][16][32], b[2][16][32]; /* (tile, row, pairs), (tile, pair, columns) */
-    memset(a, 0, sizeof a);
+    memset(a, 0, sizeof a), memset(b, 0, sizeof b);
     for (ptrdiff_t k = 0; k < plan->k; k += plan->length) {
         for (int tile = 0; tile < t->a_tiles; tile++)
             for (int row = 0; row < plan->rows; row++) {
@@ -280,14 +281,8 @@ DML__AMX static void dml__amx_multiply_gathered(const dml__amx_pass *plan, ptrdi
                     wide[i] = dml__amx_weight_at(plan, j0 + 16 * tile + i / 2, k + pair, i % 2);
                 dml__narrow_run(wide, 32, b[tile][pair]);
             }
-        _tile_loadd(4, a[0], 64);
-        _tile_loadd(5, a[1], 64);
-        _tile_loadd(6, b[0], 64);
-        _tile_loadd(7, b[1], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        dml__amx_add((const float *)(const void *)a[0], (const float *)(const void *)a[1], 64,
+                     (const float *)(const void *)b[0], (const float *)(const void *)b[1], 64);
     }
 }
 
@@ -317,24 +312,18 @@ DML__AMX static void dml__amx_compute(const dml__amx_pass *plan, const dml__amx_
     dml__amx_sum sums[4];
     for (int i = 0; i < 4; i++) {
         const int a = i / 2, b = i % 2;
-        const bool direct =
-            bare && a < t->a_tiles && b < t->b_tiles && t->valid[a] == plan->rows && t->columns[b] == 16;
-        sums[i].at = direct ? t->c[a] + 16 * b : side[i];
+        const bool there = a < t->a_tiles && b < t->b_tiles;
+        const bool direct = there && bare && t->valid[a] == plan->rows && t->columns[b] == 16;
+        sums[i].at = direct ? t->c[a] + 16 * b : there ? side[i] : NULL;
         sums[i].line = direct ? p->target_pixel * (ptrdiff_t)sizeof(float) : 64;
         sums[i].loads = direct && p->beta == 1;
     }
-    DML__AMX_BEGIN(0, &sums[0]);
-    DML__AMX_BEGIN(1, &sums[1]);
-    DML__AMX_BEGIN(2, &sums[2]);
-    DML__AMX_BEGIN(3, &sums[3]);
+    dml__amx_begin(sums);
     if (band->copy)
         dml__amx_multiply(plan, band, t);
     else
         dml__amx_multiply_gathered(plan, j0, t);
-    _tile_stored(0, sums[0].at, sums[0].line);
-    if (t->b_tiles > 1) _tile_stored(1, sums[1].at, sums[1].line);
-    if (t->a_tiles > 1) _tile_stored(2, sums[2].at, sums[2].line);
-    if (t->a_tiles > 1 && t->b_tiles > 1) _tile_stored(3, sums[3].at, sums[3].line);
+    dml__amx_end(sums);
     for (int a = 0; a < t->a_tiles; a++)
         for (int b = 0; b < t->b_tiles; b++)
             if (sums[2 * a + b].at == side[2 * a + b])
@@ -347,7 +336,7 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
                            const float *panels)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t tiles = band->images * band->lines * plan->tiles;
+    const ptrdiff_t tiles = band->images * band->lines * band->tiles;
     dml__amx_tiles t;
     t.b_tiles = p->columns - j0 > 16 ? 2 : 1;
     for (int i = 0; i < 2; i++) {
@@ -357,14 +346,15 @@ static void dml__amx_sweep(const dml__amx_pass *plan, const dml__amx_band *band,
     for (ptrdiff_t tile = 0; tile < tiles; tile += t.a_tiles) {
         t.a_tiles = tiles - tile > 1 ? 2 : 1;
         for (int i = 0; i < t.a_tiles; i++) {
-            const ptrdiff_t line = (tile + i) / plan->tiles, x = (tile + i) % plan->tiles * plan->rows;
-            const ptrdiff_t n = line / band->lines, y = line % band->lines;
+            const ptrdiff_t line = (tile + i) / band->tiles, along = (tile + i) % band->tiles * plan->rows;
+            const ptrdiff_t n = line / band->lines, y = line % band->lines,
+                            x = band->tile0 * plan->rows + along;
             t.n[i] = band->n0 + n, t.y[i] = band->y0 + y, t.x[i] = x;
             t.valid[i] = (int)dml__smaller(plan->rows, p->grid_w - x);
             t.c[i] =
                 p->target + t.n[i] * p->target_image + t.y[i] * p->target_line + x * p->target_pixel + j0;
             t.a[i] = band->copy ? band->copy + n * band->image_step + y * p->stride_h * band->line_step +
-                                      x * p->stride_w * plan->depth
+                                      along * p->stride_w * plan->depth
                                 : NULL;
         }
         dml__amx_compute(plan, band, j0, &t);

@@ -13,12 +13,9 @@ DML__LOCAL bool dml__conv_has_amx(dml_pool *pool);
    threads and any scratch; without any, patches and weights are gathered tile by tile. */
 DML__LOCAL void dml__amx_pass_run(dml_pool *pool, const dml__conv_pass *pass);
 
-/* Whether dml__amx_wgrad_run takes a gradient: not of images so wide that few of their lines take much
- * memory. */
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job);
-
-/* As dml__wgrad_run, of factors rounded to bf16. An infinite or NaN x may make NaNs of taps that don't meet
-   it as well. */
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
+/* As dml__wgrad_run, of factors rounded to bf16; but false, and nothing done, for long strides and for images
+   so wide that few of their lines take much memory. An infinite or NaN x may make NaNs of taps that don't
+   meet it as well. */
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job);
 
 #endif

@@ -27,7 +27,6 @@
 #define DML__AMX_AT_ONCE 128    /* filters and channels of a part */
 #define DML__AMX_CHUNKS 8       /* at most, */
 #define DML__AMX_PARTIAL 262144 /* of so many floats together */
-#define DML__AMX_ADDED 2048     /* floats of dw whose partial sums a task adds */
 #define DML__AMX_TAIL 16        /* pairs that are read beyond a copy */
 /* What 16 filters and channels under one tap take, in floats. */
 #define DML__AMX_STACK (16 * (4 * DML__AMX_STRIP + 2 * DML__AMX_TAIL))
@@ -339,48 +338,32 @@ DML__AMX static void dml__amx_multiply_dw(const dml__amx_wgrad *plan, const dml_
                                           const dml__amx_strip *strip, const dml__amx_wgrad_tiles *t,
                                           ptrdiff_t filter_step, bool begins)
 {
-    const bool low = t->a_tiles > 1, right = t->b_tiles > 1;
-    const ptrdiff_t a_step = b->line * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t a_line = b->line * (ptrdiff_t)sizeof(float);
     const ptrdiff_t b_image = (strip->lines + plan->v.reach) * plan->pairs * 16;
     const ptrdiff_t blocks = dml__quotient_up(strip->lines * plan->pairs, 16);
+    const float *low = t->a_tiles > 1 ? t->a[1] : NULL, *right = t->b_tiles > 1 ? t->b[1] : NULL;
     float side[4][16 * 16]; /* (tile, filters, channels) */
     dml__amx_sum sums[4];
     for (int i = 0; i < 4; i++) {
         const bool there = i / 2 < t->a_tiles && i % 2 < t->b_tiles;
         const bool direct = there && t->rows[i / 2] == 16 && t->columns[i % 2] == 16;
-        sums[i].at = direct ? t->c[i / 2][i % 2] : side[i];
+        sums[i].at = direct ? t->c[i / 2][i % 2] : there ? side[i] : NULL;
         sums[i].line = (direct ? filter_step : 16) * (ptrdiff_t)sizeof(float);
         sums[i].loads = there && !begins;
         if (direct || !sums[i].loads) continue;
         memset(side[i], 0, sizeof side[i]);
         dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], t->c[i / 2][i % 2], filter_step, side[i], 16);
     }
-    DML__AMX_BEGIN(0, &sums[0]);
-    DML__AMX_BEGIN(1, &sums[1]);
-    DML__AMX_BEGIN(2, &sums[2]);
-    DML__AMX_BEGIN(3, &sums[3]);
+    dml__amx_begin(sums);
     for (ptrdiff_t n = 0; n < strip->images; n++)
         for (ptrdiff_t block = 0; block < blocks; block++) {
             const ptrdiff_t a_at = (n * plan->blocks + block) * 16, b_at = n * b_image + block * 256;
-            _tile_loadd(4, t->a[0] + a_at, a_step);
-            _tile_loadd(6, t->b[0] + b_at, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            if (right) {
-                _tile_loadd(7, t->b[1] + b_at, 64);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (low) {
-                _tile_loadd(5, t->a[1] + a_at, a_step);
-                _tile_dpbf16ps(2, 5, 6);
-                if (right) _tile_dpbf16ps(3, 5, 7);
-            }
+            dml__amx_add(t->a[0] + a_at, low ? low + a_at : NULL, a_line, t->b[0] + b_at,
+                         right ? right + b_at : NULL, 64);
         }
-    _tile_stored(0, sums[0].at, sums[0].line);
-    if (right) _tile_stored(1, sums[1].at, sums[1].line);
-    if (low) _tile_stored(2, sums[2].at, sums[2].line);
-    if (low && right) _tile_stored(3, sums[3].at, sums[3].line);
+    dml__amx_end(sums);
     for (int i = 0; i < 4; i++)
-        if (i / 2 < t->a_tiles && i % 2 < t->b_tiles && sums[i].at == side[i])
+        if (sums[i].at == side[i])
             dml__amx_copy_rows(t->rows[i / 2], t->columns[i % 2], side[i], 16, t->c[i / 2][i % 2],
                                filter_step);
 }
@@ -499,16 +482,6 @@ static void dml__amx_wgrad_task(void *argument, int task, int worker)
         dml__amx_part_on_stack(plan, &part);
 }
 
-static void dml__amx_add_task(void *argument, int task, int worker)
-{
-    const dml__amx_wgrad *plan = (const dml__amx_wgrad *)argument;
-    const ptrdiff_t all = plan->job->filters * plan->patch, first = (ptrdiff_t)task * DML__AMX_ADDED;
-    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
-    (void)worker;
-    dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)dml__smaller(DML__AMX_ADDED, all - first),
-                     &add, plan->partial + first, plan->job->dw + first);
-}
-
 /* Without scratch: 16 filters' sums of 16 channels under a tap, chunk by chunk. */
 static void dml__amx_wgrad_on_stack(dml__amx_wgrad *plan)
 {
@@ -531,38 +504,30 @@ static void dml__amx_wgrad_on_stack(dml__amx_wgrad *plan)
     }
 }
 
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
-    return job->batch > 0 && job->stride_h <= DML__AMX_STRIDE && job->stride_w <= DML__AMX_STRIDE &&
-           dml__amx_wgrad_plan(NULL, job).strips > 0;
-}
-
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
-{
+    if (job->batch < 1 || job->stride_h > DML__AMX_STRIDE || job->stride_w > DML__AMX_STRIDE) return false;
     dml__amx_wgrad plan = dml__amx_wgrad_plan(pool, job);
+    if (plan.strips == 0) return false;
     const ptrdiff_t all = job->filters * plan.patch, partial = plan.chunks > 1 ? plan.chunks * all : 0;
     if (!dml__amx_cut_dw(&plan) || dml_pool_scratch_bytes(pool).shared < (size_t)partial * sizeof(float)) {
         dml__amx_wgrad_on_stack(&plan);
-        return;
+        return true;
     }
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t parts = plan.chunks * dml__quotient_up(job->filters, plan.filters) *
                             dml__quotient_up(job->channels, plan.channels);
     dml_pool_run(parts > 1 ? pool : NULL, (int)parts, dml__amx_wgrad_task, &plan);
-    if (partial) dml_pool_run(pool, (int)dml__quotient_up(all, DML__AMX_ADDED), dml__amx_add_task, &plan);
+    if (partial) dml__wgrad_add(pool, job, plan.chunks, plan.partial);
+    return true;
 }
 
 #else
 
-DML__LOCAL bool dml__amx_wgrad_takes(const dml__wgrad *job)
-{
-    (void)job;
-    return false;
-}
-
-DML__LOCAL void dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
+DML__LOCAL bool dml__amx_wgrad_run(dml_pool *pool, const dml__wgrad *job)
 {
     (void)pool, (void)job;
+    return false;
 }
 
 #endif

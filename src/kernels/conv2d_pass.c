@@ -3,9 +3,9 @@
 
 #include "kernels/conv2d_pass.h"
 
+#include "base/float16.h"
 #include "kernels/conv2d_pass_plan.h"
 #include "kernels/conv2d_tall.h"
-#include "kernels/half_internal.h"
 #include "kernels/pack.h"
 #include "kernels/vector.h"
 #include "thread/pool_internal.h"
@@ -65,11 +65,10 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
     kernel->run(&whole);
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
-/* What has been copied is rounded where it is. */
-static void dml__conv_pass_round(const dml__conv_pass_plan *plan, ptrdiff_t count, float *x)
+
+DML__LOCAL void dml__conv_round(dml_pool *pool, dml_dtype dtype, ptrdiff_t count, float *x)
 {
-    const dml_dtype dtype = plan->pass->rounds_to;
-    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
+    if (dtype != DML_F32) dml__round_line(dml__pool_machine(pool).isa, dtype, (size_t)count, x);
 }
 
 /* --- the weights --- */
@@ -145,7 +144,7 @@ static void dml__conv_pass_pack_task(void *argument, int task, int worker)
     float *panel = plan->packed + task * plan->full * plan->k;
     (void)worker;
     dml__conv_pass_pack(plan->pass, task * plan->full, columns, width, 0, plan->k, panel);
-    dml__conv_pass_round(plan, plan->k * width, panel);
+    dml__conv_round(plan->pool, plan->pass->rounds_to, plan->k * width, panel);
 }
 
 /* --- the bands --- */
@@ -217,7 +216,8 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
     for (ptrdiff_t n = 0; n < band.images; n++)
         for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
             dml__conv_pass_copy_pixels(p, band.n0 + n, y + line, p->origin_x, plan->copy_w, copy);
-    dml__conv_pass_round(plan, band.images * band.image_step, copy - band.images * band.image_step);
+    dml__conv_round(plan->pool, p->rounds_to, band.images * band.image_step,
+                    copy - band.images * band.image_step);
     return band;
 }
 
@@ -268,7 +268,8 @@ static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pi
     for (int i = 0; i < rows; i++, pixel++, gathered += DML__CONV_KC) {
         const dml__conv_pass_pixel at = { pixel / width / lines, pixel / width % lines, pixel % width };
         dml__conv_pass_gather(sweep->plan->pass, &sweep->band, at, &sweep->chunk, gathered);
-        dml__conv_pass_round(sweep->plan, sweep->chunk.k1 - sweep->chunk.k0, gathered);
+        dml__conv_round(sweep->plan->pool, sweep->plan->pass->rounds_to, sweep->chunk.k1 - sweep->chunk.k0,
+                        gathered);
         sweep->tile.a[i] = gathered;
     }
 }
@@ -487,7 +488,8 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
         for (ptrdiff_t i = 0; i < panels; i++)
             dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
                                 block + i * tile->b_panel);
-        dml__conv_pass_round(plan, (panels - 1) * tile->b_panel + (chunk->k1 - chunk->k0) * width, block);
+        dml__conv_round(plan->pool, p->rounds_to,
+                        (panels - 1) * tile->b_panel + (chunk->k1 - chunk->k0) * width, block);
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;

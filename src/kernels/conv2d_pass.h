@@ -57,6 +57,9 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count);
 DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count);
 
+/* Rounds what has been copied where it is, to DML_BF16 or DML_F16; DML_F32: not at all. */
+DML__LOCAL void dml__conv_round(dml_pool *pool, dml_dtype dtype, ptrdiff_t count, float *x);
+
 /* Runs a tile of whole vectors of which only so many columns are in C: the others are computed on the side.
  */
 DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns);

@@ -174,7 +174,7 @@ static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *fro
             else
                 dml__conv_copy(out + f * pixels + i * count, from + f, count);
         }
-    dml__wgrad_round(plan, pixels * j->filters, out);
+    dml__conv_round(plan->pool, j->rounds_to, pixels * j->filters, out);
 }
 
 /* One strip's share of dw turned, (patch, filters), in tall tiles. */
@@ -352,7 +352,7 @@ static void dml__wgrad_round_rows(const dml__wgrad_plan *plan, const dml__wgrad_
     const ptrdiff_t pixels = strip->lines * strip->w;
     for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel)
         dml__conv_copy(rounded + i * tile->rows, from, tile->rows);
-    dml__wgrad_round(plan, pixels * tile->rows, rounded);
+    dml__conv_round(plan->pool, j->rounds_to, pixels * tile->rows, rounded);
     for (int i = 0; i < tile->rows; i++) tile->a[i] = rounded + i;
     tile->a_step = tile->rows;
 }
@@ -380,7 +380,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
-        dml__wgrad_round(plan, strip.lines * strip.w * width, patches);
+        dml__conv_round(plan->pool, j->rounds_to, strip.lines * strip.w * width, patches);
         const dml__wgrad_pixels in = dml__wgrad_pixels_at(plan, &strip, &columns);
         tile.k = (int)(in.end - in.begin);
         tile.blocks = dml__wgrad_lines(plan, &strip, columns.tap_h, lines);
@@ -488,16 +488,30 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
+typedef struct dml__wgrad_sums {
+    const dml__wgrad *job;
+    dml_isa isa;
+    ptrdiff_t chunks, all;
+    const float *partial;
+} dml__wgrad_sums;
+
 /* Some of dw from partial sums. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
-    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
-    const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
-    const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
-    const dml__finish add = { (int)plan->chunks, all, 1, plan->job->beta, NULL, false };
+    const dml__wgrad_sums *sums = (const dml__wgrad_sums *)argument;
+    const ptrdiff_t first = (ptrdiff_t)task * DML__WGRAD_ADDED;
+    const dml__finish add = { (int)sums->chunks, sums->all, 1, sums->job->beta, NULL, false };
     (void)worker;
-    dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + first,
-                     plan->job->dw + first);
+    dml__finish_line(sums->isa, (size_t)dml__smaller(DML__WGRAD_ADDED, sums->all - first), &add,
+                     sums->partial + first, sums->job->dw + first);
+}
+
+DML__LOCAL void dml__wgrad_add(dml_pool *pool, const dml__wgrad *job, ptrdiff_t chunks, const float *partial)
+{
+    dml__wgrad_sums sums = { job, dml__pool_machine(pool).isa, chunks,
+                             job->filters * job->taps_h * job->taps_w * job->channels, partial };
+    const int tasks = (int)dml__quotient_up(sums.all, DML__WGRAD_ADDED);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__wgrad_add_task, &sums);
 }
 
 /* The same of sums that are turned: some elements of each filter's patch. */
@@ -558,10 +572,12 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
     if (plan.chunks == 1) return;
-    const int shares = (int)(plan.turned ? dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters)
-                                         : dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED));
-    dml_pool_run(shares > 1 ? pool : NULL, shares,
-                 plan.turned ? dml__wgrad_add_turned_task : dml__wgrad_add_task, &plan);
+    if (!plan.turned) {
+        dml__wgrad_add(pool, job, plan.chunks, plan.partial);
+        return;
+    }
+    const int shares = (int)dml__quotient_up(plan.patch, DML__WGRAD_ADDED / job->filters);
+    dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_turned_task, &plan);
 }
 
 #endif

@@ -24,6 +24,9 @@ typedef struct dml__wgrad {
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. */
 DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job);
 
+/* dw = the sum of partial sums (chunks, filters, taps_h, taps_w, channels) in their order + beta dw. */
+DML__LOCAL void dml__wgrad_add(dml_pool *pool, const dml__wgrad *job, ptrdiff_t chunks, const float *partial);
+
 /* What a gradient of that size uses; the arrays aren't looked at. */
 DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 

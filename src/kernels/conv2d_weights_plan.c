@@ -3,7 +3,6 @@
 
 #include "kernels/conv2d_weights_plan.h"
 
-#include "base/float16.h"
 #include "base/memory.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_tall.h"
@@ -251,12 +250,6 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 
 /* --- strips of x and dy --- */
 
-DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x)
-{
-    const dml_dtype dtype = plan->job->rounds_to;
-    if (dtype != DML_F32) dml__round_line(dml__pool_machine(plan->pool).isa, dtype, (size_t)count, x);
-}
-
 /* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
 static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
                                  ptrdiff_t pixels, ptrdiff_t c0, ptrdiff_t channels, ptrdiff_t panel_step,
@@ -279,7 +272,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
-            dml__wgrad_round(plan, pixels * width, to);
+            dml__conv_round(plan->pool, j->rounds_to, pixels * width, to);
             continue;
         }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
@@ -295,7 +288,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
                 if (count < width) dml__conv_zero(pixel + count, width - count);
             }
         }
-        dml__wgrad_round(plan, pixels * width, to);
+        dml__conv_round(plan->pool, j->rounds_to, pixels * width, to);
     }
 }
 
@@ -408,7 +401,7 @@ DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad
                 dml__conv_copy(out, at, rows);
         }
     }
-    dml__wgrad_round(plan, out - packed, packed);
+    dml__conv_round(plan->pool, j->rounds_to, out - packed, packed);
 }
 
 #endif

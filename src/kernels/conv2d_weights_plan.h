@@ -81,9 +81,6 @@ DML__LOCAL float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptr
 DML__LOCAL void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
                                       ptrdiff_t first, ptrdiff_t panels, float *copy, dml__wgrad_view *view);
 
-/* Floats that have been copied, rounded where they are as the job wants it. */
-DML__LOCAL void dml__wgrad_round(const dml__wgrad_plan *plan, ptrdiff_t count, float *x);
-
 /* Whether dy is packed, as panels of tiles, (pixels, rows of the tile) one behind the other. */
 DML__LOCAL bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan);
 DML__LOCAL void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,

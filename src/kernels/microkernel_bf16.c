@@ -56,37 +56,6 @@ DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, co
     }
 }
 
-/* Where the four tiles of sums lie: the first, and bytes between rows; those that there aren't lie nowhere.
- */
-typedef struct dml__amx_sums {
-    float *first, *right, *low, *low_right;
-    ptrdiff_t line;
-} dml__amx_sums;
-
-DML__AMX DML__INLINE void dml__load_amx_sums(const dml__amx_sums *at)
-{
-    _tile_loadd(0, at->first, at->line);
-    if (at->right) _tile_loadd(1, at->right, at->line);
-    if (at->low) _tile_loadd(2, at->low, at->line);
-    if (at->low_right) _tile_loadd(3, at->low_right, at->line);
-}
-
-DML__AMX DML__INLINE void dml__store_amx_sums(const dml__amx_sums *at)
-{
-    _tile_stored(0, at->first, at->line);
-    if (at->right) _tile_stored(1, at->right, at->line);
-    if (at->low) _tile_stored(2, at->low, at->line);
-    if (at->low_right) _tile_stored(3, at->low_right, at->line);
-}
-
-DML__AMX DML__INLINE void dml__zero_amx_sums(void)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
-
 /* Rows of A are lines of k floats. Sums to which nothing is to be done are begun in C, and stored there. */
 DML__AMX static void dml__run_amx(const dml__tile *tile)
 {
@@ -100,27 +69,17 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
     for (int n = 0; n < tile->panels; n++) {
         const float *b = tile->b + n * tile->b_panel;
         float *first = bare ? tile->c[0] + (ptrdiff_t)n * tile->columns : sums;
-        const dml__amx_sums at = { first, right ? first + right_at : NULL, low ? first + 16 * line : NULL,
-                                   low && right ? first + 16 * line + right_at : NULL, line * 4 };
-        if (bare && tile->beta == 1)
-            dml__load_amx_sums(&at);
-        else
-            dml__zero_amx_sums();
-        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
-            _tile_loadd(4, tile->a[0] + p, a_line);
-            _tile_loadd(6, b, b_line);
-            _tile_dpbf16ps(0, 4, 6);
-            if (right) {
-                _tile_loadd(7, b + tile->columns - 16, b_line);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (low) {
-                _tile_loadd(5, tile->a[16] + p, a_line);
-                _tile_dpbf16ps(2, 5, 6);
-                if (right) _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        dml__store_amx_sums(&at);
+        const bool loads = bare && tile->beta == 1;
+        const dml__amx_sum at[4] = { { first, line * 4, loads },
+                                     { right ? first + right_at : NULL, line * 4, loads },
+                                     { low ? first + 16 * line : NULL, line * 4, loads },
+                                     { low && right ? first + 16 * line + right_at : NULL, line * 4,
+                                       loads } };
+        dml__amx_begin(at);
+        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step)
+            dml__amx_add(tile->a[0] + p, low ? tile->a[16] + p : NULL, a_line, b,
+                         right ? b + tile->columns - 16 : NULL, b_line);
+        dml__amx_end(at);
         if (!bare) dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
     }
     dml__amx_release();

@@ -184,7 +184,7 @@ static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dt
         if (!pool) continue; /* which doesn't round */
         float *got = kernel_copy(old, all);
         if (p > KERNEL_POOLS) {
-            const dml_scratch some[] = { { 150000, 1048576 }, { 1310000, 0 }, { 300000, 100000 } };
+            const dml_scratch some[] = { { 150000, 1048576 }, { 40000, 0 }, { 300000, 100000 } };
             CHECK_INT(dml_pool_reserve(pool, p < 2 * KERNEL_POOLS - 1 ? some[p - KERNEL_POOLS - 1]
                                                                       : dml__rounded_scratch()),
                       DML_OK);
@@ -230,15 +230,16 @@ static void convolutions(void)
         { 1, 13, 11, 17, 33, 3, 3, 1, 2, 2, 1, 2, 2, 1, 0, 0 },
         { 2, 4, 4, 16, 8, 4, 4, 4, 4, 3, 3, 1, 1, 4, 0, 0 },
         { 2, 3, 20, 4, 1, 1, 3, 1, 1, 0, 0, 1, 3, 1, 0, 0 },
-        { 1, 5, 37, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0,
-          0 },                                               /* tiles of 13 pixels, of which 2 reach beyond */
-        { 33, 4, 4, 8, 9, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 }, /* strips of several images */
+        { 1, 5, 37, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },  /* tiles that reach beyond a line */
+        { 33, 4, 4, 8, 9, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },    /* strips of several images */
         { 2, 20, 20, 36, 40, 3, 3, 2, 2, 1, 1, 1, 1, 1, 0, 0 }, /* panels that aren't full, phases */
         { 1, 4, 340, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },   /* lines that are too long for a strip */
         { 1, 6, 200, 6, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },   /* strips of two lines */
         { 1, 11, 9, 4, 4, 2, 2, 5, 5, 0, 0, 1, 1, 1, 0, 0 },    /* a stride beyond the kernel, and long */
         { 1, 9, 13, 12, 20, 1, 1, 3, 2, 1, 0, 1, 1, 1, 0, 0 },
         { 3, 3, 3, 144, 132, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 }, /* several parts */
+        { 1, 3, 120, 40, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },  /* lines that are too long for 40 KB */
+        { 2, 4, 5, 8, 2, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0 },     /* groups of one filter */
         { 2, 7, 9, 3, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0 },     /* from here on too few channels */
         { 2, 6, 6, 4, 8, 3, 3, 1, 1, 1, 1, 1, 1, 4, 0, 0 },
     };
