@@ -196,12 +196,13 @@ DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
     if (!x) return NULL;
     const int *d = x->shape.dims;
     char text[DML_SHAPE_TEXT];
-    const char *wanted = x->dtype != DML_F32 || x->shape.ndim != 3 ? "f32 images of height x width x channels"
-                         : factor < 1 || factor > DML__MAX_INPUTS  ? "factors of 1 to 8"
-                         : (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX
-                             ? "images that become no more than 2147483647 elements"
-                             : NULL;
-    if (wanted) {
+    const bool images = x->dtype == DML_F32 && x->shape.ndim == 3,
+               known = factor >= 1 && factor <= DML__MAX_INPUTS;
+    if (!images || !known || (double)dml_shape_count(&x->shape) * factor * factor > INT32_MAX) {
+        char wanted[64] = "f32 images of height x width x channels";
+        if (images && !known) snprintf(wanted, sizeof wanted, "factors of 1 to %d", DML__MAX_INPUTS);
+        if (images && known)
+            snprintf(wanted, sizeof wanted, "images that become no more than %d elements", INT32_MAX);
         dml__fail(&dml__node_context(x)->error, DML_ERROR_SHAPE,
                   "upsample2d: %d times asked for, of %s %s; it takes %s", factor, dml_dtype_name(x->dtype),
                   dml_shape_format(&x->shape, text), wanted);
@@ -210,12 +211,12 @@ DML_API dml_node *dml_upsample2d(dml_node *x, int factor)
     if (factor == 1) return x;
     const dml_shape shape = dml_shape_of(factor * d[0], factor * d[1], d[2]);
     dml_graph *graph = x->graph;
-    dml_node *last = graph->last, *whole = NULL;
+    dml_node *last = graph->last;
     char layer[DML_NAME_BYTES];
     if (dml__layer_name(graph, dml__upsample2d_op(), layer) != DML_OK ||
         dml_push_scope(graph, "%s", layer) != DML_OK)
         return NULL;
-    whole = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
+    dml_node *whole = dml__repeat_inside(x, d[0] * d[1], factor, d[2]);
     if (whole) whole = dml__repeat_inside(whole, d[0], factor, d[1] * factor * d[2]);
     dml_pop_scope(graph);
     if (whole) whole = dml__node_create(dml__upsample2d_op(), 1, &whole, &shape, sizeof shape);

@@ -38,11 +38,13 @@ typedef struct dml_gradient_check {
 
    Differences at epsilon and at half of it are combined (Richardson), so that what is left is of the fourth
    order; where the two disagree, or the loss' slopes to both sides do, it is tried closer by, then given up.
-   What differs from backward is failed only if it does so closer by, too, and no less.
+   What differs from backward is failed only if it does so closer by, too, and no less, and by more than
+   rounding explains: how far the loss jumps between places beside each other, and 2e-5 of the largest
+   derivative, which backward's own rounding may leave where a norm takes out what a parameter adds.
    Everything is in f32, so an element is known to about 1e-4 of the loss (at epsilon 0.01; half of that at
    0.02): gradients below that are only seen in sum, as the whole parameter's. A small model with few samples
    and a smooth activation is seen most sharply. It takes 4 forward passes for each
-   derivative, and more at kinks.
+   derivative, and more at kinks and where it differs.
 
    The loss is computed as in training, with the dropout masks of one step throughout. Afterwards the graph is
    bitwise as before, running statistics included; it needs the memory of a training program and of two or
