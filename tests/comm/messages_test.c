@@ -1,6 +1,8 @@
 /* Sends, receives and requests: tags, any source, probes, messages that pass each other, and any order. */
 #include "ranks.h"
 
+#include "comm/job.h"
+
 static const char *const transports[] = { "tcp", "shm", "local" };
 
 enum { LARGE = 100000 };
@@ -214,6 +216,37 @@ static void probe_body(test_rank *me)
 static void probes(void)
 {
     run_on_all(3, probe_body);
+}
+
+/* Who looks in vain counts that, since from some number on it gives the processor up, until something comes.
+ */
+static void poll_body(test_rank *me)
+{
+    const dml__comm_job *job = me->comm->job;
+    float got = 0, one = 1;
+    if (me->rank) {
+        me->bad += dml_comm_receive(me->comm, &got, 1, DML_F32, 0, 1, NULL) != DML_OK;
+        me->bad += dml_comm_send(me->comm, &one, 1, DML_F32, 0, 2) != DML_OK;
+    } else {
+        dml_request *request = dml_comm_receive_start(me->comm, &got, 1, DML_F32, 1, 2);
+        for (int look = 1; look <= 100; look++) {
+            me->bad += look % 2 ? dml_comm_done(me->comm, request) : dml_comm_probe(me->comm, 1, 2, 0, NULL);
+            me->bad += !job->yields && look < 10 && job->vain_looks != look;
+        }
+        const int most = job->vain_looks;
+        me->bad += !job->yields && (most < 10 || most > 50);
+        me->bad += dml_comm_probe(me->comm, 1, 2, 1e-3, NULL) || job->vain_looks != most; /* waited */
+        me->bad += dml_comm_send(me->comm, &one, 1, DML_F32, 1, 1) != DML_OK;
+        while (!dml_comm_done(me->comm, request)) continue;
+        me->bad += job->vain_looks != 0;
+        me->bad += dml_comm_wait(me->comm, request) != DML_OK || got != 1;
+    }
+    me->bad += dml_comm_barrier(me->comm) != DML_OK;
+}
+
+static void looks_in_vain(void)
+{
+    run_on_all(2, poll_body);
 }
 
 static void cancel_body(test_rank *me)
@@ -574,6 +607,7 @@ int main(void)
     RUN(in_order_and_in_any_order);
     RUN(both_send_first);
     RUN(probes);
+    RUN(looks_in_vain);
     RUN(cancelled);
     RUN(as_many_as_there_are);
     RUN(a_late_rank_keeps_all);
