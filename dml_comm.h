@@ -9784,10 +9784,11 @@ DML__LOCAL void dml__meet_too_late(dml__meeting *meeting)
         dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
                       "rank %d of %d could not reach rank 0 at %s within %g s: %s%s%s", rank, world,
                       dml__address_text(tried ? &shake->address : &meeting->masters[0], at), timeout,
-                      !tried         ? "it had no time left to try"
-                      : silent       ? "who listens there doesn't answer"
-                      : shake->error ? strerror(shake->error)
-                                     : "who listens there is no rank of this job",
+                      !tried   ? "it had no time left to try"
+                      : silent ? "who listens there doesn't answer"
+                      : shake->error
+                          ? strerror(shake->error)
+                          : "who listens there hung up, and is no rank of this job or gave up itself",
                       meeting->note[0] ? "; before, it was refused: " : "", meeting->note);
     } else if (!meeting->addresses_done) {
         /* (Whom it waits for rank 0 knows.) */

@@ -216,7 +216,7 @@ static void the_last_one_is_told(void)
 static void check_keys(const char *key0, const char *key1, const char *part)
 {
     test_rank ranks[2];
-    ranks_prepare(ranks, 2, 0.5, NULL, NULL);
+    ranks_prepare(ranks, 2, 2, NULL, NULL);
     ranks[0].options.key = key0;
     ranks[1].options.key = key1;
     ranks_run(ranks, 2);
@@ -438,7 +438,7 @@ static void no_descriptors(void)
         } else {
             sockets.accept = no_accept;
         }
-        ranks_prepare(ranks, 2, 0.5, late_rank_body, NULL);
+        ranks_prepare(ranks, 2, 1, late_rank_body, NULL);
         ranks[poor].sockets = &sockets;
         ranks_run(ranks, 2);
         CHECK_INT(ranks[poor].status, DML_ERROR_NETWORK);
