@@ -1001,6 +1001,7 @@ typedef struct dml_attention_shape {
     bool causal;                   /* query t sees no key after t */
     size_t window;                 /* query t sees only keys less than this far from t; 0: any */
     float scale;                   /* of the products */
+    bool past; /* the queries stand behind keys that are there already, whose number `lengths` gives */
 } dml_attention_shape;
 
 /* For each sample and head
@@ -1010,8 +1011,10 @@ typedef struct dml_attention_shape {
    over the keys that a query sees, 0 where it sees none. q is (samples, queries, q_step), of which
    heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width; all three may be
    parts of one array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each
-   sample's keys from that number on, which must be in 0 .. keys; what they hold is not read. `log_sums`,
-   (samples, heads, queries), gets the logarithm of the sum of exponentials. Bitwise the same for any number
+   sample's keys from that number on, which must be in 0 .. keys; what they hold is not read. With shape->past
+   query t of a sample stands at key lengths + t, from which `causal` and `window` count, and the keys behind
+   the last query are hidden: lengths must be in 0 .. keys - queries. `log_sums`, (samples, heads, queries),
+   gets the logarithm of the sum of exponentials. Bitwise the same for any number
    of threads and any scratch. */
 DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
                                    const float *k, const float *v, const int32_t *lengths, float *log_sums,
@@ -1047,6 +1050,7 @@ typedef struct dml_rotary_shape {
     size_t heads, width;    /* of a row: heads beside each other, of an even width */
     size_t rotated;         /* so many heads, from the first on; the others stay as they are */
     bool interleaved;       /* pairs are neighbours; else numbers half a head apart */
+    const int32_t *places;  /* (rows), or NULL: the position of each, below `positions` */
 } dml_rotary_shape;
 
 /* table (positions, 2, width / 2): for pair i of position p the cosine and, behind those, the sine of
@@ -2845,6 +2849,87 @@ typedef struct dml_custom_options {
    alone for `inputs` of NULL and a `count` below 1, where there is no graph to record an error on.
  */
 DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custom_options *options);
+
+#endif
+
+/* ---- decode/decoder.h ---- */
+
+/* decoder.h: a language model writes: one position after the other, each in the time that it takes alone. */
+#ifndef DML_DECODE_DECODER_H
+#define DML_DECODE_DECODER_H
+
+typedef struct dml_decoder_options {
+    int batch;       /* texts side by side at most; 0: 1 */
+    int chunk;       /* positions that go through at once while there are so many to read; 0: 32, or all */
+    dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
+} dml_decoder_options;
+
+/* Of a net that was built to be trained on whole texts: `input` (T, ...) -> `output` (T, ...), whose row t
+   depends on rows 0 .. t alone. The decoder is the same net, with the same parameters, for the next few
+   positions: keys and values of those before are kept, so a position takes no longer than its own part. Its
+   rows are those of the whole net up to rounding.
+
+       dml_decoder *writer = dml_decoder_create(logits, letters, NULL);
+       dml_decoder_feed(writer, 1, prompt, length, scores);
+       for (int i = 0; i < 100; i++) {
+           int32_t next = dml_sample(scores, 256, NULL, dml_random_uniform(&random, i));
+           putchar(next);
+           dml_decoder_feed(writer, 1, &next, 1, scores);
+       }
+
+   The net may be made of dense layers, embeddings, layer and RMS norms, arithmetic and activations, dropout,
+   learned and rotary positions, causal attention (of shared heads, with a window), softmax and slices along
+   other axes, and matmul with a matrix of parameters. NULL, with the error on the context, for a NULL node;
+   DML_ERROR_ARGUMENT for a batch or chunk below 0, or nodes that don't depend on each other;
+   DML_ERROR_UNSUPPORTED, with the node that stands in the way, for other nets, and for those with other
+   inputs; DML_ERROR_MEMORY.
+
+   Its nodes are added to the graph, in a scope "decoder.1" of their own, and stay there. It keeps
+   2 x channels of keys and values x T floats a layer of attention and text. Trained parameters are used as
+   they are at each call; what was kept was made of those of its time. The context, which closes it too, is
+   used as by dml_program_run. */
+typedef struct dml_decoder dml_decoder;
+DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
+                                        const dml_decoder_options *options);
+DML_API void dml_decoder_destroy(dml_decoder *decoder);
+
+/* The next `count` positions of `rows` texts: x (rows, count, ...), of which each position is a row of the
+   input. last (rows, ...), if it isn't NULL, becomes the output's row at the last of them. Texts that are
+   shorter than others can't be fed with them: what a batch has in common is how many positions it has had.
+
+   DML_ERROR_ARGUMENT, with nothing fed: for rows not in 1 .. batch, or more of them than since the place was
+   0, a count below 1, NULL or an index out of range. DML_ERROR_STATE: for more positions than T in all;
+   dml_decoder_rewind makes room. After another failure the place is what it was. */
+DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
+
+/* How many positions were fed. */
+DML_API int dml_decoder_place(const dml_decoder *decoder);
+
+/* Forgets all from `place` on, 0 .. dml_decoder_place, so that other positions can follow there: 0 begins
+   another text, the length of a prompt another answer to it. DML_ERROR_ARGUMENT otherwise. */
+DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place);
+
+#endif
+
+/* ---- decode/sample.h ---- */
+
+/* sample.h: a class is drawn from its scores, as language models write. */
+#ifndef DML_DECODE_SAMPLE_H
+#define DML_DECODE_SAMPLE_H
+
+typedef struct dml_sample_options {
+    float temperature; /* scores are divided by it: less makes the likely likelier; 0: 1 */
+    int top_k;         /* only the k largest are drawn; 0: all; 1: the largest, whatever the number */
+    float top_p;       /* of these only the largest whose probabilities add up to this; 0 or 1: all. Source:
+                          Holtzman et al., "The curious case of neural text degeneration", 2020, section 3.1 */
+} dml_sample_options;
+
+/* A class of 0 .. count - 1, drawn with the probabilities softmax(logits / temperature) gives those that are
+   left by top_k and then top_p: the one in which `number`, uniform in [0, 1) (dml_random_uniform), falls when
+   they lie one behind the other. Of equal logits at the edge those of lower classes are left. A NaN and
+   -infinity are never drawn. NULL options: all defaults. -1 when there is nothing to draw, or for options
+   that can't be: a temperature or top_p below 0 or NaN, a top_k below 0. */
+DML_API int dml_sample(const float *logits, int count, const dml_sample_options *options, float number);
 
 #endif
 
@@ -22615,7 +22700,7 @@ DML__LOCAL void dml__attention_scale(dml_isa isa, const dml__attention_rows *row
 
 typedef struct dml__attention_job {
     dml_attention_shape s;
-    ptrdiff_t before, after; /* query t sees the keys t - before .. t + after */
+    ptrdiff_t before, after; /* a query at key t sees the keys t - before .. t + after */
     const float *q, *k, *v;
     const int32_t *lengths;
     float *log_sums, *out;
@@ -22675,8 +22760,24 @@ static const float *dml__attention_y(const dml__attention_job *job, const float 
 
 static ptrdiff_t dml__attention_length(const dml__attention_job *job, size_t sample)
 {
-    const ptrdiff_t keys = (ptrdiff_t)job->s.keys;
-    return job->lengths ? dml__larger(0, dml__smaller(keys, job->lengths[sample])) : keys;
+    const ptrdiff_t keys = (ptrdiff_t)job->s.keys, more = job->s.past ? (ptrdiff_t)job->s.queries : 0;
+    return job->lengths ? dml__larger(0, dml__smaller(keys, job->lengths[sample] + more)) : keys;
+}
+
+/* A sample's query t sees the keys t - before .. t + after. */
+static ptrdiff_t dml__attention_past(const dml__attention_job *job, size_t sample)
+{
+    return job->s.past ? job->lengths[sample] : 0;
+}
+
+static ptrdiff_t dml__attention_before(const dml__attention_job *job, size_t sample)
+{
+    return job->before - dml__attention_past(job, sample);
+}
+
+static ptrdiff_t dml__attention_after(const dml__attention_job *job, size_t sample)
+{
+    return job->after + dml__attention_past(job, sample);
 }
 
 /* The keys that some of the pair's queries see: from the beginning of a block on; and whether there are any.
@@ -22684,8 +22785,9 @@ static ptrdiff_t dml__attention_length(const dml__attention_job *job, size_t sam
 static bool dml__attention_keys(const dml__attention_job *job, const dml__attention_pair *at,
                                 ptrdiff_t *first, ptrdiff_t *end)
 {
-    const ptrdiff_t from = dml__larger(0, at->q0 - job->before);
-    *end = dml__smaller(dml__attention_length(job, at->sample), at->q1 + job->after);
+    const ptrdiff_t from = dml__larger(0, at->q0 - dml__attention_before(job, at->sample));
+    *end =
+        dml__smaller(dml__attention_length(job, at->sample), at->q1 + dml__attention_after(job, at->sample));
     *first = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK;
     return from < *end;
 }
@@ -22694,11 +22796,12 @@ static bool dml__attention_keys(const dml__attention_job *job, const dml__attent
 static dml__band dml__attention_band(const dml__attention_job *job, const dml__attention_pair *at,
                                      bool of_keys)
 {
-    const ptrdiff_t apart = at->q0 - at->k0;
-    dml__band band = { apart - job->before, apart + job->after + 1, at->k1 - at->k0 };
+    const ptrdiff_t apart = at->q0 - at->k0, before = dml__attention_before(job, at->sample);
+    const ptrdiff_t after = dml__attention_after(job, at->sample);
+    dml__band band = { apart - before, apart + after + 1, at->k1 - at->k0 };
     if (of_keys) {
-        band.from = -apart - job->after;
-        band.to = -apart + job->before + 1;
+        band.from = -apart - after;
+        band.to = -apart + before + 1;
         band.limit = at->q1 - at->q0;
     }
     return band;
@@ -22884,8 +22987,8 @@ static void dml__attention_of_keys(const dml__attention_job *job, const dml__att
     dml__attention_pair at = { sample, 0, kv_head, 0, 0, k0, seen, 0 };
     dml__attention_share share = { with_q, true, 0, job->beta[1], job->beta[2] };
     at.ld = dml__attention_ld(job->kernel, seen - k0);
-    const ptrdiff_t from = dml__larger(0, k0 - job->after);
-    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, seen + job->before);
+    const ptrdiff_t from = dml__larger(0, k0 - dml__attention_after(job, sample));
+    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, seen + dml__attention_before(job, sample));
     const bool any = seen > k0 && from < end;
     for (at.head = kv_head * group; any && at.head < (kv_head + 1) * group; at.head++)
         for (at.q0 = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK; at.q0 < end;
@@ -23174,7 +23277,8 @@ static void dml__rotary_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + job->rows_per_task, job->s.rows);
     (void)worker;
     for (size_t r = begin; r < end; r++) {
-        const float *table = job->table + r % job->s.positions * width;
+        const size_t position = job->s.places ? (size_t)job->s.places[r] : r % job->s.positions;
+        const float *table = job->table + position * width;
         const float *x = job->x + r * job->s.heads * width;
         float *y = job->y + r * job->s.heads * width;
         for (size_t h = 0; h < job->s.rotated; h++, x += width, y += width)
@@ -38235,10 +38339,14 @@ DML_API dml_node *dml_dropout(dml_node *x, float p)
 #define DML_OPS_OP_ROTARY_INTERNAL_H
 
 typedef struct dml__rotary {
-    int heads, rotated, offset;
+    int heads, rotated, offset, positions;
     float base;
     bool interleaved;
 } dml__rotary;
+
+/* The same as a rotary node does, of rows whose positions, below `positions`, are those of `places` (T), i32.
+ */
+DML__LOCAL dml_node *dml__rotary_at(const dml_node *like, dml_node *x, dml_node *places, int positions);
 
 /* (positions, 2, width / 2), as by dml_rotary_table */
 static inline const float *dml__rotary_table_of(const dml__rotary *attributes)
@@ -38279,14 +38387,21 @@ static dml_status dml__rotary_infer(dml_node *node)
     if (!(o->base > 0 && o->base <= 1e30f))
         return dml__node_fail(node, DML_ERROR_ARGUMENT, "a base of %g asked for; it must be above 0",
                               (double)o->base);
+    if (node->inputs > 1) node->limit = o->positions;
     node->shape = x->shape;
     node->batched = x->batched;
     return DML_OK;
 }
 
-static size_t dml__rotary_table_bytes(const dml_node *x, int heads)
+static size_t dml__rotary_table_bytes(const dml__rotary *o, int width)
 {
-    return dml_shape_count(&x->shape) / (size_t)heads * sizeof(float);
+    return (size_t)o->positions * (size_t)width * sizeof(float);
+}
+
+static size_t dml__rotary_bytes_of(const dml_node *node)
+{
+    const dml__rotary *o = dml__rotary_of(node);
+    return dml__rotary_table_bytes(o, node->shape.dims[1] / o->heads);
 }
 
 /* On a GPU, the table. */
@@ -38294,7 +38409,7 @@ static size_t dml__rotary_saved_bytes(const dml_node *node, int rows)
 {
     (void)rows;
     if (dml__node_context(node)->device.host_memory) return 0;
-    return dml__rotary_table_bytes(node->input[0], dml__rotary_of(node)->heads);
+    return dml__rotary_bytes_of(node);
 }
 
 /* to = from turned + beta to */
@@ -38306,15 +38421,19 @@ static dml_status dml__rotary_run(const dml__run *run, const dml_node *node, boo
     const size_t positions = (size_t)node->shape.dims[0];
     const size_t rows = positions * (node->batched ? (size_t)run->rows : 1);
     if (run->device->host_memory) {
-        const dml_rotary_shape shape = { rows, positions, heads, width, (size_t)o->rotated, o->interleaved };
+        const int32_t *places =
+            node->inputs > 1 ? (const int32_t *)dml__host(dml__value(run, node->input[1])) : NULL;
+        const dml_rotary_shape shape = { rows,           positions, heads, width, (size_t)o->rotated,
+                                         o->interleaved, places };
         dml_rotary_apply(run->pool, &shape, dml__rotary_table_of(o), back, (const float *)dml__host(from),
                          beta, (float *)dml__host(to));
         return DML_OK;
     }
     dml_launch launch = dml__launch("rotary", rows * heads * (width / 2), 1);
-    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)positions,  (int32_t)heads,
-                                 (int32_t)width,          (int32_t)o->rotated, o->interleaved };
-    for (int i = 0; i < 6; i++) launch.integer[i] = integers[i];
+    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)positions, (int32_t)heads,  (int32_t)width,
+                                 (int32_t)o->rotated,     o->interleaved,     node->inputs > 1 };
+    for (int i = 0; i < 7; i++) launch.integer[i] = integers[i];
+    if (node->inputs > 1) launch.buffer[3] = dml__value(run, node->input[1]);
     launch.buffer[0] = from;
     launch.buffer[1] = dml__saved(run, node);
     launch.buffer[2] = to;
@@ -38327,9 +38446,9 @@ static dml_status dml__rotary_op_forward(const dml__run *run, const dml_node *no
 {
     dml_status status = DML_OK;
     if (!run->device->host_memory)
-        status = run->device->backend->write(
-            run->device, dml__saved(run, node), dml__rotary_table_of(dml__rotary_of(node)),
-            dml__rotary_table_bytes(node->input[0], dml__rotary_of(node)->heads));
+        status = run->device->backend->write(run->device, dml__saved(run, node),
+                                             dml__rotary_table_of(dml__rotary_of(node)),
+                                             dml__rotary_bytes_of(node));
     if (status != DML_OK) return status;
     return dml__rotary_run(run, node, false, dml__value(run, node->input[0]), 0, dml__value(run, node));
 }
@@ -38371,34 +38490,49 @@ DML__LOCAL const dml__op *dml__rotary_op(void)
 }
 
 /* The node's attributes are the numbers and, behind them, the table. */
-DML_API dml_node *dml_rotary(dml_node *x, int heads, const dml_rotary_options *options)
+static dml_node *dml__rotary_create(const dml__rotary *o, dml_node *x, dml_node *places)
 {
-    if (!x) return NULL;
     dml_context *context = dml__node_context(x);
-    const int width = dml__rotary_width(x, heads);
-    dml__rotary o;
-    memset(&o, 0, sizeof o);
-    o.heads = heads;
-    o.rotated = options && options->rotated ? options->rotated : heads;
-    o.base = options && options->base != 0 ? options->base : 10000.0f;
-    if (options) {
-        o.offset = options->offset;
-        o.interleaved = options->interleaved;
-    }
-    if (!width) return dml__node_create(dml__rotary_op(), 1, &x, &o, sizeof o); /* which refuses it */
-    const size_t bytes = sizeof o + dml__rotary_table_bytes(x, heads);
+    dml_node *const input[] = { x, places };
+    const int width = dml__rotary_width(x, o->heads), inputs = places ? 2 : 1;
+    if (!width) return dml__node_create(dml__rotary_op(), inputs, input, o, sizeof *o); /* which refuses it */
+    const size_t bytes = sizeof *o + dml__rotary_table_bytes(o, width);
     dml__rotary *attributes = (dml__rotary *)dml__allocate(&context->memory, bytes);
     if (!attributes) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "rotary: no memory left for a table of %zu bytes",
                   bytes);
         return NULL;
     }
-    *attributes = o;
-    dml_rotary_table((size_t)x->shape.dims[0], (size_t)width, o.offset, (double)o.base,
+    *attributes = *o;
+    dml_rotary_table((size_t)o->positions, (size_t)width, o->offset, (double)o->base,
                      (float *)(attributes + 1));
-    dml_node *node = dml__node_create(dml__rotary_op(), 1, &x, attributes, bytes);
+    dml_node *node = dml__node_create(dml__rotary_op(), inputs, input, attributes, bytes);
     dml__release(&context->memory, attributes);
     return node;
+}
+
+DML_API dml_node *dml_rotary(dml_node *x, int heads, const dml_rotary_options *options)
+{
+    if (!x) return NULL;
+    dml__rotary o;
+    memset(&o, 0, sizeof o);
+    o.heads = heads;
+    o.rotated = options && options->rotated ? options->rotated : heads;
+    o.base = options && options->base != 0 ? options->base : 10000.0f;
+    o.positions = x->shape.dims[0];
+    if (options) {
+        o.offset = options->offset;
+        o.interleaved = options->interleaved;
+    }
+    return dml__rotary_create(&o, x, NULL);
+}
+
+DML__LOCAL dml_node *dml__rotary_at(const dml_node *like, dml_node *x, dml_node *places, int positions)
+{
+    if (!x || !places) return NULL;
+    dml__rotary o = *dml__rotary_of(like);
+    o.positions = positions;
+    return dml__rotary_create(&o, x, places);
 }
 
 #endif
@@ -38445,6 +38579,31 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
     if (o->packing == DML__ATTENTION_APART || part == 0) return 0;
     return part == 1 ? q : q + o->kv_heads * width;
 }
+
+/* The same of an attention whose keys and values of earlier runs are kept: those that a run brings stand
+   behind as many as its last input, i32, says of each sample. */
+typedef struct dml__attention_kept {
+    dml__attention attention; /* first, for what both kinds share */
+    dml_ref kept; /* (samples, positions, 2 kv_heads width): of each position its keys, then its values */
+    int positions;
+} dml__attention_kept;
+
+/* `like`, an attention, on other inputs of fewer positions, which are kept there. For predicting alone. */
+DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
+                                            dml_ref kept, int positions);
+DML__LOCAL const dml__op *dml__attention_kept_op(void);
+
+/* Bytes that it keeps, for so many samples. */
+DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);
+
+/* What both kinds are made of: as a node's inputs say; where part 0 to 2 lies in them; y and what is saved of
+   q, k and v; and how many bytes that is. */
+DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows);
+DML__LOCAL dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part);
+DML__LOCAL dml_status dml__attention_forward(const dml__run *run, const dml_node *node,
+                                             const dml_attention_shape *s, const dml_ref part[3]);
+DML__LOCAL size_t dml__attention_saved_bytes(const dml_node *node, int rows);
+DML__LOCAL void dml__attention_describe(const dml_node *node, char *text, size_t bytes);
 
 /* The input of lengths, or NULL. */
 static inline dml_node *dml__attention_lengths(const dml_node *node)
@@ -38543,7 +38702,7 @@ static dml_status dml__attention_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows)
+DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows)
 {
     const dml__attention *o = dml__attention_of(node);
     dml_attention_shape s;
@@ -38559,6 +38718,7 @@ static dml_attention_shape dml__attention_shape_of(const dml_node *node, int row
     s.k_step = (size_t)part[1]->shape.dims[1];
     s.v_step = (size_t)part[2]->shape.dims[1];
     s.causal = o->causal;
+    s.past = false;
     s.window = (size_t)o->window;
     s.scale = o->scale != 0 ? o->scale : (float)(1 / sqrt((double)s.width));
     return s;
@@ -38573,7 +38733,7 @@ static dml_ref dml__attention_part(const dml_node *node, int part, dml_ref of_in
     return of_input;
 }
 
-static dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part)
+DML__LOCAL dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part)
 {
     const dml__attention *o = dml__attention_of(node);
     return dml__attention_part(node, part, dml__value(run, node->input[dml__attention_input(o, part)]));
@@ -38598,7 +38758,7 @@ static size_t dml__attention_lines(const dml_node *node, int rows)
            (size_t)node->shape.dims[0];
 }
 
-static size_t dml__attention_saved_bytes(const dml_node *node, int rows)
+DML__LOCAL size_t dml__attention_saved_bytes(const dml_node *node, int rows)
 {
     const size_t lines = dml__attention_lines(node, rows);
     if (dml__node_context(node)->device.host_memory) return lines * sizeof(float);
@@ -38610,27 +38770,29 @@ static size_t dml__attention_saved_bytes(const dml_node *node, int rows)
 enum { DML__ATTENTION_TILE = 64 }; /* of the kernels: columns of the output that a group does */
 
 /* With the numbers that all kernels take; buffers 0 to 3 are q, k, v and what was saved. */
-static dml_launch dml__attention_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                        size_t x, size_t heads)
+static dml_launch dml__attention_launch(const dml__run *run, const dml_node *node,
+                                        const dml_attention_shape *s, const char *kernel, size_t x,
+                                        size_t heads)
 {
-    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
-    const size_t pieces = (s.width + DML__ATTENTION_TILE - 1) / DML__ATTENTION_TILE;
-    const int32_t before = s.window ? (int32_t)s.window - 1 : INT32_MAX;
-    dml_launch launch = dml__launch(kernel, x, s.samples * heads * pieces);
-    const int32_t integers[] = { (int32_t)s.samples,    (int32_t)s.queries,
-                                 (int32_t)s.keys,       (int32_t)s.heads,
-                                 (int32_t)s.kv_heads,   (int32_t)s.width,
-                                 (int32_t)s.q_step,     (int32_t)s.k_step,
-                                 (int32_t)s.v_step,     before,
-                                 s.causal ? 0 : before, dml__attention_lengths(node) != NULL };
+    const size_t pieces = (s->width + DML__ATTENTION_TILE - 1) / DML__ATTENTION_TILE;
+    const int32_t before = s->window ? (int32_t)s->window - 1 : INT32_MAX;
+    dml_launch launch = dml__launch(kernel, x, s->samples * heads * pieces);
+    const int32_t integers[] = { (int32_t)s->samples,    (int32_t)s->queries,
+                                 (int32_t)s->keys,       (int32_t)s->heads,
+                                 (int32_t)s->kv_heads,   (int32_t)s->width,
+                                 (int32_t)s->q_step,     (int32_t)s->k_step,
+                                 (int32_t)s->v_step,     before,
+                                 s->causal ? 0 : before, dml__attention_lengths(node) != NULL };
     for (int i = 0; i < 12; i++) launch.integer[i] = integers[i];
     for (int i = 0; i < 3; i++) launch.buffer[i] = dml__attention_value(run, node, i);
     launch.buffer[3] = dml__saved(run, node);
-    launch.real[0] = s.scale;
+    launch.integer[13] = s->past;
+    launch.real[0] = s->scale;
     return launch;
 }
 
-static dml_status dml__attention_forward_launch(const dml__run *run, const dml_node *node)
+static dml_status dml__attention_forward_launch(const dml__run *run, const dml_node *node,
+                                                const dml_attention_shape *s, const dml_ref part[3])
 {
     const dml_node *lengths = dml__attention_lengths(node);
     if (lengths) {
@@ -38640,8 +38802,8 @@ static dml_status dml__attention_forward_launch(const dml__run *run, const dml_n
                                                              dml__count(run, lengths) * sizeof(int32_t));
         if (status != DML_OK) return status;
     }
-    dml_launch launch = dml__attention_launch(run, node, "attention_forward", (size_t)node->shape.dims[0],
-                                              (size_t)dml__attention_of(node)->heads);
+    dml_launch launch = dml__attention_launch(run, node, s, "attention_forward", s->queries, s->heads);
+    for (int i = 0; i < 3; i++) launch.buffer[i] = part[i];
     launch.buffer[4] = dml__value(run, node);
     return dml__submit(run->device, &launch);
 }
@@ -38652,7 +38814,7 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
     const dml__attention *o = dml__attention_of(node);
     const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
     dml_launch launch =
-        dml__attention_launch(run, node, "attention_levels", dml__attention_lines(node, run->rows), 1);
+        dml__attention_launch(run, node, &s, "attention_levels", dml__attention_lines(node, run->rows), 1);
     launch.size[1] = 1;
     launch.buffer[0] = dml__value(run, node);
     launch.buffer[1] = dml__gradient(run, node);
@@ -38660,7 +38822,7 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
     for (int part = 0; part < 3 && status == DML_OK; part++) {
         const int i = dml__attention_input(o, part);
         if (!dml__wants_gradient(run, node, i)) continue;
-        launch = dml__attention_launch(run, node, "attention_backward", part ? s.keys : s.queries,
+        launch = dml__attention_launch(run, node, &s, "attention_backward", part ? s.keys : s.queries,
                                        part ? s.kv_heads : s.heads);
         launch.integer[12] = part;
         launch.buffer[4] = dml__gradient(run, node);
@@ -38673,14 +38835,22 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
 
 /* ---- both passes ---- */
 
-static dml_status dml__attention_op_forward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__attention_forward(const dml__run *run, const dml_node *node,
+                                             const dml_attention_shape *s, const dml_ref part[3])
 {
-    if (!run->device->host_memory) return dml__attention_forward_launch(run, node);
-    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
-    dml_attention_forward(run->pool, &s, dml__attention_host(run, node, 0), dml__attention_host(run, node, 1),
-                          dml__attention_host(run, node, 2), dml__attention_host_lengths(run, node),
+    if (!run->device->host_memory) return dml__attention_forward_launch(run, node, s, part);
+    dml_attention_forward(run->pool, s, (const float *)dml__host(part[0]), (const float *)dml__host(part[1]),
+                          (const float *)dml__host(part[2]), dml__attention_host_lengths(run, node),
                           (float *)dml__host(dml__saved(run, node)), dml__host_value(run, node));
     return DML_OK;
+}
+
+static dml_status dml__attention_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    dml_ref part[3];
+    for (int i = 0; i < 3; i++) part[i] = dml__attention_value(run, node, i);
+    return dml__attention_forward(run, node, &s, part);
 }
 
 static void dml__attention_backward_host(const dml__run *run, const dml_node *node,
@@ -38728,7 +38898,7 @@ static dml_scratch dml__attention_op_scratch(const dml_node *node, int rows, boo
     return dml_attention_scratch(&s, training);
 }
 
-static void dml__attention_describe(const dml_node *node, char *text, size_t bytes)
+DML__LOCAL void dml__attention_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml__attention *o = dml__attention_of(node);
     int used = snprintf(text, bytes, "%d heads", o->heads);
@@ -39008,6 +39178,142 @@ DML_API dml_node *dml_learned_positions(dml_node *x)
     dml_node *sum = positions ? dml_add(x, positions) : NULL;
     if (!sum) dml__graph_drop_after(x->graph, last);
     return sum;
+}
+
+#endif
+
+/* ---- ops/op_attention_kept.c ---- */
+
+#ifndef DML_OPS_OP_ATTENTION_KEPT_C
+#define DML_OPS_OP_ATTENTION_KEPT_C
+
+#include <string.h>
+
+/* Attention that keeps its keys and values from run to run: what a decoder (decode/decoder.h) has in place of
+   one that sees all positions at once. */
+
+static const dml__attention_kept *dml__attention_kept_of(const dml_node *node)
+{
+    return (const dml__attention_kept *)node->attributes;
+}
+
+static dml_status dml__attention_kept_infer(dml_node *node)
+{
+    const dml__attention_kept *o = dml__attention_kept_of(node);
+    const dml_node *q = node->input[0];
+    const int all = o->attention.packing == DML__ATTENTION_QKV
+                        ? o->attention.heads + 2 * o->attention.kv_heads
+                        : o->attention.heads;
+    node->limit = o->positions - q->shape.dims[0] + 1;
+    node->batched = q->batched;
+    node->shape = q->shape;
+    node->shape.dims[1] = q->shape.dims[1] / all * o->attention.heads;
+    return DML_OK;
+}
+
+static dml_attention_shape dml__attention_kept_shape(const dml_node *node, int rows)
+{
+    dml_attention_shape s = dml__attention_shape_of(node, rows);
+    s.keys = (size_t)dml__attention_kept_of(node)->positions;
+    s.k_step = s.v_step = 2 * s.kv_heads * s.width;
+    s.past = true;
+    return s;
+}
+
+/* `columns` of each row of x, behind what is kept of its sample. */
+static void dml__keep_rows(const dml_attention_shape *s, const float *x, size_t x_step, size_t columns,
+                           const int32_t *past, float *kept)
+{
+    for (size_t n = 0; n < s->samples; n++)
+        for (size_t t = 0; t < s->queries; t++)
+            memcpy(kept + (n * s->keys + (size_t)past[n] + t) * s->k_step, x + (n * s->queries + t) * x_step,
+                   columns * sizeof *x);
+}
+
+/* The keys, or the values, of this run: kept. */
+static dml_status dml__attention_store(const dml__run *run, const dml_node *node,
+                                       const dml_attention_shape *s, int part, dml_ref to)
+{
+    const dml_ref x = dml__attention_value(run, node, part),
+                  past = dml__value(run, dml__attention_lengths(node));
+    const size_t columns = s->kv_heads * s->width;
+    const int input = dml__attention_input(&dml__attention_kept_of(node)->attention, part);
+    const size_t step = (size_t)node->input[input]->shape.dims[1];
+    if (run->device->host_memory) {
+        dml__keep_rows(s, (const float *)dml__host(x), step, columns, (const int32_t *)dml__host(past),
+                       (float *)dml__host(to));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("keep_rows", s->samples * s->queries * columns, 1);
+    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)s->queries, (int32_t)columns,
+                                 (int32_t)step,           (int32_t)s->keys,    (int32_t)s->k_step };
+    for (int i = 0; i < 6; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = x;
+    launch.buffer[1] = past;
+    launch.buffer[2] = to;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__attention_kept_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_attention_shape s = dml__attention_kept_shape(node, run->rows);
+    dml_ref part[3];
+    part[0] = dml__attention_value(run, node, 0);
+    part[1] = part[2] = dml__attention_kept_of(node)->kept;
+    part[2].offset += s.kv_heads * s.width * sizeof(float);
+    dml_status status = dml__attention_store(run, node, &s, 1, part[1]);
+    if (status == DML_OK) status = dml__attention_store(run, node, &s, 2, part[2]);
+    return status == DML_OK ? dml__attention_forward(run, node, &s, part) : status;
+}
+
+static dml_scratch dml__attention_kept_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml_attention_shape s = dml__attention_kept_shape(node, rows);
+    return dml_attention_scratch(&s, training);
+}
+
+/* Of a query that sees all positions. */
+static double dml__attention_kept_flops(const dml_node *node)
+{
+    const dml_attention_shape s = dml__attention_kept_shape(node, 1);
+    return (double)(s.queries * s.keys * s.heads) * (4.0 * (double)s.width + 3);
+}
+
+DML__LOCAL const dml__op *dml__attention_kept_op(void)
+{
+    static const dml__op op = { "attention_kept",
+                                dml__attention_kept_infer,
+                                dml__attention_kept_forward,
+                                NULL,
+                                0,
+                                dml__attention_saved_bytes,
+                                false,
+                                false,
+                                dml__attention_describe,
+                                dml__attention_kept_flops,
+                                dml__attention_kept_scratch };
+    return &op;
+}
+
+DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions)
+{
+    const dml_attention_shape s = dml__attention_shape_of(like, samples);
+    return (size_t)samples * (size_t)positions * 2 * s.kv_heads * s.width * sizeof(float);
+}
+
+DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
+                                            dml_ref kept, int positions)
+{
+    dml__attention_kept o;
+    dml_node *all[4];
+    memset(&o, 0, sizeof o);
+    o.attention = *(const dml__attention *)like->attributes;
+    o.kept = kept;
+    o.positions = positions;
+    const int parts = dml__attention_input(&o.attention, 2) + 1;
+    for (int i = 0; i < parts; i++) all[i] = input[i];
+    all[parts] = past;
+    return dml__node_create(dml__attention_kept_op(), parts + 1, all, &o, sizeof o);
 }
 
 #endif
@@ -40932,6 +41238,665 @@ DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *targe
 DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options)
 {
     return dml__element_loss(DML__FORMULA_batch_mean, x, x, options, 0);
+}
+
+#endif
+
+/* ---- decode/by_position.c ---- */
+
+#ifndef DML_DECODE_BY_POSITION_C
+#define DML_DECODE_BY_POSITION_C
+
+/* ---- decode/by_position.h ---- */
+
+/* by_position.h: a net over all positions of a text, again for a few of them at a time. */
+#ifndef DML_DECODE_BY_POSITION_H
+#define DML_DECODE_BY_POSITION_H
+
+/* The nets of all decoders of one kind have the first six in common. */
+typedef struct dml__positions {
+    dml_node *output, *input; /* of the net over all of them: (T, ...) */
+    int positions;            /* T */
+    int samples;              /* at most */
+    int number;               /* of the decoder, in its graph */
+    dml_buffer *kept;         /* keys and values of one attention after the other */
+    int count;                /* the positions that go through this one at a time */
+    /* What was built: the output of the last of these positions, and its inputs: as `input`, how many
+       positions came before (i32, one a sample), and which each is (count). */
+    dml_node *last, *given[3];
+} dml__positions;
+
+/* How many bytes `kept` needs; 0, with the error recorded: the net isn't one over positions. */
+DML__LOCAL size_t dml__positions_bytes(const dml__positions *p);
+
+/* Builds `last` and `given`, of the parameters that the net has. DML_ERROR_UNSUPPORTED where a position's
+   output depends on others in another way than by causal attention; nothing is left then. */
+DML__LOCAL dml_status dml__positions_build(dml__positions *p);
+
+#endif
+
+#include <string.h>
+
+/* Each node that the input goes through has one row for each position, and is made again for fewer of them.
+   What only parameters go through stays as it is. */
+
+/* ---- which nodes ---- */
+
+typedef struct dml__nodes {
+    int count;
+    dml_node **at;
+    bool *goes;      /* the output is made of it, and the input goes through it */
+    dml_node **made; /* again; NULL: not yet, or not at all */
+} dml__nodes;
+
+static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
+{
+    dml__release(memory, nodes->made);
+    dml__release(memory, nodes->goes);
+    dml__release(memory, nodes->at);
+}
+
+/* Marks what the output is made of, and of that keeps what is made of the input. */
+static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
+{
+    bool *goes = nodes->goes;
+    goes[p->output->index] = true;
+    for (int n = p->output->index; n >= 0; n--) {
+        const dml_node *node = nodes->at[n];
+        for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
+    }
+    for (int n = 0; n < nodes->count; n++) {
+        const dml_node *node = nodes->at[n];
+        bool of_input = node == p->input;
+        if (goes[n] && node->op == dml__input_op() && !of_input)
+            return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED,
+                             "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone",
+                             p->output->name, node->name, p->input->name);
+        for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
+        goes[n] = goes[n] && of_input;
+    }
+    if (goes[p->output->index]) return DML_OK;
+    return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
+                     "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
+}
+
+static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
+{
+    dml_graph *graph = p->output->graph;
+    dml__memory *memory = &graph->context->memory;
+    memset(nodes, 0, sizeof *nodes);
+    nodes->count = p->output->index + 1;
+    nodes->at = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->at);
+    nodes->goes = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->goes);
+    nodes->made = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->made);
+    dml_status status = DML_OK;
+    if (!nodes->at || !nodes->goes || !nodes->made)
+        status = dml__fail(&graph->context->error, DML_ERROR_MEMORY,
+                           "decoder: no memory left to look at %d nodes", nodes->count);
+    dml_node *node = graph->first;
+    for (int n = 0; n < nodes->count && status == DML_OK; n++, node = node->next) nodes->at[n] = node;
+    if (status == DML_OK) status = dml__nodes_mark(p, nodes);
+    if (status != DML_OK) dml__nodes_release(memory, nodes);
+    return status;
+}
+
+/* ---- one node again ---- */
+
+/* How the rows of what a node makes depend on those of its inputs. */
+typedef enum dml__dependence {
+    DML__MIXES_POSITIONS,
+    DML__ROW_BY_ROW,    /* of input 0; the others are the same for all */
+    DML__ALONG_AN_AXIS, /* row by row, unless that is the axis of the positions */
+    DML__ELEMENTS,
+    DML__ATTENDS,
+    DML__TURNS, /* by angles of its position */
+    DML__PASSES /* when predicting */
+} dml__dependence;
+
+static dml__dependence dml__dependence_of(const dml_node *node)
+{
+    const dml__op *op = node->op, *const by_row[] = { dml__dense_op(), dml__embedding_op(),
+                                                      dml__layer_norm_op(), dml__rms_norm_op(),
+                                                      dml__stop_gradient_op() };
+    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op() };
+    if (op->needs & DML__IS_ELEMENTWISE) return DML__ELEMENTS;
+    for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++)
+        if (op == by_row[i]) return DML__ROW_BY_ROW;
+    for (size_t i = 0; i < sizeof along / sizeof *along; i++)
+        if (op == along[i]) return DML__ALONG_AN_AXIS;
+    if (op == dml__matmul_op() && node->input[1]->shape.ndim == 2) return DML__ROW_BY_ROW;
+    return op == dml__attention_op() ? DML__ATTENDS
+           : op == dml__rotary_op()  ? DML__TURNS
+           : op == dml__dropout_op() ? DML__PASSES
+                                     : DML__MIXES_POSITIONS;
+}
+
+static dml_status dml__cannot_decode(const dml_node *node, const char *why)
+{
+    return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED, "decoder: %s '%s' %s",
+                     node->op->name, node->name, why);
+}
+
+static dml_status dml__check_row(const dml_node *node, const dml__nodes *nodes)
+{
+    for (int i = 1; i < node->inputs; i++)
+        if (nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "takes more than its first input from the net's");
+    return DML_OK;
+}
+
+static dml_status dml__check_attention(const dml_node *node, const dml__nodes *nodes)
+{
+    const dml__attention *o = (const dml__attention *)node->attributes;
+    if (!o->causal) return dml__cannot_decode(node, "lets a position see later ones; it has to be causal");
+    if (dml__attention_lengths(node)) return dml__cannot_decode(node, "has lengths");
+    for (int i = 0; i < node->inputs; i++)
+        if (!nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "has keys or values that the net's input doesn't go through");
+    return DML_OK;
+}
+
+static dml_status dml__check_node(const dml__positions *p, const dml_node *node, const dml__nodes *nodes)
+{
+    if (!node->batched || node->shape.ndim < 1 || node->shape.dims[0] != p->positions)
+        return dml__cannot_decode(node, "hasn't one row for each position of the input");
+    switch (dml__dependence_of(node)) {
+    case DML__ROW_BY_ROW: return dml__check_row(node, nodes);
+    case DML__ATTENDS: return dml__check_attention(node, nodes);
+    case DML__ALONG_AN_AXIS:
+        if (*(const int *)node->attributes == 0) /* which such an op's attributes begin with */
+            return dml__cannot_decode(node, "works along the positions");
+        return DML_OK;
+    case DML__MIXES_POSITIONS:
+        return dml__cannot_decode(
+            node,
+            "is none of those that work position by position: dense, embedding, layer_norm, rms_norm, "
+            "softmax and slice along another axis, arithmetic and activations, dropout, rotary and causal "
+            "attention");
+    default: return DML_OK;
+    }
+}
+
+/* Rows of a table with one for each position, such as learned positions, for those that go through now. */
+static dml_node *dml__rows_now(const dml__positions *p, const dml_node *node, dml_node *table)
+{
+    if (table->shape.ndim == 2 && !table->batched && table->dtype == DML_F32)
+        return dml_embedding_with(p->given[2], table);
+    dml__cannot_decode(node, "takes what has a row for each position, but isn't f32 positions x width");
+    return NULL;
+}
+
+/* Of arithmetic, the inputs that the net's doesn't go through: one for each position, or broadcast. */
+static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+                                dml_node **input)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_shape *shape = &input[i]->shape;
+        if (nodes->goes[node->input[i]->index] || shape->ndim < node->shape.ndim ||
+            shape->dims[0] != p->positions)
+            continue;
+        if (!(input[i] = dml__rows_now(p, node, input[i]))) return false;
+        dml__node_is_extra(input[i]);
+    }
+    return true;
+}
+
+/* `kept`: where this node's keys and values are to lie; moved on. */
+static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+                                 dml_ref *kept)
+{
+    dml_node *input[DML__MAX_INPUTS];
+    for (int i = 0; i < node->inputs; i++) {
+        const int n = node->input[i]->index;
+        input[i] = nodes->goes[n] ? nodes->made[n] : node->input[i];
+    }
+    const dml__dependence how = dml__dependence_of(node);
+    if (how == DML__PASSES) return input[0];
+    dml_node *again = NULL;
+    if (how == DML__ATTENDS) {
+        again = dml__attention_keeping(node, input, p->given[1], *kept, p->positions);
+        kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
+    } else if (how == DML__TURNS) {
+        again = dml__rotary_at(node, input[0], p->given[2], p->positions);
+    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, input)) {
+        again = dml__node_create(node->op, node->inputs, input, node->attributes,
+                                 (size_t)(node->name - (const char *)node->attributes));
+    }
+    if (again) dml__node_is_extra(again);
+    return again;
+}
+
+/* ---- all of them ---- */
+
+DML__LOCAL size_t dml__positions_bytes(const dml__positions *p)
+{
+    dml__nodes nodes;
+    size_t bytes = 0;
+    if (dml__nodes_collect(p, &nodes) != DML_OK) return 0;
+    dml_status status = DML_OK;
+    for (int n = p->input->index + 1; n < nodes.count && status == DML_OK; n++) {
+        if (!nodes.goes[n]) continue;
+        status = dml__check_node(p, nodes.at[n], &nodes);
+        if (dml__dependence_of(nodes.at[n]) == DML__ATTENDS)
+            bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
+    }
+    dml__nodes_release(&dml__node_context(p->output)->memory, &nodes);
+    /* (A net without attention keeps nothing, in a buffer that isn't empty.) */
+    return status != DML_OK ? 0 : bytes ? bytes : sizeof(float);
+}
+
+static bool dml__positions_give(dml__positions *p)
+{
+    dml_graph *graph = p->output->graph;
+    dml_shape shape = p->input->shape, scalar;
+    memset(&scalar, 0, sizeof scalar);
+    shape.dims[0] = p->count;
+    p->given[0] = dml_input_shaped(graph, "input", p->input->dtype, shape);
+    p->given[1] = dml_input_shaped(graph, "past", DML_I32, scalar);
+    p->given[2] = dml_input_shaped(graph, "places", DML_I32, dml_shape_of(p->count));
+    return p->given[0] && p->given[1] && p->given[2];
+}
+
+static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
+{
+    dml_ref kept = { p->kept, 0 };
+    if (!dml__positions_give(p)) return false;
+    nodes->made[p->input->index] = p->given[0];
+    for (int n = p->input->index + 1; n < nodes->count; n++)
+        if (nodes->goes[n] && !(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, &kept)))
+            return false;
+    p->last = nodes->made[p->output->index];
+    if (p->count == 1) return true;
+    p->last = dml_slice(p->last, 0, p->count - 1, p->count);
+    if (p->last) dml__node_is_extra(p->last);
+    return p->last != NULL;
+}
+
+DML__LOCAL dml_status dml__positions_build(dml__positions *p)
+{
+    dml_graph *graph = p->output->graph;
+    dml__nodes nodes;
+    dml_node *last = graph->last;
+    dml_status status = dml__nodes_collect(p, &nodes);
+    if (status != DML_OK) return status;
+    status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
+    if (status == DML_OK) {
+        if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
+        dml_pop_scope(graph);
+    }
+    if (status != DML_OK) dml__graph_drop_after(graph, last);
+    dml__nodes_release(&graph->context->memory, &nodes);
+    return status;
+}
+
+#endif
+
+/* ---- decode/decoder.c ---- */
+
+#ifndef DML_DECODE_DECODER_C
+#define DML_DECODE_DECODER_C
+
+#include <stdio.h>
+#include <string.h>
+
+#define DML__DECODER_CHUNK 32
+
+/* A net for so many positions at a time, and its program. */
+typedef struct dml__pace {
+    dml__positions net;
+    dml_program *program;
+} dml__pace;
+
+struct dml_decoder {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_context *context;
+    dml_buffer *kept;
+    dml__pace one, chunk;   /* of a position; of several. Without a program: not there */
+    int batch, rows;        /* texts at most; of now */
+    int positions, place;   /* at most; that were fed */
+    size_t position_bytes;  /* of a text's input */
+    char *x;                /* (batch, chunk): what a chunk is given */
+    int32_t *past, *places; /* (batch), (batch, chunk) */
+};
+
+static void dml__decoder_release(dml_decoder *decoder)
+{
+    dml_context *context = decoder->context;
+    dml_program_destroy(decoder->one.program);
+    dml_program_destroy(decoder->chunk.program);
+    dml__buffer_destroy(context, decoder->kept);
+    dml__release(&context->memory, decoder->x);
+    dml__release(&context->memory, decoder->past);
+    dml__release(&context->memory, decoder->places);
+    dml__release(&context->memory, decoder);
+}
+
+static void dml__decoder_destroy_owned(dml__owned *owned)
+{
+    dml_decoder *decoder = (dml_decoder *)(void *)owned;
+    dml__disown(decoder->context, owned);
+    dml__decoder_release(decoder);
+}
+
+DML_API void dml_decoder_destroy(dml_decoder *decoder)
+{
+    if (decoder) dml__decoder_destroy_owned(&decoder->owned);
+}
+
+/* ---- made ---- */
+
+static dml_status dml__decoder_check(const dml_node *output, const dml_node *input, int batch, int chunk)
+{
+    dml__error *error = &dml__node_context(output)->error;
+    char text[DML_SHAPE_TEXT];
+    if (error->status != DML_OK) return error->status;
+    if (output->graph != input->graph)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: its nodes are of different graphs");
+    if (batch < 1 || chunk < 1)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the default",
+            batch, chunk);
+    if (input->op == dml__input_op() && input->shape.ndim > 0 && input->shape.dims[0] > 1) return DML_OK;
+    return dml__fail(
+        error, DML_ERROR_ARGUMENT,
+        "decoder: '%s' is %s %s; it takes an input whose first dimension counts two positions or more",
+        input->name, dml_dtype_name(input->dtype), dml_shape_format(&input->shape, text));
+}
+
+/* The first number that no decoder of the graph has. */
+static int dml__decoder_number(const dml_graph *graph)
+{
+    char name[2 * DML_NAME_BYTES];
+    for (int number = 1;; number++) {
+        snprintf(name, sizeof name, "%sdecoder.%d.1.input", graph->scope, number);
+        if (!dml__graph_find(graph, name)) return number;
+    }
+}
+
+static bool dml__pace_make(dml__pace *pace, const dml__positions *like, int count, dml_dtype dtype)
+{
+    dml_program_options options;
+    memset(&options, 0, sizeof options);
+    options.batch = like->samples;
+    options.dtype = dtype;
+    pace->net = *like;
+    pace->net.count = count;
+    if (dml__positions_build(&pace->net) == DML_OK) pace->program = dml_compile(pace->net.last, &options);
+    return pace->program != NULL;
+}
+
+/* What is kept, the programs, and what they are given. */
+static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int chunk, dml_dtype dtype)
+{
+    dml_context *context = decoder->context;
+    const size_t bytes = dml__positions_bytes(net), texts = (size_t)decoder->batch;
+    if (!bytes) return false;
+    decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes);
+    if (!decoder->kept) return false;
+    if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
+    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
+    decoder->x =
+        (char *)dml__allocate_array(&context->memory, texts * (size_t)chunk, decoder->position_bytes);
+    decoder->past = (int32_t *)dml__allocate_array(&context->memory, texts, sizeof(int32_t));
+    decoder->places =
+        (int32_t *)dml__allocate_array(&context->memory, texts * (size_t)chunk, sizeof(int32_t));
+    if (decoder->x && decoder->past && decoder->places) return true;
+    dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions",
+              texts * (size_t)chunk);
+    return false;
+}
+
+DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const dml_decoder_options *options)
+{
+    if (!output || !input) return NULL;
+    dml_context *context = dml__node_context(output);
+    const int batch = options && options->batch ? options->batch : 1;
+    const int wanted = options && options->chunk ? options->chunk : DML__DECODER_CHUNK;
+    if (dml__decoder_check(output, input, batch, wanted) != DML_OK) return NULL;
+    dml_decoder *decoder = (dml_decoder *)dml__allocate(&context->memory, sizeof *decoder);
+    if (!decoder) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for it");
+        return NULL;
+    }
+    dml__positions net;
+    memset(&net, 0, sizeof net);
+    net.output = output;
+    net.input = input;
+    net.positions = input->shape.dims[0];
+    net.samples = batch;
+    net.number = dml__decoder_number(output->graph);
+    decoder->context = context;
+    decoder->batch = batch;
+    decoder->positions = net.positions;
+    decoder->position_bytes =
+        dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
+    const int chunk = wanted < net.positions ? wanted : net.positions;
+    if (!dml__decoder_equip(decoder, &net, chunk, options ? options->dtype : DML_F32)) {
+        dml__decoder_release(decoder);
+        return NULL;
+    }
+    dml__own(context, &decoder->owned,
+             dml__decoder_destroy_owned); /* behind its programs, before which it goes */
+    return decoder;
+}
+
+/* ---- fed ---- */
+
+/* Of each text the positions from `first` on, side by side. */
+static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
+                                int count, int first)
+{
+    const size_t bytes = (size_t)pace->net.count * decoder->position_bytes;
+    for (int row = 0; row < rows; row++)
+        memcpy(decoder->x + (size_t)row * bytes,
+               x + ((size_t)row * (size_t)count + (size_t)first) * decoder->position_bytes, bytes);
+}
+
+/* The next positions of all texts. */
+static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, int rows, float *last)
+{
+    const int count = pace->net.count, inputs = dml_program_inputs(pace->program);
+    const void *const given[] = { decoder->x, decoder->past, decoder->places };
+    const void *input[3];
+    for (int row = 0; row < rows; row++) {
+        decoder->past[row] = decoder->place;
+        for (int i = 0; i < count; i++) decoder->places[row * count + i] = decoder->place + i;
+    }
+    for (int i = 0; i < inputs; i++)
+        for (int k = 0; k < 3; k++)
+            if (dml_program_input(pace->program, i) == pace->net.given[k]) input[i] = given[k];
+    const dml_status status = dml_program_run(pace->program, rows, input, inputs, last);
+    if (status == DML_OK) decoder->place += count;
+    return status;
+}
+
+static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
+{
+    dml__error *error = &decoder->context->error;
+    if (error->status != DML_OK) return error->status;
+    if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
+    if (rows < 1 || rows > decoder->batch || (decoder->place && rows > decoder->rows))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s",
+                         rows, decoder->place ? decoder->rows : decoder->batch,
+                         decoder->place ? ", as many as it had before (dml_decoder_rewind to 0 begins others)"
+                                        : "");
+    if (count < 1)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "dml_decoder_feed: %d positions given; it takes 1 or more", count);
+    if (count > decoder->positions - decoder->place)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "dml_decoder_feed: %d positions given behind %d, but the net has %d in all: "
+                         "dml_decoder_rewind makes room",
+                         count, decoder->place, decoder->positions);
+    return DML_OK;
+}
+
+DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last)
+{
+    if (!decoder) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
+    const int begin = decoder->place;
+    for (int done = 0; done < count && status == DML_OK; done = decoder->place - begin) {
+        const int chunk = decoder->chunk.program ? decoder->chunk.net.count : 1;
+        const dml__pace *pace = chunk > 1 && count - done >= chunk ? &decoder->chunk : &decoder->one;
+        dml__decoder_gather(decoder, pace, rows, (const char *)x, count, done);
+        status = dml__decoder_run(decoder, pace, rows, done + pace->net.count == count ? last : NULL);
+    }
+    if (status == DML_OK)
+        decoder->rows = rows;
+    else
+        decoder->place = begin;
+    return status;
+}
+
+DML_API int dml_decoder_place(const dml_decoder *decoder)
+{
+    return decoder ? decoder->place : 0;
+}
+
+DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place)
+{
+    if (!decoder) return DML_ERROR_ARGUMENT;
+    if (place < 0 || place > decoder->place)
+        return dml__fail(
+            &decoder->context->error, DML_ERROR_ARGUMENT,
+            "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as were fed",
+            place, decoder->place);
+    decoder->place = place;
+    return DML_OK;
+}
+
+#endif
+
+/* ---- decode/sample.c ---- */
+
+#ifndef DML_DECODE_SAMPLE_C
+#define DML_DECODE_SAMPLE_C
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+/* Without memory for a sorted copy: the smallest that is left is found by four passes over the scores, each
+   of which finds eight more bits of it. */
+
+/* In the order of the numbers. */
+static uint32_t dml__score_key(float x)
+{
+    const float plain = x + 0.0f; /* -0 is 0 */
+    uint32_t bits;
+    memcpy(&bits, &plain, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static float dml__score_of_key(uint32_t key)
+{
+    const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* What is left: scores above a key, and the first so many of those that have it. */
+typedef struct dml__score_cut {
+    uint32_t key;
+    int equal;
+} dml__score_cut;
+
+typedef struct dml__scores {
+    const float *at; /* (count) */
+    int count;
+    double largest, temperature;
+    dml__score_cut cut;
+} dml__scores;
+
+/* Whether score i is left, for who asks in their order: of `equal` ones it has met. */
+static bool dml__is_left(const dml__scores *scores, int i, int *equal)
+{
+    const float x = scores->at[i];
+    if (!(x > -HUGE_VALF)) return false;
+    const uint32_t key = dml__score_key(x);
+    return key > scores->cut.key || (key == scores->cut.key && (*equal)++ < scores->cut.equal);
+}
+
+static double dml__score_weight(const dml__scores *scores, float x)
+{
+    const double x_of_largest = (double)x - scores->largest; /* NaN: both are infinite */
+    return x_of_largest < 0 ? exp(x_of_largest / scores->temperature) : 1;
+}
+
+/* Leaves the largest of what is left until they add up to `enough`: of numbers, or of weights. */
+static void dml__cut_scores(dml__scores *scores, bool by_weight, double enough)
+{
+    uint32_t key = 0, known = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        double sum[256] = { 0 };
+        int equal = 0, lowest = 255;
+        for (int i = 0; i < scores->count; i++) {
+            if (!dml__is_left(scores, i, &equal)) continue;
+            const uint32_t of_i = dml__score_key(scores->at[i]);
+            if ((of_i & known) != key) continue;
+            sum[of_i >> shift & 255] += by_weight ? dml__score_weight(scores, scores->at[i]) : 1;
+        }
+        while (lowest > 0 && (sum[lowest] == 0 || sum[lowest] < enough)) {
+            /* (Rounding, and weights of 0, may leave too little: then all are wanted.) */
+            bool more = false;
+            for (int b = 0; b < lowest; b++) more = more || sum[b] > 0;
+            if (!more) break;
+            enough -= sum[lowest--];
+        }
+        key |= (uint32_t)lowest << shift;
+        known |= (uint32_t)255 << shift;
+    }
+    const double each = by_weight ? dml__score_weight(scores, dml__score_of_key(key)) : 1;
+    const double equal = each > 0 ? ceil(enough / each) : 1;
+    scores->cut.equal = equal < 1 ? 1 : equal < INT_MAX ? (int)equal : INT_MAX;
+    scores->cut.key = key;
+}
+
+/* Where `number` of all that is left falls. */
+static int dml__draw_score(const dml__scores *scores, double number)
+{
+    double sum = 0;
+    int equal = 0, drawn = -1;
+    for (int i = 0; i < scores->count; i++)
+        if (dml__is_left(scores, i, &equal)) sum += dml__score_weight(scores, scores->at[i]);
+    double left = number * sum;
+    equal = 0;
+    for (int i = 0; i < scores->count; i++) {
+        if (!dml__is_left(scores, i, &equal)) continue;
+        const double weight = dml__score_weight(scores, scores->at[i]);
+        if (weight > 0) drawn = i;
+        if ((left -= weight) < 0) break;
+    }
+    return drawn;
+}
+
+DML_API int dml_sample(const float *logits, int count, const dml_sample_options *options, float number)
+{
+    dml_sample_options o;
+    dml__scores scores;
+    memset(&o, 0, sizeof o);
+    memset(&scores, 0, sizeof scores);
+    if (options) o = *options;
+    if (!logits || !(o.temperature >= 0) || !(o.top_p >= 0) || o.top_k < 0) return -1;
+    scores.at = logits;
+    scores.count = count;
+    scores.largest = -HUGE_VAL;
+    scores.temperature = o.temperature > 0 ? (double)o.temperature : 1;
+    for (int i = 0; i < count; i++)
+        if ((double)logits[i] > scores.largest) scores.largest = (double)logits[i];
+    if (!(scores.largest > -HUGE_VAL)) return -1;
+    if (o.top_k > 0 && o.top_k < count) dml__cut_scores(&scores, false, o.top_k);
+    if (o.top_p > 0 && o.top_p < 1) {
+        double all = 0;
+        int equal = 0;
+        for (int i = 0; i < count; i++)
+            if (dml__is_left(&scores, i, &equal)) all += dml__score_weight(&scores, logits[i]);
+        dml__cut_scores(&scores, true, (double)o.top_p * all);
+    }
+    return dml__draw_score(&scores, (double)number);
 }
 
 #endif

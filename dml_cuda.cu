@@ -575,6 +575,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(attention_forward_team, 64, 1)                                                                         \
     X(attention_levels, 256, 1)                                                                              \
     X(attention_backward_team, 64, 1)                                                                        \
+    X(keep_rows, 256, 1)                                                                                     \
     X(rotary, 256, 1)                                                                                        \
     X(recurrent_copy, 256, 1)                                                                                \
     X(recurrent_forward, 256, 1)                                                                             \
@@ -5008,7 +5009,8 @@ KERNEL(dropout)
    Heads lie beside each other in rows of q, k, v and y; those of q, k and v are some step long. `saved` is
    (samples, heads, queries) log_sums, as many levels (each query's sum of y dy), and (samples) lengths as
    ints. Ints of all: samples, queries, keys, heads, kv_heads, width, q_step, k_step, v_step, how many keys
-   before and after its own position a query sees, whether there are lengths; floats: the scale of scores.
+   before and after its own position a query sees, whether there are lengths; floats: the scale of scores. Int
+   13, of forward: the lengths are of keys that queries stand behind, and of none after itself a query sees.
    A group does TILE rows, and TILE columns of a head: wider heads compute their scores once for each. */
 #ifndef DML_GPU_ATTENTION_CL
 #define DML_GPU_ATTENTION_CL
@@ -5080,6 +5082,12 @@ HELPER int dml__attention_length(GLOBAL const float *saved, WIDE lines, int samp
     return length < keys ? length : keys;
 }
 
+/* How many keys a sample's queries stand behind. */
+HELPER int dml__attention_past(GLOBAL const float *saved, WIDE lines, int sample, int behind)
+{
+    return behind ? ((GLOBAL const int *)saved)[2 * lines + sample] : 0;
+}
+
 /* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces
    of TILE columns}. */
 KERNEL(attention_forward_team)
@@ -5094,8 +5102,9 @@ KERNEL(attention_forward_team)
     GLOBAL const float *v = BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width;
     GLOBAL float *saved = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width;
-    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
-    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
+    const int past = dml__attention_past(saved, lines, sample, INT(13));
+    const int length = INT(13) ? past + queries : dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int t0 = GROUP_X * TILE, before = INT(9) - past, after = INT(10) + past;
     const int end = inside ? dml__attention_end(t0 + TILE - 1, after, length) : 0;
     const float scale = REAL(0);
     const int own = ITEM / 4, lane = ITEM % 4;       /* of a row of scores, 4 items */
@@ -5260,9 +5269,25 @@ KERNEL(attention_backward_team)
     }
 }
 
+/* Rows of x (samples, rows, x_step), `columns` of each, into y (samples, places, y_step), a sample's behind
+   as many as buffer 1, of ints, says. Buffers x, the ints, y; ints samples x rows x columns, rows, columns,
+   x_step, places, y_step; size{the first}. */
+KERNEL(keep_rows)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const unsigned rows = (unsigned)INT(1), columns = (unsigned)INT(2);
+    if (ELEMENT < (unsigned)INT(0)) {
+        const unsigned column = ELEMENT % columns, row = ELEMENT / columns % rows;
+        const unsigned sample = ELEMENT / columns / rows;
+        const WIDE place = (WIDE)sample * INT(4) + BUFFER(1, const int)[sample] + row;
+        y[place * INT(5) + column] = x[((WIDE)sample * rows + row) * INT(3) + column];
+    }
+}
+
 /* y = the pairs of x turned + beta y. Buffers x, table (positions, 2, width / 2), y; ints pairs, positions,
-   heads, width, heads that are turned, whether pairs are neighbours; floats 1 or, to turn back, -1, and beta;
-   size{pairs}. y may be x. */
+   heads, width, heads that are turned, whether pairs are neighbours, whether buffer 3 says which position
+   each row has; floats 1 or, to turn back, -1, and beta; size{pairs}. y may be x. */
 KERNEL(rotary)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -5272,7 +5297,8 @@ KERNEL(rotary)
     const float beta = REAL(1);
     if (ELEMENT < (unsigned)INT(0)) {
         const unsigned pair = ELEMENT % half_width, head = ELEMENT / half_width % heads;
-        const unsigned row = ELEMENT / half_width / heads, position = row % (unsigned)INT(1);
+        const unsigned row = ELEMENT / half_width / heads;
+        const unsigned position = INT(6) ? (unsigned)BUFFER(3, const int)[row] : row % (unsigned)INT(1);
         const WIDE first = ((WIDE)row * heads + head) * width;
         const WIDE a = first + (INT(5) ? 2 * pair : pair), b = INT(5) ? a + 1 : a + half_width;
         const float from_a = x[a], from_b = x[b];
@@ -5386,8 +5412,9 @@ SOLO_KERNEL(attention_forward_solo)
         BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);
     GLOBAL float *saved = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width + column0;
-    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
-    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
+    const int past = dml__attention_past(saved, lines, sample, INT(13));
+    const int length = INT(13) ? past + queries : dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int t0 = GROUP_X * TILE, before = INT(9) - past, after = INT(10) + past;
     const int end = dml__attention_end(t0 + TILE - 1, after, length);
     SOLO_LOCAL float mixed_piece[TILE * TILE];
     SOLO_LOCAL float largest[TILE];
@@ -8054,7 +8081,7 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch, int t
     const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
                        : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
                                                  : false;
-    const bool none = several || in_groups || small || (attention && type == DML__TENSOR_TF32);
+    const bool none = several || in_groups || small || (attention && (type == DML__TENSOR_TF32 || of[13]));
     return none ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 

@@ -94,8 +94,9 @@ SOLO_KERNEL(attention_forward_solo)
         BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);
     GLOBAL float *saved = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width + column0;
-    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
-    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
+    const int past = dml__attention_past(saved, lines, sample, INT(13));
+    const int length = INT(13) ? past + queries : dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int t0 = GROUP_X * TILE, before = INT(9) - past, after = INT(10) + past;
     const int end = dml__attention_end(t0 + TILE - 1, after, length);
     SOLO_LOCAL float mixed_piece[TILE * TILE];
     SOLO_LOCAL float largest[TILE];

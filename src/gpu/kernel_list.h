@@ -80,6 +80,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(attention_forward_team, 64, 1)                                                                         \
     X(attention_levels, 256, 1)                                                                              \
     X(attention_backward_team, 64, 1)                                                                        \
+    X(keep_rows, 256, 1)                                                                                     \
     X(rotary, 256, 1)                                                                                        \
     X(recurrent_copy, 256, 1)                                                                                \
     X(recurrent_forward, 256, 1)                                                                             \

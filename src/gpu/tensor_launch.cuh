@@ -66,7 +66,7 @@ static inline dml__tensor_job dml__tensor_job_of(const dml_launch *launch, int t
     const bool small = job == DML__TENSOR_GEMM   ? product < DML__TENSOR_GEMM_LEAST
                        : job >= DML__TENSOR_CONV ? conv < DML__TENSOR_CONV_LEAST
                                                  : false;
-    const bool none = several || in_groups || small || (attention && type == DML__TENSOR_TF32);
+    const bool none = several || in_groups || small || (attention && (type == DML__TENSOR_TF32 || of[13]));
     return none ? DML__TENSOR_NOTHING : (dml__tensor_job)job;
 }
 

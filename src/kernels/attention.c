@@ -25,7 +25,7 @@
 
 typedef struct dml__attention_job {
     dml_attention_shape s;
-    ptrdiff_t before, after; /* query t sees the keys t - before .. t + after */
+    ptrdiff_t before, after; /* a query at key t sees the keys t - before .. t + after */
     const float *q, *k, *v;
     const int32_t *lengths;
     float *log_sums, *out;
@@ -85,8 +85,24 @@ static const float *dml__attention_y(const dml__attention_job *job, const float 
 
 static ptrdiff_t dml__attention_length(const dml__attention_job *job, size_t sample)
 {
-    const ptrdiff_t keys = (ptrdiff_t)job->s.keys;
-    return job->lengths ? dml__larger(0, dml__smaller(keys, job->lengths[sample])) : keys;
+    const ptrdiff_t keys = (ptrdiff_t)job->s.keys, more = job->s.past ? (ptrdiff_t)job->s.queries : 0;
+    return job->lengths ? dml__larger(0, dml__smaller(keys, job->lengths[sample] + more)) : keys;
+}
+
+/* A sample's query t sees the keys t - before .. t + after. */
+static ptrdiff_t dml__attention_past(const dml__attention_job *job, size_t sample)
+{
+    return job->s.past ? job->lengths[sample] : 0;
+}
+
+static ptrdiff_t dml__attention_before(const dml__attention_job *job, size_t sample)
+{
+    return job->before - dml__attention_past(job, sample);
+}
+
+static ptrdiff_t dml__attention_after(const dml__attention_job *job, size_t sample)
+{
+    return job->after + dml__attention_past(job, sample);
 }
 
 /* The keys that some of the pair's queries see: from the beginning of a block on; and whether there are any.
@@ -94,8 +110,9 @@ static ptrdiff_t dml__attention_length(const dml__attention_job *job, size_t sam
 static bool dml__attention_keys(const dml__attention_job *job, const dml__attention_pair *at,
                                 ptrdiff_t *first, ptrdiff_t *end)
 {
-    const ptrdiff_t from = dml__larger(0, at->q0 - job->before);
-    *end = dml__smaller(dml__attention_length(job, at->sample), at->q1 + job->after);
+    const ptrdiff_t from = dml__larger(0, at->q0 - dml__attention_before(job, at->sample));
+    *end =
+        dml__smaller(dml__attention_length(job, at->sample), at->q1 + dml__attention_after(job, at->sample));
     *first = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK;
     return from < *end;
 }
@@ -104,11 +121,12 @@ static bool dml__attention_keys(const dml__attention_job *job, const dml__attent
 static dml__band dml__attention_band(const dml__attention_job *job, const dml__attention_pair *at,
                                      bool of_keys)
 {
-    const ptrdiff_t apart = at->q0 - at->k0;
-    dml__band band = { apart - job->before, apart + job->after + 1, at->k1 - at->k0 };
+    const ptrdiff_t apart = at->q0 - at->k0, before = dml__attention_before(job, at->sample);
+    const ptrdiff_t after = dml__attention_after(job, at->sample);
+    dml__band band = { apart - before, apart + after + 1, at->k1 - at->k0 };
     if (of_keys) {
-        band.from = -apart - job->after;
-        band.to = -apart + job->before + 1;
+        band.from = -apart - after;
+        band.to = -apart + before + 1;
         band.limit = at->q1 - at->q0;
     }
     return band;
@@ -294,8 +312,8 @@ static void dml__attention_of_keys(const dml__attention_job *job, const dml__att
     dml__attention_pair at = { sample, 0, kv_head, 0, 0, k0, seen, 0 };
     dml__attention_share share = { with_q, true, 0, job->beta[1], job->beta[2] };
     at.ld = dml__attention_ld(job->kernel, seen - k0);
-    const ptrdiff_t from = dml__larger(0, k0 - job->after);
-    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, seen + job->before);
+    const ptrdiff_t from = dml__larger(0, k0 - dml__attention_after(job, sample));
+    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, seen + dml__attention_before(job, sample));
     const bool any = seen > k0 && from < end;
     for (at.head = kv_head * group; any && at.head < (kv_head + 1) * group; at.head++)
         for (at.q0 = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK; at.q0 < end;

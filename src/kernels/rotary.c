@@ -79,7 +79,8 @@ static void dml__rotary_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + job->rows_per_task, job->s.rows);
     (void)worker;
     for (size_t r = begin; r < end; r++) {
-        const float *table = job->table + r % job->s.positions * width;
+        const size_t position = job->s.places ? (size_t)job->s.places[r] : r % job->s.positions;
+        const float *table = job->table + position * width;
         const float *x = job->x + r * job->s.heads * width;
         float *y = job->y + r * job->s.heads * width;
         for (size_t h = 0; h < job->s.rotated; h++, x += width, y += width)

@@ -10,6 +10,7 @@ typedef struct dml_rotary_shape {
     size_t heads, width;    /* of a row: heads beside each other, of an even width */
     size_t rotated;         /* so many heads, from the first on; the others stay as they are */
     bool interleaved;       /* pairs are neighbours; else numbers half a head apart */
+    const int32_t *places;  /* (rows), or NULL: the position of each, below `positions` */
 } dml_rotary_shape;
 
 /* table (positions, 2, width / 2): for pair i of position p the cosine and, behind those, the sine of

@@ -101,7 +101,7 @@ static dml_status dml__attention_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows)
+DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows)
 {
     const dml__attention *o = dml__attention_of(node);
     dml_attention_shape s;
@@ -117,6 +117,7 @@ static dml_attention_shape dml__attention_shape_of(const dml_node *node, int row
     s.k_step = (size_t)part[1]->shape.dims[1];
     s.v_step = (size_t)part[2]->shape.dims[1];
     s.causal = o->causal;
+    s.past = false;
     s.window = (size_t)o->window;
     s.scale = o->scale != 0 ? o->scale : (float)(1 / sqrt((double)s.width));
     return s;
@@ -131,7 +132,7 @@ static dml_ref dml__attention_part(const dml_node *node, int part, dml_ref of_in
     return of_input;
 }
 
-static dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part)
+DML__LOCAL dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part)
 {
     const dml__attention *o = dml__attention_of(node);
     return dml__attention_part(node, part, dml__value(run, node->input[dml__attention_input(o, part)]));
@@ -156,7 +157,7 @@ static size_t dml__attention_lines(const dml_node *node, int rows)
            (size_t)node->shape.dims[0];
 }
 
-static size_t dml__attention_saved_bytes(const dml_node *node, int rows)
+DML__LOCAL size_t dml__attention_saved_bytes(const dml_node *node, int rows)
 {
     const size_t lines = dml__attention_lines(node, rows);
     if (dml__node_context(node)->device.host_memory) return lines * sizeof(float);
@@ -168,27 +169,29 @@ static size_t dml__attention_saved_bytes(const dml_node *node, int rows)
 enum { DML__ATTENTION_TILE = 64 }; /* of the kernels: columns of the output that a group does */
 
 /* With the numbers that all kernels take; buffers 0 to 3 are q, k, v and what was saved. */
-static dml_launch dml__attention_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                        size_t x, size_t heads)
+static dml_launch dml__attention_launch(const dml__run *run, const dml_node *node,
+                                        const dml_attention_shape *s, const char *kernel, size_t x,
+                                        size_t heads)
 {
-    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
-    const size_t pieces = (s.width + DML__ATTENTION_TILE - 1) / DML__ATTENTION_TILE;
-    const int32_t before = s.window ? (int32_t)s.window - 1 : INT32_MAX;
-    dml_launch launch = dml__launch(kernel, x, s.samples * heads * pieces);
-    const int32_t integers[] = { (int32_t)s.samples,    (int32_t)s.queries,
-                                 (int32_t)s.keys,       (int32_t)s.heads,
-                                 (int32_t)s.kv_heads,   (int32_t)s.width,
-                                 (int32_t)s.q_step,     (int32_t)s.k_step,
-                                 (int32_t)s.v_step,     before,
-                                 s.causal ? 0 : before, dml__attention_lengths(node) != NULL };
+    const size_t pieces = (s->width + DML__ATTENTION_TILE - 1) / DML__ATTENTION_TILE;
+    const int32_t before = s->window ? (int32_t)s->window - 1 : INT32_MAX;
+    dml_launch launch = dml__launch(kernel, x, s->samples * heads * pieces);
+    const int32_t integers[] = { (int32_t)s->samples,    (int32_t)s->queries,
+                                 (int32_t)s->keys,       (int32_t)s->heads,
+                                 (int32_t)s->kv_heads,   (int32_t)s->width,
+                                 (int32_t)s->q_step,     (int32_t)s->k_step,
+                                 (int32_t)s->v_step,     before,
+                                 s->causal ? 0 : before, dml__attention_lengths(node) != NULL };
     for (int i = 0; i < 12; i++) launch.integer[i] = integers[i];
     for (int i = 0; i < 3; i++) launch.buffer[i] = dml__attention_value(run, node, i);
     launch.buffer[3] = dml__saved(run, node);
-    launch.real[0] = s.scale;
+    launch.integer[13] = s->past;
+    launch.real[0] = s->scale;
     return launch;
 }
 
-static dml_status dml__attention_forward_launch(const dml__run *run, const dml_node *node)
+static dml_status dml__attention_forward_launch(const dml__run *run, const dml_node *node,
+                                                const dml_attention_shape *s, const dml_ref part[3])
 {
     const dml_node *lengths = dml__attention_lengths(node);
     if (lengths) {
@@ -198,8 +201,8 @@ static dml_status dml__attention_forward_launch(const dml__run *run, const dml_n
                                                              dml__count(run, lengths) * sizeof(int32_t));
         if (status != DML_OK) return status;
     }
-    dml_launch launch = dml__attention_launch(run, node, "attention_forward", (size_t)node->shape.dims[0],
-                                              (size_t)dml__attention_of(node)->heads);
+    dml_launch launch = dml__attention_launch(run, node, s, "attention_forward", s->queries, s->heads);
+    for (int i = 0; i < 3; i++) launch.buffer[i] = part[i];
     launch.buffer[4] = dml__value(run, node);
     return dml__submit(run->device, &launch);
 }
@@ -210,7 +213,7 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
     const dml__attention *o = dml__attention_of(node);
     const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
     dml_launch launch =
-        dml__attention_launch(run, node, "attention_levels", dml__attention_lines(node, run->rows), 1);
+        dml__attention_launch(run, node, &s, "attention_levels", dml__attention_lines(node, run->rows), 1);
     launch.size[1] = 1;
     launch.buffer[0] = dml__value(run, node);
     launch.buffer[1] = dml__gradient(run, node);
@@ -218,7 +221,7 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
     for (int part = 0; part < 3 && status == DML_OK; part++) {
         const int i = dml__attention_input(o, part);
         if (!dml__wants_gradient(run, node, i)) continue;
-        launch = dml__attention_launch(run, node, "attention_backward", part ? s.keys : s.queries,
+        launch = dml__attention_launch(run, node, &s, "attention_backward", part ? s.keys : s.queries,
                                        part ? s.kv_heads : s.heads);
         launch.integer[12] = part;
         launch.buffer[4] = dml__gradient(run, node);
@@ -231,14 +234,22 @@ static dml_status dml__attention_backward_launch(const dml__run *run, const dml_
 
 /* ---- both passes ---- */
 
-static dml_status dml__attention_op_forward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__attention_forward(const dml__run *run, const dml_node *node,
+                                             const dml_attention_shape *s, const dml_ref part[3])
 {
-    if (!run->device->host_memory) return dml__attention_forward_launch(run, node);
-    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
-    dml_attention_forward(run->pool, &s, dml__attention_host(run, node, 0), dml__attention_host(run, node, 1),
-                          dml__attention_host(run, node, 2), dml__attention_host_lengths(run, node),
+    if (!run->device->host_memory) return dml__attention_forward_launch(run, node, s, part);
+    dml_attention_forward(run->pool, s, (const float *)dml__host(part[0]), (const float *)dml__host(part[1]),
+                          (const float *)dml__host(part[2]), dml__attention_host_lengths(run, node),
                           (float *)dml__host(dml__saved(run, node)), dml__host_value(run, node));
     return DML_OK;
+}
+
+static dml_status dml__attention_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    dml_ref part[3];
+    for (int i = 0; i < 3; i++) part[i] = dml__attention_value(run, node, i);
+    return dml__attention_forward(run, node, &s, part);
 }
 
 static void dml__attention_backward_host(const dml__run *run, const dml_node *node,
@@ -286,7 +297,7 @@ static dml_scratch dml__attention_op_scratch(const dml_node *node, int rows, boo
     return dml_attention_scratch(&s, training);
 }
 
-static void dml__attention_describe(const dml_node *node, char *text, size_t bytes)
+DML__LOCAL void dml__attention_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml__attention *o = dml__attention_of(node);
     int used = snprintf(text, bytes, "%d heads", o->heads);

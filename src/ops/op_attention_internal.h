@@ -3,6 +3,8 @@
 #define DML_OPS_OP_ATTENTION_INTERNAL_H
 
 #include "graph/node.h"
+#include "graph/op.h"
+#include "kernels/attention.h"
 
 /* How q, k and v lie in the node's first inputs: three, q and both beside each other, or one. */
 typedef enum dml__attention_packing {
@@ -35,6 +37,31 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
     if (o->packing == DML__ATTENTION_APART || part == 0) return 0;
     return part == 1 ? q : q + o->kv_heads * width;
 }
+
+/* The same of an attention whose keys and values of earlier runs are kept: those that a run brings stand
+   behind as many as its last input, i32, says of each sample. */
+typedef struct dml__attention_kept {
+    dml__attention attention; /* first, for what both kinds share */
+    dml_ref kept; /* (samples, positions, 2 kv_heads width): of each position its keys, then its values */
+    int positions;
+} dml__attention_kept;
+
+/* `like`, an attention, on other inputs of fewer positions, which are kept there. For predicting alone. */
+DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
+                                            dml_ref kept, int positions);
+DML__LOCAL const dml__op *dml__attention_kept_op(void);
+
+/* Bytes that it keeps, for so many samples. */
+DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);
+
+/* What both kinds are made of: as a node's inputs say; where part 0 to 2 lies in them; y and what is saved of
+   q, k and v; and how many bytes that is. */
+DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows);
+DML__LOCAL dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part);
+DML__LOCAL dml_status dml__attention_forward(const dml__run *run, const dml_node *node,
+                                             const dml_attention_shape *s, const dml_ref part[3]);
+DML__LOCAL size_t dml__attention_saved_bytes(const dml_node *node, int rows);
+DML__LOCAL void dml__attention_describe(const dml_node *node, char *text, size_t bytes);
 
 /* The input of lengths, or NULL. */
 static inline dml_node *dml__attention_lengths(const dml_node *node)

@@ -142,12 +142,48 @@ static void attention_case(const char *forward, const char *backward, const int 
     free(a.y), free(a.dy), free(a.saved), free(a.want_y), free(a.want_sums);
 }
 
+/* Queries behind as many keys as each sample has: rows of the whole, with those before left out. */
+static void attention_behind(const char *forward, const int *s, int queries)
+{
+    attention a = attention_create(s);
+    const int total = s[1], past[] = { total - queries, (total - queries) / 2 };
+    const size_t row = (size_t)(s[3] * s[5]), lines = (size_t)(s[0] * s[3] * queries);
+    float *q = output((size_t)(s[0] * queries) * row, 0), *y = output((size_t)(s[0] * queries) * row, 0);
+    float *saved = output(2 * lines + (size_t)s[0], 0);
+    double *want = malloc((size_t)(s[0] * queries) * row * sizeof *want);
+    for (int n = 0; n < s[0]; n++) {
+        memcpy(saved + 2 * lines + n, &past[n], sizeof past[n]);
+        for (size_t i = 0; i < (size_t)queries * row; i++) {
+            const size_t from = (size_t)(n * total + past[n]) * row + i, to = (size_t)(n * queries) * row + i;
+            q[to] = a.of[0][from], want[to] = a.want_y[from];
+        }
+    }
+    array aq = upload(q, (size_t)(s[0] * queries) * row), ak = upload(a.of[1], a.n[1]),
+          av = upload(a.of[2], a.n[2]);
+    array as = upload(saved, 2 * lines + (size_t)s[0]), ay = upload(y, (size_t)(s[0] * queries) * row);
+    launch_ok((dml_launch){ .kernel = forward,
+                            .size = { (size_t)queries, (size_t)(s[0] * s[3]) * (size_t)((s[5] + 63) / 64) },
+                            .buffer = { at(aq), at(ak), at(av), at(as), at(ay) },
+                            .integer = { s[0], queries, s[2], s[3], s[4], s[5], (int)row, (int)a.step[1],
+                                         (int)a.step[2], s[6], s[7], 1, 0, 1 },
+                            .real = { 0.5f } });
+    download(aq, NULL), download(ak, NULL), download(av, NULL), download(as, NULL), download(ay, y);
+    check(forward, y, want, (size_t)(s[0] * queries) * row, 2);
+    free(q), free(y), free(saved), free(want);
+    for (int i = 0; i < 3; i++) free(a.of[i]), free(a.want[i]);
+    free(a.y), free(a.dy), free(a.saved), free(a.want_y), free(a.want_sums);
+}
+
 /* Either with the other pass of its kind. */
 static void attention_forward_cases(const char *kernel)
 {
     const bool solo = strcmp(kernel, "attention_forward_solo") == 0;
     attention_case(kernel, solo ? "attention_backward_solo" : "attention_backward_team",
                    attentions[quick ? 1 : 2], 0.5f);
+    static const int behind[][9] = { { 2, 20, 20, 4, 2, 5, INT32_MAX, 0, 0 },
+                                     { 2, 150, 150, 1, 1, 9, 70, 0, 0 } };
+    attention_behind(kernel, behind[0], 1);
+    if (!quick) attention_behind(kernel, behind[1], 67);
 }
 TEST_PAIR(attention_forward, attention_forward_cases)
 
@@ -165,6 +201,30 @@ static void attention_backward_cases(const char *kernel)
 }
 TEST_PAIR(attention_backward, attention_backward_cases)
 
+/* Three columns of rows of seven, of two samples, behind what is there. */
+static void test_keep_rows(void)
+{
+    enum { SAMPLES = 2, ROWS = 3, STEP = 7, COLUMNS = 3, PLACES = 6, TO_STEP = 4 };
+    const size_t nx = SAMPLES * ROWS * STEP, ny = SAMPLES * PLACES * TO_STEP;
+    float *x = numbers(nx), *y = numbers(ny), *past = numbers(SAMPLES);
+    const int32_t places[SAMPLES] = { 0, 3 };
+    double *want = malloc(ny * sizeof *want);
+    memcpy(past, places, sizeof places);
+    for (size_t i = 0; i < ny; i++) want[i] = (double)y[i];
+    for (int n = 0; n < SAMPLES; n++)
+        for (int t = 0; t < ROWS; t++)
+            for (int c = 0; c < COLUMNS; c++)
+                want[(n * PLACES + places[n] + t) * TO_STEP + c] = (double)x[(n * ROWS + t) * STEP + c];
+    array ax = upload(x, nx), ap = upload(past, SAMPLES), ay = upload(y, ny);
+    launch_ok((dml_launch){ .kernel = "keep_rows",
+                            .size = { SAMPLES * ROWS * COLUMNS, 1 },
+                            .buffer = { at(ax), at(ap), at(ay) },
+                            .integer = { SAMPLES * ROWS * COLUMNS, ROWS, COLUMNS, STEP, PLACES, TO_STEP } });
+    download(ax, NULL), download(ap, NULL), download(ay, y);
+    check("keep_rows", y, want, ny, 0);
+    free(x), free(y), free(past), free(want);
+}
+
 /* Rows, positions, heads, width, turned heads; pairs in both ways, and back again over itself. */
 static void test_rotary(void)
 {
@@ -173,38 +233,45 @@ static void test_rotary(void)
         const int *s = shapes[i], half = s[3] / 2;
         const size_t n = (size_t)(s[0] * s[2] * s[3]), nt = (size_t)(s[1] * s[3]);
         const float beta = betas[i];
-        float *x = numbers(n), *y = output(n, beta), *table = numbers(nt);
+        float *x = numbers(n), *y = output(n, beta), *table = numbers(nt), *places = numbers((size_t)s[0]);
+        const bool placed = i == 2; /* the last position first */
         double *want = malloc(n * sizeof *want), *same = malloc(n * sizeof *same);
         for (int k = 0; k < s[1] * half; k++) {
             float *cosine = table + k / half * s[3] + k % half;
             cosine[half] = (float)sin((double)k), *cosine = (float)cos((double)k);
+        }
+        for (int32_t row = 0; row < s[0]; row++) {
+            const int32_t place = s[1] - 1 - row % s[1];
+            memcpy(places + row, &place, sizeof place);
         }
         for (size_t k = 0; k < n; k++) {
             const int c = (int)(k % (size_t)s[3]), h = (int)(k / (size_t)s[3]) % s[2];
             const int row = (int)(k / (size_t)(s[3] * s[2])), pair = i % 2 ? c / 2 : c % half;
             const bool second = i % 2 ? c % 2 : c >= half;
             const size_t apart = i % 2 ? 1 : (size_t)half, other = second ? k - apart : k + apart;
-            const float *angle = table + row % s[1] * s[3] + pair;
+            const int position = placed ? s[1] - 1 - row % s[1] : row % s[1];
+            const float *angle = table + position * s[3] + pair;
             const double turned =
                 (double)x[k] * (double)angle[0] + (second ? 1 : -1) * (double)x[other] * (double)angle[half];
             want[k] = (h < s[4] ? turned : (double)x[k]) + kept(beta, y[k]);
             same[k] = x[k];
         }
         array ax = upload(x, n), at_table = upload(table, nt), ay = upload(y, n);
+        array ap = upload(places, (size_t)s[0]);
         dml_launch launch = { .kernel = "rotary",
                               .size = { n / 2, 1 },
-                              .buffer = { at(ax), at(at_table), at(ay) },
-                              .integer = { (int)n / 2, s[1], s[2], s[3], s[4], i % 2 },
+                              .buffer = { at(ax), at(at_table), at(ay), at(ap) },
+                              .integer = { (int)n / 2, s[1], s[2], s[3], s[4], i % 2, placed },
                               .real = { 1, beta } };
         launch_ok(launch);
         launch.real[1] = 0, launch.buffer[2] = at(ax);
         launch_ok(launch);
         launch.real[0] = -1;
         launch_ok(launch);
-        download(ax, x), download(at_table, NULL), download(ay, y);
+        download(ax, x), download(at_table, NULL), download(ay, y), download(ap, NULL);
         check("rotary", y, want, n, 2);
         check("rotary", x, same, n, 2);
-        free(x), free(y), free(table), free(want), free(same);
+        free(x), free(y), free(table), free(places), free(want), free(same);
     }
 }
 

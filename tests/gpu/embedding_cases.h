@@ -68,7 +68,7 @@ static void embedding_case(const char *kernel, const int *shape)
         CHECK_INT(links[i], next);
         CHECK_INT(links[count + i], first);
     }
-    check("embedding_backward", dtable, want, nt, 10);
+    check("embedding_backward", dtable, want, nt, 10 + (double)count / 50); /* sums on their way */
     free(indices), free(links), free(dy), free(dtable), free(want);
 }
 

@@ -21,7 +21,10 @@ static const situation situations[] = {
     { 1, 300, 300, 2, 1, 5, true, 33, 0, PACKED }, { 1, 140, 290, 1, 1, 36, false, 20, 1, APART },
     { 2, 5, 70, 3, 3, 1, true, 0, 1, APART },      { 1, 150, 5, 1, 1, 200, true, 2, 0, APART },
     { 1, 63, 67, 2, 2, 64, false, 1, 0, PACKED },  { 0, 3, 3, 1, 1, 4, false, 0, 0, APART },
-    { 1, 20, 90, 2, 1, 140, false, 0, 1, APART },
+    { 1, 20, 90, 2, 1, 140, false, 0, 1, APART },  { 3, 1, 300, 4, 2, 16, true, 0, 3, APART },
+    { 3, 7, 270, 2, 1, 33, true, 40, 3, APART },   { 2, 150, 160, 2, 2, 20, true, 0, 3, APART },
+    { 2, 131, 262, 1, 1, 8, true, 17, 3, APART },  { 3, 5, 5, 2, 2, 9, true, 0, 3, PACKED },
+    { 3, 4, 140, 3, 1, 12, false, 0, 3, APART },   { 2, 6, 150, 1, 1, 4, false, 130, 3, APART },
 };
 enum { SITUATIONS = sizeof situations / sizeof situations[0] };
 
@@ -52,12 +55,13 @@ static void exact_row(data *d, size_t n, size_t h, size_t t, double *p)
 {
     const dml_attention_shape *s = &d->s;
     const size_t w = s->width, kv = h / (s->heads / s->kv_heads);
-    const size_t length = d->lengths ? (size_t)d->lengths[n] : s->keys;
+    const size_t past = s->past ? (size_t)d->lengths[n] : 0, at_key = t + past;
+    const size_t length = s->past ? past + s->queries : d->lengths ? (size_t)d->lengths[n] : s->keys;
     double most = -HUGE_VAL, sum = 0, level = 0;
     for (size_t k = 0; k < s->keys; k++) {
-        const size_t far = k > t ? k - t : t - k;
+        const size_t far = k > at_key ? k - at_key : at_key - k;
         p[k] = -HUGE_VAL;
-        if (k >= length || (s->causal && k > t) || (s->window && far >= s->window)) continue;
+        if (k >= length || (s->causal && k > at_key) || (s->window && far >= s->window)) continue;
         p[k] = 0;
         for (size_t c = 0; c < w; c++)
             p[k] += at(d->of[0], n, s->queries, t, s->q_step, h, w, c) *
@@ -108,7 +112,8 @@ static data data_create(const situation *in, float scale)
                                     packed ? all : narrow,
                                     in->causal,
                                     in->window,
-                                    scale };
+                                    scale,
+                                    in->lengths == 3 };
     d.s = s;
     d.nq = in->samples * in->queries * s.q_step;
     d.nk = packed ? d.nq : d.nq + in->samples * in->keys * (s.k_step + s.v_step);
@@ -132,9 +137,10 @@ static data data_create(const situation *in, float scale)
         for (size_t n = 0; n < s.samples; n++)
             d.lengths[n] = in->lengths == 1 ? (int32_t)(s.keys * 2 / 3 + n)
                            : n == 1         ? 0
+                           : s.past         ? (int32_t)((s.keys - s.queries) / (n + 1))
                                             : (int32_t)(n == 0 ? s.keys : 1);
         for (size_t n = 0; n < s.samples && !packed; n++) /* what is hidden isn't read */
-            for (size_t k = (size_t)d.lengths[n]; k < s.keys; k++)
+            for (size_t k = (size_t)d.lengths[n] + (s.past ? s.queries : 0); k < s.keys; k++)
                 for (size_t c = 0; c < narrow; c++)
                     d.of[1][(n * s.keys + k) * s.k_step + c] = d.of[2][(n * s.keys + k) * s.v_step + c] = NAN;
     }

@@ -10,7 +10,7 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void shape_case(const size_t *at, bool interleaved, float beta)
 {
-    const dml_rotary_shape s = { at[0], at[1], at[2], at[3], at[4], interleaved };
+    const dml_rotary_shape s = { at[0], at[1], at[2], at[3], at[4], interleaved, NULL };
     const size_t row = s.heads * s.width, n = s.rows * row, half = s.width / 2;
     const int offset = 3;
     const double base = 500;

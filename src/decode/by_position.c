@@ -1,0 +1,270 @@
+#ifndef DML_DECODE_BY_POSITION_C
+#define DML_DECODE_BY_POSITION_C
+
+#include "decode/by_position.h"
+
+#include "base/memory.h"
+#include "graph/node.h"
+#include "graph/op.h"
+#include "ops/op_attention_internal.h"
+#include "ops/op_embedding.h"
+#include "ops/op_rotary_internal.h"
+#include "ops/op_shape.h"
+#include "ops/op_shape_internal.h"
+#include "ops/table.h"
+
+#include <string.h>
+
+/* Each node that the input goes through has one row for each position, and is made again for fewer of them.
+   What only parameters go through stays as it is. */
+
+/* ---- which nodes ---- */
+
+typedef struct dml__nodes {
+    int count;
+    dml_node **at;
+    bool *goes;      /* the output is made of it, and the input goes through it */
+    dml_node **made; /* again; NULL: not yet, or not at all */
+} dml__nodes;
+
+static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
+{
+    dml__release(memory, nodes->made);
+    dml__release(memory, nodes->goes);
+    dml__release(memory, nodes->at);
+}
+
+/* Marks what the output is made of, and of that keeps what is made of the input. */
+static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
+{
+    bool *goes = nodes->goes;
+    goes[p->output->index] = true;
+    for (int n = p->output->index; n >= 0; n--) {
+        const dml_node *node = nodes->at[n];
+        for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
+    }
+    for (int n = 0; n < nodes->count; n++) {
+        const dml_node *node = nodes->at[n];
+        bool of_input = node == p->input;
+        if (goes[n] && node->op == dml__input_op() && !of_input)
+            return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED,
+                             "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone",
+                             p->output->name, node->name, p->input->name);
+        for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
+        goes[n] = goes[n] && of_input;
+    }
+    if (goes[p->output->index]) return DML_OK;
+    return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
+                     "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
+}
+
+static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
+{
+    dml_graph *graph = p->output->graph;
+    dml__memory *memory = &graph->context->memory;
+    memset(nodes, 0, sizeof *nodes);
+    nodes->count = p->output->index + 1;
+    nodes->at = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->at);
+    nodes->goes = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->goes);
+    nodes->made = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->made);
+    dml_status status = DML_OK;
+    if (!nodes->at || !nodes->goes || !nodes->made)
+        status = dml__fail(&graph->context->error, DML_ERROR_MEMORY,
+                           "decoder: no memory left to look at %d nodes", nodes->count);
+    dml_node *node = graph->first;
+    for (int n = 0; n < nodes->count && status == DML_OK; n++, node = node->next) nodes->at[n] = node;
+    if (status == DML_OK) status = dml__nodes_mark(p, nodes);
+    if (status != DML_OK) dml__nodes_release(memory, nodes);
+    return status;
+}
+
+/* ---- one node again ---- */
+
+/* How the rows of what a node makes depend on those of its inputs. */
+typedef enum dml__dependence {
+    DML__MIXES_POSITIONS,
+    DML__ROW_BY_ROW,    /* of input 0; the others are the same for all */
+    DML__ALONG_AN_AXIS, /* row by row, unless that is the axis of the positions */
+    DML__ELEMENTS,
+    DML__ATTENDS,
+    DML__TURNS, /* by angles of its position */
+    DML__PASSES /* when predicting */
+} dml__dependence;
+
+static dml__dependence dml__dependence_of(const dml_node *node)
+{
+    const dml__op *op = node->op, *const by_row[] = { dml__dense_op(), dml__embedding_op(),
+                                                      dml__layer_norm_op(), dml__rms_norm_op(),
+                                                      dml__stop_gradient_op() };
+    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op() };
+    if (op->needs & DML__IS_ELEMENTWISE) return DML__ELEMENTS;
+    for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++)
+        if (op == by_row[i]) return DML__ROW_BY_ROW;
+    for (size_t i = 0; i < sizeof along / sizeof *along; i++)
+        if (op == along[i]) return DML__ALONG_AN_AXIS;
+    if (op == dml__matmul_op() && node->input[1]->shape.ndim == 2) return DML__ROW_BY_ROW;
+    return op == dml__attention_op() ? DML__ATTENDS
+           : op == dml__rotary_op()  ? DML__TURNS
+           : op == dml__dropout_op() ? DML__PASSES
+                                     : DML__MIXES_POSITIONS;
+}
+
+static dml_status dml__cannot_decode(const dml_node *node, const char *why)
+{
+    return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED, "decoder: %s '%s' %s",
+                     node->op->name, node->name, why);
+}
+
+static dml_status dml__check_row(const dml_node *node, const dml__nodes *nodes)
+{
+    for (int i = 1; i < node->inputs; i++)
+        if (nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "takes more than its first input from the net's");
+    return DML_OK;
+}
+
+static dml_status dml__check_attention(const dml_node *node, const dml__nodes *nodes)
+{
+    const dml__attention *o = (const dml__attention *)node->attributes;
+    if (!o->causal) return dml__cannot_decode(node, "lets a position see later ones; it has to be causal");
+    if (dml__attention_lengths(node)) return dml__cannot_decode(node, "has lengths");
+    for (int i = 0; i < node->inputs; i++)
+        if (!nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "has keys or values that the net's input doesn't go through");
+    return DML_OK;
+}
+
+static dml_status dml__check_node(const dml__positions *p, const dml_node *node, const dml__nodes *nodes)
+{
+    if (!node->batched || node->shape.ndim < 1 || node->shape.dims[0] != p->positions)
+        return dml__cannot_decode(node, "hasn't one row for each position of the input");
+    switch (dml__dependence_of(node)) {
+    case DML__ROW_BY_ROW: return dml__check_row(node, nodes);
+    case DML__ATTENDS: return dml__check_attention(node, nodes);
+    case DML__ALONG_AN_AXIS:
+        if (*(const int *)node->attributes == 0) /* which such an op's attributes begin with */
+            return dml__cannot_decode(node, "works along the positions");
+        return DML_OK;
+    case DML__MIXES_POSITIONS:
+        return dml__cannot_decode(
+            node,
+            "is none of those that work position by position: dense, embedding, layer_norm, rms_norm, "
+            "softmax and slice along another axis, arithmetic and activations, dropout, rotary and causal "
+            "attention");
+    default: return DML_OK;
+    }
+}
+
+/* Rows of a table with one for each position, such as learned positions, for those that go through now. */
+static dml_node *dml__rows_now(const dml__positions *p, const dml_node *node, dml_node *table)
+{
+    if (table->shape.ndim == 2 && !table->batched && table->dtype == DML_F32)
+        return dml_embedding_with(p->given[2], table);
+    dml__cannot_decode(node, "takes what has a row for each position, but isn't f32 positions x width");
+    return NULL;
+}
+
+/* Of arithmetic, the inputs that the net's doesn't go through: one for each position, or broadcast. */
+static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+                                dml_node **input)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_shape *shape = &input[i]->shape;
+        if (nodes->goes[node->input[i]->index] || shape->ndim < node->shape.ndim ||
+            shape->dims[0] != p->positions)
+            continue;
+        if (!(input[i] = dml__rows_now(p, node, input[i]))) return false;
+        dml__node_is_extra(input[i]);
+    }
+    return true;
+}
+
+/* `kept`: where this node's keys and values are to lie; moved on. */
+static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+                                 dml_ref *kept)
+{
+    dml_node *input[DML__MAX_INPUTS];
+    for (int i = 0; i < node->inputs; i++) {
+        const int n = node->input[i]->index;
+        input[i] = nodes->goes[n] ? nodes->made[n] : node->input[i];
+    }
+    const dml__dependence how = dml__dependence_of(node);
+    if (how == DML__PASSES) return input[0];
+    dml_node *again = NULL;
+    if (how == DML__ATTENDS) {
+        again = dml__attention_keeping(node, input, p->given[1], *kept, p->positions);
+        kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
+    } else if (how == DML__TURNS) {
+        again = dml__rotary_at(node, input[0], p->given[2], p->positions);
+    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, input)) {
+        again = dml__node_create(node->op, node->inputs, input, node->attributes,
+                                 (size_t)(node->name - (const char *)node->attributes));
+    }
+    if (again) dml__node_is_extra(again);
+    return again;
+}
+
+/* ---- all of them ---- */
+
+DML__LOCAL size_t dml__positions_bytes(const dml__positions *p)
+{
+    dml__nodes nodes;
+    size_t bytes = 0;
+    if (dml__nodes_collect(p, &nodes) != DML_OK) return 0;
+    dml_status status = DML_OK;
+    for (int n = p->input->index + 1; n < nodes.count && status == DML_OK; n++) {
+        if (!nodes.goes[n]) continue;
+        status = dml__check_node(p, nodes.at[n], &nodes);
+        if (dml__dependence_of(nodes.at[n]) == DML__ATTENDS)
+            bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
+    }
+    dml__nodes_release(&dml__node_context(p->output)->memory, &nodes);
+    /* (A net without attention keeps nothing, in a buffer that isn't empty.) */
+    return status != DML_OK ? 0 : bytes ? bytes : sizeof(float);
+}
+
+static bool dml__positions_give(dml__positions *p)
+{
+    dml_graph *graph = p->output->graph;
+    dml_shape shape = p->input->shape, scalar;
+    memset(&scalar, 0, sizeof scalar);
+    shape.dims[0] = p->count;
+    p->given[0] = dml_input_shaped(graph, "input", p->input->dtype, shape);
+    p->given[1] = dml_input_shaped(graph, "past", DML_I32, scalar);
+    p->given[2] = dml_input_shaped(graph, "places", DML_I32, dml_shape_of(p->count));
+    return p->given[0] && p->given[1] && p->given[2];
+}
+
+static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
+{
+    dml_ref kept = { p->kept, 0 };
+    if (!dml__positions_give(p)) return false;
+    nodes->made[p->input->index] = p->given[0];
+    for (int n = p->input->index + 1; n < nodes->count; n++)
+        if (nodes->goes[n] && !(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, &kept)))
+            return false;
+    p->last = nodes->made[p->output->index];
+    if (p->count == 1) return true;
+    p->last = dml_slice(p->last, 0, p->count - 1, p->count);
+    if (p->last) dml__node_is_extra(p->last);
+    return p->last != NULL;
+}
+
+DML__LOCAL dml_status dml__positions_build(dml__positions *p)
+{
+    dml_graph *graph = p->output->graph;
+    dml__nodes nodes;
+    dml_node *last = graph->last;
+    dml_status status = dml__nodes_collect(p, &nodes);
+    if (status != DML_OK) return status;
+    status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
+    if (status == DML_OK) {
+        if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
+        dml_pop_scope(graph);
+    }
+    if (status != DML_OK) dml__graph_drop_after(graph, last);
+    dml__nodes_release(&graph->context->memory, &nodes);
+    return status;
+}
+
+#endif
