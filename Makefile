@@ -203,7 +203,7 @@ C_FILES := $(wildcard src/*/*.c)
 CU_FILES := $(wildcard src/*/*.cu)
 TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
-CPU_FOLDERS := base thread kernels device graph ops train net comm dist
+CPU_FOLDERS := base thread kernels device graph ops decode train net comm dist
 # Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
 # rest is about time and processes.
 COMM_MEMORY := $(addprefix comm/,all_to_allv arguments choice collectives faults fork frame groups in_place leaves messages random_program shared tune \
@@ -255,7 +255,7 @@ arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
 # Words of 32 bits. (Its kernels are the plain ones, which run on x86-64, too; ops/ops asks for each with its sizes.)
-arm.folders := base thread kernels/half graph ops train net/wire net/handshake net/local net/shm \
+arm.folders := base thread kernels/half graph ops decode train net/wire net/handshake net/local net/shm \
     $(filter-out comm/collectives,$(COMM_NUMBERS)) dist/all_reduce_sync dist/cluster dist/compress
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
@@ -292,7 +292,7 @@ windows.flags := -O1
 windows.libs := -static
 windows.run := $(WINE_RUN)
 windows.exe := .exe
-windows.folders := base thread kernels device graph ops/ops train
+windows.folders := base thread kernels device graph ops/ops decode train
 windows.needs := $(BUILD)/wine.stamp
 windows.no := $(if $(call has_command,$(windows.cc)),$(if $(WINE),,wine is not installed),$(windows.cc) is not installed)
 $(BUILD)/wine.stamp:

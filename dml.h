@@ -1001,7 +1001,10 @@ typedef struct dml_attention_shape {
     bool causal;                   /* query t sees no key after t */
     size_t window;                 /* query t sees only keys less than this far from t; 0: any */
     float scale;                   /* of the products */
-    bool past; /* the queries stand behind keys that are there already, whose number `lengths` gives */
+    size_t
+        kv_head_step; /* floats from a head's keys, or values, to the next head's, which then follow all of
+                         it, as a sample's first those of the last sample's; 0: heads lie beside each other */
+    bool past;        /* the queries stand behind keys that are there already, whose number `lengths` gives */
 } dml_attention_shape;
 
 /* For each sample and head
@@ -1009,13 +1012,13 @@ typedef struct dml_attention_shape {
        y = softmax(scale q k^T) v
 
    over the keys that a query sees, 0 where it sees none. q is (samples, queries, q_step), of which
-   heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width; all three may be
-   parts of one array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each
-   sample's keys from that number on, which must be in 0 .. keys; what they hold is not read. With shape->past
-   query t of a sample stands at key lengths + t, from which `causal` and `window` count, and the keys behind
-   the last query are hidden: lengths must be in 0 .. keys - queries. `log_sums`, (samples, heads, queries),
-   gets the logarithm of the sum of exponentials. Bitwise the same for any number
-   of threads and any scratch. */
+   heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width, or with a
+   kv_head_step (samples, kv_heads, kv_head_step), keys x k_step or v_step; all three may be parts of one
+   array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each sample's keys from
+   that number on, which must be in 0 .. keys; what they hold is not read. With shape->past query t of a
+   sample stands at key lengths + t, from which `causal` and `window` count, and the keys behind the last
+   query are hidden: lengths must be in 0 .. keys - queries. `log_sums`, (samples, heads, queries), gets the
+   logarithm of the sum of exponentials. Bitwise the same for any number of threads and any scratch. */
 DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
                                    const float *k, const float *v, const int32_t *lengths, float *log_sums,
                                    float *y);
@@ -2859,8 +2862,8 @@ DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custo
 #define DML_DECODE_DECODER_H
 
 typedef struct dml_decoder_options {
-    int batch;       /* texts side by side at most; 0: 1 */
-    int chunk;       /* positions that go through at once while there are so many to read; 0: 32, or all */
+    int batch; /* texts side by side at most; 0: 1 */
+    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
 } dml_decoder_options;
 
@@ -22748,7 +22751,10 @@ static const float *dml__attention_q(const dml__attention_job *job, const float 
 static const float *dml__attention_kv(const dml__attention_job *job, const float *x, size_t step,
                                       const dml__attention_pair *at)
 {
-    return dml__attention_at(x, job->s.keys, step, job->s.width, at->sample, at->kv_head, at->k0);
+    const dml_attention_shape *s = &job->s;
+    if (s->kv_head_step)
+        return x + (at->sample * s->kv_heads + at->kv_head) * s->kv_head_step + (size_t)at->k0 * step;
+    return dml__attention_at(x, s->keys, step, s->width, at->sample, at->kv_head, at->k0);
 }
 
 static const float *dml__attention_y(const dml__attention_job *job, const float *y,
@@ -38584,7 +38590,7 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
    behind as many as its last input, i32, says of each sample. */
 typedef struct dml__attention_kept {
     dml__attention attention; /* first, for what both kinds share */
-    dml_ref kept; /* (samples, positions, 2 kv_heads width): of each position its keys, then its values */
+    dml_ref kept; /* (samples, kv_heads, 2, positions, width): of each head the keys, then the values */
     int positions;
 } dml__attention_kept;
 
@@ -38719,6 +38725,7 @@ DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int
     s.v_step = (size_t)part[2]->shape.dims[1];
     s.causal = o->causal;
     s.past = false;
+    s.kv_head_step = 0;
     s.window = (size_t)o->window;
     s.scale = o->scale != 0 ? o->scale : (float)(1 / sqrt((double)s.width));
     return s;
@@ -38787,6 +38794,7 @@ static dml_launch dml__attention_launch(const dml__run *run, const dml_node *nod
     for (int i = 0; i < 3; i++) launch.buffer[i] = dml__attention_value(run, node, i);
     launch.buffer[3] = dml__saved(run, node);
     launch.integer[13] = s->past;
+    launch.integer[14] = (int32_t)s->kv_head_step;
     launch.real[0] = s->scale;
     return launch;
 }
@@ -39215,38 +39223,39 @@ static dml_attention_shape dml__attention_kept_shape(const dml_node *node, int r
 {
     dml_attention_shape s = dml__attention_shape_of(node, rows);
     s.keys = (size_t)dml__attention_kept_of(node)->positions;
-    s.k_step = s.v_step = 2 * s.kv_heads * s.width;
+    s.k_step = s.v_step = s.width;
+    s.kv_head_step = 2 * s.keys * s.width;
     s.past = true;
     return s;
 }
 
-/* `columns` of each row of x, behind what is kept of its sample. */
-static void dml__keep_rows(const dml_attention_shape *s, const float *x, size_t x_step, size_t columns,
-                           const int32_t *past, float *kept)
+/* Of each row of x the heads, each behind what is kept of its. */
+static void dml__keep_rows(const dml_attention_shape *s, const float *x, size_t x_step, const int32_t *past,
+                           float *kept)
 {
     for (size_t n = 0; n < s->samples; n++)
         for (size_t t = 0; t < s->queries; t++)
-            memcpy(kept + (n * s->keys + (size_t)past[n] + t) * s->k_step, x + (n * s->queries + t) * x_step,
-                   columns * sizeof *x);
+            for (size_t h = 0; h < s->kv_heads; h++)
+                memcpy(kept + (n * s->kv_heads + h) * s->kv_head_step + ((size_t)past[n] + t) * s->width,
+                       x + (n * s->queries + t) * x_step + h * s->width, s->width * sizeof *x);
 }
 
 /* The keys, or the values, of this run: kept. */
 static dml_status dml__attention_store(const dml__run *run, const dml_node *node,
                                        const dml_attention_shape *s, int part, dml_ref to)
 {
-    const dml_ref x = dml__attention_value(run, node, part),
-                  past = dml__value(run, dml__attention_lengths(node));
-    const size_t columns = s->kv_heads * s->width;
+    const dml_ref x = dml__attention_value(run, node, part);
+    const dml_ref past = dml__value(run, dml__attention_lengths(node));
     const int input = dml__attention_input(&dml__attention_kept_of(node)->attention, part);
     const size_t step = (size_t)node->input[input]->shape.dims[1];
     if (run->device->host_memory) {
-        dml__keep_rows(s, (const float *)dml__host(x), step, columns, (const int32_t *)dml__host(past),
+        dml__keep_rows(s, (const float *)dml__host(x), step, (const int32_t *)dml__host(past),
                        (float *)dml__host(to));
         return DML_OK;
     }
-    dml_launch launch = dml__launch("keep_rows", s->samples * s->queries * columns, 1);
-    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)s->queries, (int32_t)columns,
-                                 (int32_t)step,           (int32_t)s->keys,    (int32_t)s->k_step };
+    dml_launch launch = dml__launch("keep_rows", s->samples * s->queries * s->kv_heads * s->width, 1);
+    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)s->queries, (int32_t)s->kv_heads,
+                                 (int32_t)s->width,       (int32_t)step,       (int32_t)s->kv_head_step };
     for (int i = 0; i < 6; i++) launch.integer[i] = integers[i];
     launch.buffer[0] = x;
     launch.buffer[1] = past;
@@ -39260,7 +39269,7 @@ static dml_status dml__attention_kept_forward(const dml__run *run, const dml_nod
     dml_ref part[3];
     part[0] = dml__attention_value(run, node, 0);
     part[1] = part[2] = dml__attention_kept_of(node)->kept;
-    part[2].offset += s.kv_heads * s.width * sizeof(float);
+    part[2].offset += s.keys * s.width * sizeof(float);
     dml_status status = dml__attention_store(run, node, &s, 1, part[1]);
     if (status == DML_OK) status = dml__attention_store(run, node, &s, 2, part[2]);
     return status == DML_OK ? dml__attention_forward(run, node, &s, part) : status;
@@ -41253,7 +41262,18 @@ DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options)
 #ifndef DML_DECODE_BY_POSITION_H
 #define DML_DECODE_BY_POSITION_H
 
-/* The nets of all decoders of one kind have the first six in common. */
+/* What the net for a few positions is given: as the whole net's input; how many positions came before, one a
+   sample; which position each row is; and of the row that is wanted, its number and its position. */
+enum {
+    DML__POSITIONS_INPUT,
+    DML__POSITIONS_PAST,   /* () */
+    DML__POSITIONS_PLACES, /* (count) */
+    DML__POSITIONS_ROW,    /* (1) */
+    DML__POSITIONS_PLACE,  /* (1) */
+    DML__POSITIONS_GIVEN
+};
+
+/* The nets of a decoder have the first six in common. */
 typedef struct dml__positions {
     dml_node *output, *input; /* of the net over all of them: (T, ...) */
     int positions;            /* T */
@@ -41261,16 +41281,19 @@ typedef struct dml__positions {
     int number;               /* of the decoder, in its graph */
     dml_buffer *kept;         /* keys and values of one attention after the other */
     int count;                /* the positions that go through this one at a time */
-    /* What was built: the output of the last of these positions, and its inputs: as `input`, how many
-       positions came before (i32, one a sample), and which each is (count). */
-    dml_node *last, *given[3];
+    /* What was built; the attentions are what has to run for what comes after, and the caller's to release.
+     */
+    dml_node *given[DML__POSITIONS_GIVEN];
+    dml_node *row; /* the output of the row that is wanted: (1, ...) */
+    dml_node **attention;
+    int attentions;
 } dml__positions;
 
-/* How many bytes `kept` needs; 0, with the error recorded: the net isn't one over positions. */
-DML__LOCAL size_t dml__positions_bytes(const dml__positions *p);
+/* How many bytes `kept` needs. DML_ERROR_UNSUPPORTED, or _ARGUMENT: where a position's output depends on
+   others in another way than by causal attention, or on other inputs. */
+DML__LOCAL dml_status dml__positions_bytes(const dml__positions *p, size_t *bytes);
 
-/* Builds `last` and `given`, of the parameters that the net has. DML_ERROR_UNSUPPORTED where a position's
-   output depends on others in another way than by causal attention; nothing is left then. */
+/* Builds them, of the parameters that the net has; nothing is left where that fails. */
 DML__LOCAL dml_status dml__positions_build(dml__positions *p);
 
 #endif
@@ -41278,7 +41301,8 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p);
 #include <string.h>
 
 /* Each node that the input goes through has one row for each position, and is made again for fewer of them.
-   What only parameters go through stays as it is. */
+   What only parameters go through stays as it is. Of several positions, what no attention is made of is
+   needed for the last alone: of a language model the last layer's perceptron and all scores. */
 
 /* ---- which nodes ---- */
 
@@ -41286,12 +41310,16 @@ typedef struct dml__nodes {
     int count;
     dml_node **at;
     bool *goes;      /* the output is made of it, and the input goes through it */
-    dml_node **made; /* again; NULL: not yet, or not at all */
+    bool *wide;      /* an attention is made of it: of all positions, where the output needs one row */
+    dml_node **made; /* again, for all positions; NULL: not yet, or not at all */
+    dml_node **row;  /* again, for the row that is wanted */
 } dml__nodes;
 
 static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
 {
+    dml__release(memory, nodes->row);
     dml__release(memory, nodes->made);
+    dml__release(memory, nodes->wide);
     dml__release(memory, nodes->goes);
     dml__release(memory, nodes->at);
 }
@@ -41315,6 +41343,12 @@ static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
         for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
         goes[n] = goes[n] && of_input;
     }
+    for (int n = p->output->index; n >= 0; n--) {
+        const dml_node *node = nodes->at[n];
+        const bool attends = goes[n] && node->op == dml__attention_op();
+        for (int i = 0; (attends || nodes->wide[n]) && i < node->inputs; i++)
+            nodes->wide[node->input[i]->index] = true;
+    }
     if (goes[p->output->index]) return DML_OK;
     return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
                      "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
@@ -41328,9 +41362,11 @@ static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
     nodes->count = p->output->index + 1;
     nodes->at = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->at);
     nodes->goes = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->goes);
+    nodes->wide = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->wide);
     nodes->made = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->made);
+    nodes->row = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->row);
     dml_status status = DML_OK;
-    if (!nodes->at || !nodes->goes || !nodes->made)
+    if (!nodes->at || !nodes->goes || !nodes->wide || !nodes->made || !nodes->row)
         status = dml__fail(&graph->context->error, DML_ERROR_MEMORY,
                            "decoder: no memory left to look at %d nodes", nodes->count);
     dml_node *node = graph->first;
@@ -41418,47 +41454,59 @@ static dml_status dml__check_node(const dml__positions *p, const dml_node *node,
 }
 
 /* Rows of a table with one for each position, such as learned positions, for those that go through now. */
-static dml_node *dml__rows_now(const dml__positions *p, const dml_node *node, dml_node *table)
+static dml_node *dml__rows_now(const dml_node *node, dml_node *table, dml_node *places)
 {
     if (table->shape.ndim == 2 && !table->batched && table->dtype == DML_F32)
-        return dml_embedding_with(p->given[2], table);
+        return dml_embedding_with(places, table);
     dml__cannot_decode(node, "takes what has a row for each position, but isn't f32 positions x width");
     return NULL;
 }
 
 /* Of arithmetic, the inputs that the net's doesn't go through: one for each position, or broadcast. */
 static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
-                                dml_node **input)
+                                dml_node *places, dml_node **input)
 {
     for (int i = 0; i < node->inputs; i++) {
         const dml_shape *shape = &input[i]->shape;
         if (nodes->goes[node->input[i]->index] || shape->ndim < node->shape.ndim ||
             shape->dims[0] != p->positions)
             continue;
-        if (!(input[i] = dml__rows_now(p, node, input[i]))) return false;
+        if (!(input[i] = dml__rows_now(node, input[i], places))) return false;
+        dml__node_is_extra(input[i]);
+    }
+    return true;
+}
+
+/* A node's inputs as they are for all positions, or for the row that is wanted. */
+static bool dml__inputs_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
+                              dml_node **input)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const int n = node->input[i]->index;
+        input[i] = !nodes->goes[n] ? node->input[i] : wide ? nodes->made[n] : nodes->row[n];
+        if (input[i]) continue;
+        input[i] = nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
+        if (!input[i]) return false;
         dml__node_is_extra(input[i]);
     }
     return true;
 }
 
 /* `kept`: where this node's keys and values are to lie; moved on. */
-static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
                                  dml_ref *kept)
 {
-    dml_node *input[DML__MAX_INPUTS];
-    for (int i = 0; i < node->inputs; i++) {
-        const int n = node->input[i]->index;
-        input[i] = nodes->goes[n] ? nodes->made[n] : node->input[i];
-    }
+    dml_node *input[DML__MAX_INPUTS], *again = NULL;
+    dml_node *places = p->given[wide ? DML__POSITIONS_PLACES : DML__POSITIONS_PLACE];
     const dml__dependence how = dml__dependence_of(node);
+    if (!dml__inputs_again(p, node, nodes, wide, input)) return NULL;
     if (how == DML__PASSES) return input[0];
-    dml_node *again = NULL;
     if (how == DML__ATTENDS) {
-        again = dml__attention_keeping(node, input, p->given[1], *kept, p->positions);
+        again = dml__attention_keeping(node, input, p->given[DML__POSITIONS_PAST], *kept, p->positions);
         kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
     } else if (how == DML__TURNS) {
-        again = dml__rotary_at(node, input[0], p->given[2], p->positions);
-    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, input)) {
+        again = dml__rotary_at(node, input[0], places, p->positions);
+    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
         again = dml__node_create(node->op, node->inputs, input, node->attributes,
                                  (size_t)(node->name - (const char *)node->attributes));
     }
@@ -41468,21 +41516,20 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
 
 /* ---- all of them ---- */
 
-DML__LOCAL size_t dml__positions_bytes(const dml__positions *p)
+DML__LOCAL dml_status dml__positions_bytes(const dml__positions *p, size_t *bytes)
 {
     dml__nodes nodes;
-    size_t bytes = 0;
-    if (dml__nodes_collect(p, &nodes) != DML_OK) return 0;
-    dml_status status = DML_OK;
+    *bytes = 0;
+    dml_status status = dml__nodes_collect(p, &nodes);
+    if (status != DML_OK) return status;
     for (int n = p->input->index + 1; n < nodes.count && status == DML_OK; n++) {
         if (!nodes.goes[n]) continue;
         status = dml__check_node(p, nodes.at[n], &nodes);
         if (dml__dependence_of(nodes.at[n]) == DML__ATTENDS)
-            bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
+            *bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
     }
     dml__nodes_release(&dml__node_context(p->output)->memory, &nodes);
-    /* (A net without attention keeps nothing, in a buffer that isn't empty.) */
-    return status != DML_OK ? 0 : bytes ? bytes : sizeof(float);
+    return status;
 }
 
 static bool dml__positions_give(dml__positions *p)
@@ -41491,41 +41538,59 @@ static bool dml__positions_give(dml__positions *p)
     dml_shape shape = p->input->shape, scalar;
     memset(&scalar, 0, sizeof scalar);
     shape.dims[0] = p->count;
-    p->given[0] = dml_input_shaped(graph, "input", p->input->dtype, shape);
-    p->given[1] = dml_input_shaped(graph, "past", DML_I32, scalar);
-    p->given[2] = dml_input_shaped(graph, "places", DML_I32, dml_shape_of(p->count));
-    return p->given[0] && p->given[1] && p->given[2];
+    p->given[DML__POSITIONS_INPUT] = dml_input_shaped(graph, "input", p->input->dtype, shape);
+    p->given[DML__POSITIONS_PAST] = dml_input_shaped(graph, "past", DML_I32, scalar);
+    p->given[DML__POSITIONS_PLACES] = dml_input(graph, "places", DML_I32, p->count);
+    p->given[DML__POSITIONS_ROW] = dml_input(graph, "row", DML_I32, 1);
+    p->given[DML__POSITIONS_PLACE] = dml_input(graph, "place", DML_I32, 1);
+    for (int i = 0; i < DML__POSITIONS_GIVEN; i++)
+        if (!p->given[i]) return false;
+    return true;
 }
 
+/* Of one position, all is of the row that is wanted. */
 static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
 {
     dml_ref kept = { p->kept, 0 };
+    const int output = p->output->index;
     if (!dml__positions_give(p)) return false;
-    nodes->made[p->input->index] = p->given[0];
-    for (int n = p->input->index + 1; n < nodes->count; n++)
-        if (nodes->goes[n] && !(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, &kept)))
-            return false;
-    p->last = nodes->made[p->output->index];
-    if (p->count == 1) return true;
-    p->last = dml_slice(p->last, 0, p->count - 1, p->count);
-    if (p->last) dml__node_is_extra(p->last);
-    return p->last != NULL;
+    nodes->made[p->input->index] = p->given[DML__POSITIONS_INPUT];
+    for (int n = p->input->index + 1; n < nodes->count; n++) {
+        if (!nodes->goes[n]) continue;
+        const bool attends = nodes->at[n]->op == dml__attention_op();
+        const bool wide = p->count == 1 || attends || nodes->wide[n];
+        dml_node *again = dml__node_again(p, nodes->at[n], nodes, wide, &kept);
+        if (!again) return false;
+        (wide ? nodes->made : nodes->row)[n] = again;
+        if (attends) p->attention[p->attentions++] = again;
+    }
+    p->row = nodes->made[output] ? nodes->made[output] : nodes->row[output];
+    return true;
 }
 
 DML__LOCAL dml_status dml__positions_build(dml__positions *p)
 {
     dml_graph *graph = p->output->graph;
+    dml__memory *memory = &graph->context->memory;
     dml__nodes nodes;
     dml_node *last = graph->last;
     dml_status status = dml__nodes_collect(p, &nodes);
     if (status != DML_OK) return status;
-    status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
+    p->attentions = 0;
+    p->attention = (dml_node **)dml__allocate_array(memory, (size_t)nodes.count, sizeof *p->attention);
+    if (!p->attention)
+        status = dml__fail(&graph->context->error, DML_ERROR_MEMORY, "decoder: no memory left for a list");
+    if (status == DML_OK) status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
     if (status == DML_OK) {
         if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
         dml_pop_scope(graph);
     }
-    if (status != DML_OK) dml__graph_drop_after(graph, last);
-    dml__nodes_release(&graph->context->memory, &nodes);
+    if (status != DML_OK) {
+        dml__graph_drop_after(graph, last);
+        dml__release(memory, p->attention);
+        p->attention = NULL;
+    }
+    dml__nodes_release(memory, &nodes);
     return status;
 }
 
@@ -41539,31 +41604,40 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p)
 #include <stdio.h>
 #include <string.h>
 
-#define DML__DECODER_CHUNK 32
+/* Positions that go through at once, by default: a quarter of all, but no more than these, for which the
+   weights are read seldom enough. */
+#define DML__DECODER_CHUNK 128
+/* Of a chunk so small a part takes as long one by one as all of it at once. */
+#define DML__DECODER_PART 16
 
-/* A net for so many positions at a time, and its program. */
+/* A net for so many positions at a time, and its programs: for the output, and for what is kept alone (NULL:
+   nothing is). */
 typedef struct dml__pace {
     dml__positions net;
-    dml_program *program;
+    dml_program *gives, *keeps;
 } dml__pace;
 
 struct dml_decoder {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
     dml_buffer *kept;
-    dml__pace one, chunk;   /* of a position; of several. Without a program: not there */
+    dml__pace one, chunk;   /* of a position; of several. Without programs: not there */
     int batch, rows;        /* texts at most; of now */
     int positions, place;   /* at most; that were fed */
     size_t position_bytes;  /* of a text's input */
-    char *x;                /* (batch, chunk): what a chunk is given */
-    int32_t *past, *places; /* (batch), (batch, chunk) */
+    char *x;                /* (batch, chunk): what a program is given */
+    int32_t *past, *places; /* (3, batch): past, row and place; (batch, chunk) */
 };
 
 static void dml__decoder_release(dml_decoder *decoder)
 {
     dml_context *context = decoder->context;
-    dml_program_destroy(decoder->one.program);
-    dml_program_destroy(decoder->chunk.program);
+    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
+    for (int i = 0; i < 2; i++) {
+        dml_program_destroy(paces[i]->gives);
+        dml_program_destroy(paces[i]->keeps);
+        dml__release(&context->memory, paces[i]->net.attention);
+    }
     dml__buffer_destroy(context, decoder->kept);
     dml__release(&context->memory, decoder->x);
     dml__release(&context->memory, decoder->past);
@@ -41592,10 +41666,11 @@ static dml_status dml__decoder_check(const dml_node *output, const dml_node *inp
     if (error->status != DML_OK) return error->status;
     if (output->graph != input->graph)
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: its nodes are of different graphs");
-    if (batch < 1 || chunk < 1)
+    if (batch < 1 || chunk < 0)
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
-            "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the default",
+            "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the "
+            "default",
             batch, chunk);
     if (input->op == dml__input_op() && input->shape.ndim > 0 && input->shape.dims[0] > 1) return DML_OK;
     return dml__fail(
@@ -41622,28 +41697,40 @@ static bool dml__pace_make(dml__pace *pace, const dml__positions *like, int coun
     options.dtype = dtype;
     pace->net = *like;
     pace->net.count = count;
-    if (dml__positions_build(&pace->net) == DML_OK) pace->program = dml_compile(pace->net.last, &options);
-    return pace->program != NULL;
+    if (dml__positions_build(&pace->net) != DML_OK) return false;
+    pace->gives = dml_compile(pace->net.row, &options);
+    if (!pace->gives || !pace->net.attentions) return pace->gives != NULL;
+    options.watch = pace->net.attention;
+    options.watch_count = pace->net.attentions;
+    pace->keeps = dml_compile(pace->net.attention[0], &options);
+    return pace->keeps != NULL;
+}
+
+/* How many positions go through at once, of a net that keeps so many bytes. */
+static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t bytes)
+{
+    if (!bytes) return 1; /* a net of rows alone: of several the last is all that counts */
+    const int most = net->positions / 4 < DML__DECODER_CHUNK ? net->positions / 4 : DML__DECODER_CHUNK;
+    const int chunk = wanted ? wanted : most;
+    return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
 /* What is kept, the programs, and what they are given. */
-static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int chunk, dml_dtype dtype)
+static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int wanted, dml_dtype dtype)
 {
     dml_context *context = decoder->context;
-    const size_t bytes = dml__positions_bytes(net), texts = (size_t)decoder->batch;
-    if (!bytes) return false;
-    decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes);
-    if (!decoder->kept) return false;
+    size_t bytes;
+    if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
+    if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
+    const int chunk = dml__decoder_chunk(net, wanted, bytes);
     if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
     if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
-    decoder->x =
-        (char *)dml__allocate_array(&context->memory, texts * (size_t)chunk, decoder->position_bytes);
-    decoder->past = (int32_t *)dml__allocate_array(&context->memory, texts, sizeof(int32_t));
-    decoder->places =
-        (int32_t *)dml__allocate_array(&context->memory, texts * (size_t)chunk, sizeof(int32_t));
+    const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
+    decoder->x = (char *)dml__allocate_array(&context->memory, rows, decoder->position_bytes);
+    decoder->past = (int32_t *)dml__allocate_array(&context->memory, 3 * texts, sizeof(int32_t));
+    decoder->places = (int32_t *)dml__allocate_array(&context->memory, rows, sizeof(int32_t));
     if (decoder->x && decoder->past && decoder->places) return true;
-    dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions",
-              texts * (size_t)chunk);
+    dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions", rows);
     return false;
 }
 
@@ -41651,9 +41738,11 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
 {
     if (!output || !input) return NULL;
     dml_context *context = dml__node_context(output);
-    const int batch = options && options->batch ? options->batch : 1;
-    const int wanted = options && options->chunk ? options->chunk : DML__DECODER_CHUNK;
-    if (dml__decoder_check(output, input, batch, wanted) != DML_OK) return NULL;
+    dml_decoder_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (!o.batch) o.batch = 1;
+    if (dml__decoder_check(output, input, o.batch, o.chunk) != DML_OK) return NULL;
     dml_decoder *decoder = (dml_decoder *)dml__allocate(&context->memory, sizeof *decoder);
     if (!decoder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for it");
@@ -41664,63 +41753,88 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     net.output = output;
     net.input = input;
     net.positions = input->shape.dims[0];
-    net.samples = batch;
+    net.samples = o.batch;
     net.number = dml__decoder_number(output->graph);
     decoder->context = context;
-    decoder->batch = batch;
+    decoder->batch = o.batch;
     decoder->positions = net.positions;
     decoder->position_bytes =
         dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
-    const int chunk = wanted < net.positions ? wanted : net.positions;
-    if (!dml__decoder_equip(decoder, &net, chunk, options ? options->dtype : DML_F32)) {
+    if (!dml__decoder_equip(decoder, &net, o.chunk, o.dtype)) {
         dml__decoder_release(decoder);
         return NULL;
     }
-    dml__own(context, &decoder->owned,
-             dml__decoder_destroy_owned); /* behind its programs, before which it goes */
+    /* Last, so that it goes before its programs, which the context has, too. */
+    dml__own(context, &decoder->owned, dml__decoder_destroy_owned);
     return decoder;
 }
 
 /* ---- fed ---- */
 
-/* Of each text the positions from `first` on, side by side. */
+/* Of each text `now` positions from `first` on, side by side, and zeros. */
 static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
-                                int count, int first)
+                                int count, int first, int now)
 {
-    const size_t bytes = (size_t)pace->net.count * decoder->position_bytes;
-    for (int row = 0; row < rows; row++)
-        memcpy(decoder->x + (size_t)row * bytes,
-               x + ((size_t)row * (size_t)count + (size_t)first) * decoder->position_bytes, bytes);
+    const size_t each = decoder->position_bytes, bytes = (size_t)now * each;
+    const size_t all = (size_t)pace->net.count * each;
+    for (int row = 0; row < rows; row++) {
+        char *to = decoder->x + (size_t)row * all;
+        memcpy(to, x + ((size_t)row * (size_t)count + (size_t)first) * each, bytes);
+        memset(to + bytes, 0, all - bytes);
+    }
 }
 
-/* The next positions of all texts. */
-static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, int rows, float *last)
+/* The next `now` positions of all texts. Those of a pace that are beyond are of no text: what is kept of them
+   nobody sees until it is overwritten. */
+static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, dml_program *program,
+                                   int rows, int now, float *last)
 {
-    const int count = pace->net.count, inputs = dml_program_inputs(pace->program);
-    const void *const given[] = { decoder->x, decoder->past, decoder->places };
-    const void *input[3];
-    for (int row = 0; row < rows; row++) {
-        decoder->past[row] = decoder->place;
-        for (int i = 0; i < count; i++) decoder->places[row * count + i] = decoder->place + i;
+    const int count = pace->net.count, inputs = dml_program_inputs(program);
+    int32_t *row = decoder->past + decoder->batch, *place = row + decoder->batch;
+    const void *given[DML__POSITIONS_GIVEN], *input[DML__POSITIONS_GIVEN];
+    given[DML__POSITIONS_INPUT] = decoder->x;
+    given[DML__POSITIONS_PAST] = decoder->past;
+    given[DML__POSITIONS_PLACES] = decoder->places;
+    given[DML__POSITIONS_ROW] = row;
+    given[DML__POSITIONS_PLACE] = place;
+    for (int r = 0; r < rows; r++) {
+        decoder->past[r] = decoder->place;
+        row[r] = now - 1;
+        place[r] = decoder->place + now - 1;
+        for (int i = 0; i < count; i++) decoder->places[r * count + i] = decoder->place + i;
     }
     for (int i = 0; i < inputs; i++)
-        for (int k = 0; k < 3; k++)
-            if (dml_program_input(pace->program, i) == pace->net.given[k]) input[i] = given[k];
-    const dml_status status = dml_program_run(pace->program, rows, input, inputs, last);
-    if (status == DML_OK) decoder->place += count;
-    return status;
+        for (int k = 0; k < DML__POSITIONS_GIVEN; k++)
+            if (dml_program_input(program, i) == pace->net.given[k]) input[i] = given[k];
+    return dml_program_run(program, rows, input, inputs, last);
+}
+
+/* As many of the positions from `first` on as go at once; how many those are. */
+static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *x, int count, int first,
+                                    float *last, int *now)
+{
+    const int left = count - first, chunk = decoder->chunk.gives ? decoder->chunk.net.count : 0;
+    const bool several =
+        left > chunk / DML__DECODER_PART && left > 1 && chunk && chunk <= decoder->positions - decoder->place;
+    const dml__pace *pace = several ? &decoder->chunk : &decoder->one;
+    *now = several && left > chunk ? chunk : several ? left : 1;
+    const bool gives = last && *now == left;
+    if (!gives && !pace->keeps) return DML_OK;
+    dml__decoder_gather(decoder, pace, rows, x, count, first, *now);
+    return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, rows, *now,
+                            gives ? last : NULL);
 }
 
 static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
 {
     dml__error *error = &decoder->context->error;
+    const int most = decoder->place ? decoder->rows : decoder->batch;
     if (error->status != DML_OK) return error->status;
     if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
-    if (rows < 1 || rows > decoder->batch || (decoder->place && rows > decoder->rows))
-        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s",
-                         rows, decoder->place ? decoder->rows : decoder->batch,
-                         decoder->place ? ", as many as it had before (dml_decoder_rewind to 0 begins others)"
-                                        : "");
+    if (rows < 1 || rows > most)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s", rows, most,
+            most < decoder->batch ? ", as many as before (dml_decoder_rewind to 0 begins others)" : "");
     if (count < 1)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "dml_decoder_feed: %d positions given; it takes 1 or more", count);
@@ -41737,11 +41851,9 @@ DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *
     if (!decoder) return DML_ERROR_ARGUMENT;
     dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
     const int begin = decoder->place;
-    for (int done = 0; done < count && status == DML_OK; done = decoder->place - begin) {
-        const int chunk = decoder->chunk.program ? decoder->chunk.net.count : 1;
-        const dml__pace *pace = chunk > 1 && count - done >= chunk ? &decoder->chunk : &decoder->one;
-        dml__decoder_gather(decoder, pace, rows, (const char *)x, count, done);
-        status = dml__decoder_run(decoder, pace, rows, done + pace->net.count == count ? last : NULL);
+    for (int done = 0, now; done < count && status == DML_OK; done += now) {
+        status = dml__decoder_step(decoder, rows, (const char *)x, count, done, last, &now);
+        decoder->place += now;
     }
     if (status == DML_OK)
         decoder->rows = rows;
@@ -41761,7 +41873,8 @@ DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place)
     if (place < 0 || place > decoder->place)
         return dml__fail(
             &decoder->context->error, DML_ERROR_ARGUMENT,
-            "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as were fed",
+            "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as "
+            "were fed",
             place, decoder->place);
     decoder->place = place;
     return DML_OK;

@@ -162,18 +162,18 @@ static const model models[] = {
 enum { MODELS = sizeof models / sizeof *models };
 
 /* Numbers of one sample's input. */
-static size_t input_size(const model *m)
+BENCH__UNUSED static size_t input_size(const model *m)
 {
     return m->channels ? (size_t)m->size * (size_t)m->size * (size_t)m->channels : (size_t)m->size;
 }
 
-static size_t labels_size(const model *m)
+BENCH__UNUSED static size_t labels_size(const model *m)
 {
     return m->channels ? 1 : (size_t)m->size;
 }
 
 /* The loss of the model in `graph`, and what a step costs for a sample. */
-static dml_node *build_model(const model *m, dml_graph *graph, double *operations)
+BENCH__UNUSED static dml_node *build_model(const model *m, dml_graph *graph, double *operations)
 {
     dml_node *input = m->channels ? dml_input(graph, "image", DML_F32, m->size, m->size, m->channels)
                                   : dml_input(graph, "token", DML_I32, m->size);
@@ -185,7 +185,7 @@ static dml_node *build_model(const model *m, dml_graph *graph, double *operation
 }
 
 /* Images by SGD, as they are usually trained; sequences by AdamW. lr 0: the usual. */
-static dml_optimizer optimizer_of(const model *m, double momentum, double lr)
+BENCH__UNUSED static dml_optimizer optimizer_of(const model *m, double momentum, double lr)
 {
     return m->channels ? dml_sgd(lr > 0 ? (float)lr : 0.01f, (float)momentum)
                        : dml_adamw(lr > 0 ? (float)lr : 1e-3f, 0.01f);

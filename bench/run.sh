@@ -5,7 +5,7 @@
 build=$1 quick=$2
 rows=$build/bench/rows
 pictures=$build/bench/strategies-pictures
-BENCH=${BENCH:-gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice links prices overlap ps ddp cut \
+BENCH=${BENCH:-gemm conv elementwise optimizer forkjoin train decode memory reduce_op allreduce choice links prices overlap ps ddp cut \
     gpu numerics strategies simulate strategies_links}
 export DML_PEERS="${DML_PEERS:-$build/peers/run}"
 failed=

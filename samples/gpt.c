@@ -2,9 +2,10 @@
 
        gpt                                              sums that it makes itself, "27+45=72", until it can
    add gpt --data input.txt                             any text, byte by byte; it ends with some of its own
-       dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two
-       dmlrun -n 2 gpt --pipeline-parallel-size 2       half of the layers on each rank
-       dmlrun -n 8 gpt --tensor-parallel-size 2 --pipeline-parallel-size 2       two such models, side by side
+       gpt --data input.txt --load F --steps 0 --prompt "Now"                    only that, by a model from
+   --save F dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two dmlrun -n 2 gpt
+   --pipeline-parallel-size 2       half of the layers on each rank dmlrun -n 8 gpt --tensor-parallel-size 2
+   --pipeline-parallel-size 2       two such models, side by side
 
    However many processes there are, they train on the same batches and follow the same losses. */
 #define DML_IMPLEMENTATION
@@ -26,9 +27,10 @@ enum { PLACES = 2000, SUMS = 2001, LETTERS = 2002 }; /* streams of random number
 enum { SUM_TEXT = 200000, MOST_TESTS = 128, WRITES = 400 };
 
 typedef struct options {
-    const char *data, *device, *dtype, *save, *load, *log, *profile;
+    const char *data, *device, *dtype, *save, *load, *log, *profile, *prompt;
     int layers, heads, channels, context, batch, micro_batch, steps, seed, threads, tensor, pipeline;
-    double lr, timeout;
+    int top_k;
+    double lr, timeout, temperature;
 } options;
 
 static options parse_options(int argc, char **argv)
@@ -44,7 +46,8 @@ static options parse_options(int argc, char **argv)
                   .steps = 2000,
                   .tensor = 1,
                   .pipeline = 1,
-                  .lr = 0.006 };
+                  .lr = 0.006,
+                  .temperature = 1 };
     const arg args[] = {
         { "--data", "FILE", "what to learn from; without it, sums", .text = &o.data },
         { "--tensor-parallel-size", "N", "ranks over which each layer is cut", .integer = &o.tensor, .low = 1,
@@ -59,7 +62,7 @@ static options parse_options(int argc, char **argv)
         { "--batch", "B", "samples a step, of all ranks", .integer = &o.batch, .low = 1, .high = 1e6 },
         { "--micro-batch-size", "B", "samples that go through the layers at a time",
           .integer = &o.micro_batch, .low = 1, .high = 1e6 },
-        { "--steps", "N", "of training", .integer = &o.steps, .low = 1 },
+        { "--steps", "N", "of training; 0: none, of a model from --load", .integer = &o.steps, .low = 0 },
         { "--lr", "X", "learning rate at its peak, after a tenth of the steps", .real = &o.lr, .low = 1e-9,
           .high = 1e3 },
         { "--device", "D",
@@ -74,6 +77,12 @@ static options parse_options(int argc, char **argv)
         { "--save", "F", "write the model at the end; of several stages each its own, F.0, F.1, ...",
           .text = &o.save },
         { "--load", "F", "begin with such a model, also of another --tensor-parallel-size", .text = &o.load },
+        { "--prompt", "TEXT", "what the text of its own goes on from; otherwise a new line",
+          .text = &o.prompt },
+        { "--temperature", "X", "of its letters: below 1 the likely ones are likelier",
+          .real = &o.temperature, .low = 1e-3, .high = 1e3 },
+        { "--top-k", "K", "only the K likeliest letters; 0: all", .integer = &o.top_k, .low = 0,
+          .high = 256 },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
         { "--profile", "F.json", "write a timeline of what takes how long, and print the longest of it",
           .text = &o.profile },
@@ -86,6 +95,7 @@ static options parse_options(int argc, char **argv)
         args_exit(2, "--channels %d can't be cut into --heads %d of equal width", o.channels, o.heads);
     if (o.heads % o.tensor)
         args_exit(2, "--heads %d can't be shared by --tensor-parallel-size %d", o.heads, o.tensor);
+    if (!o.steps && !o.load) args_exit(2, "--steps 0 takes a model from --load, since it trains none");
     if (o.layers < o.pipeline)
         args_exit(2, "--layers %d are too few for --pipeline-parallel-size %d", o.layers, o.pipeline);
     return o;
@@ -321,17 +331,6 @@ static int best_of(const float scores[BYTES])
     return best;
 }
 
-/* Like the model's scores say. */
-static int drawn_of(const float scores[BYTES], float number)
-{
-    const float most = scores[best_of(scores)];
-    float sum = 0;
-    for (int i = 0; i < BYTES; i++) sum += expf(scores[i] - most);
-    for (int i = 0; i < BYTES; i++)
-        if ((number -= expf(scores[i] - most) / sum) < 0) return i;
-    return best_of(scores);
-}
-
 /* The same letter on all of a model's ranks. */
 static int32_t agree(const place *p, int32_t letter)
 {
@@ -358,21 +357,23 @@ static int64_t count_right(const options *o, const place *p, const reader *r, co
     return right;
 }
 
-/* The next letter of a text, of which the model sees the end. */
+/* The next letter of a text, of which the model sees the end; drawn by a number of 0 .. 1. */
 static int32_t next_letter(const options *o, const place *p, const reader *r, const batch *b,
-                           const unsigned char *letters, int count, float number)
+                           const unsigned char *letters, int count, const dml_sample_options *how,
+                           float number)
 {
     const int begin = count > o->context ? count - o->context : 0, seen = count - begin;
     for (int i = 0; i < o->context; i++) b->letters[i] = i < seen ? letters[begin + i] : '\n';
     run(p, r, 1, b);
     const float *scores = r->scores + (size_t)(seen - 1) * BYTES;
-    return agree(p, p->stage < p->last ? 0 : number < 0 ? best_of(scores) : drawn_of(scores, number));
+    return agree(p, p->stage < p->last ? 0 : dml_sample(scores, BYTES, how, number));
 }
 
 /* New sums, of which it is given the question. */
 static int64_t count_sums(const options *o, const place *p, const reader *r, int64_t *total)
 {
     const dml_random random = { (uint64_t)o->seed, SUMS, 1 };
+    const dml_sample_options best = { .top_k = 1 };
     const int first = share(MOST_TESTS, p->model, p->models);
     const int end = share(MOST_TESTS, p->model + 1, p->models);
     batch b = allocate_batch(o, 1);
@@ -385,7 +386,7 @@ static int64_t count_sums(const options *o, const place *p, const reader *r, int
         written[0] = '\n'; /* the end of the sum before */
         memcpy(written + 1, sum, (size_t)count++);
         while (count <= length && written[count - 1] != '\n') {
-            written[count] = (unsigned char)next_letter(o, p, r, &b, written, count, -1);
+            written[count] = (unsigned char)next_letter(o, p, r, &b, written, count, &best, 0);
             count++;
         }
         right += count == length + 1 && memcmp(written + 1, sum, (size_t)length) == 0;
@@ -395,17 +396,51 @@ static int64_t count_sums(const options *o, const place *p, const reader *r, int
     return p->speaks ? right : 0;
 }
 
+/* The same by a decoder, which keeps what it made of the letters before and has seen `*seen` of them; when
+   they fill its context, it goes on from the last half. */
+static int32_t letter_behind(const options *o, dml_context *ctx, dml_decoder *writer,
+                             const unsigned char *letters, int count, int *seen,
+                             const dml_sample_options *how, float number)
+{
+    int32_t next[BYTES];
+    float scores[BYTES];
+    if (dml_decoder_place(writer) + count - *seen > o->context) {
+        dml_decoder_rewind(writer, 0);
+        *seen = count - (o->context + 1) / 2;
+    }
+    while (*seen < count) {
+        int some = 0;
+        while (some < BYTES && *seen < count) next[some++] = letters[(*seen)++];
+        if (dml_decoder_feed(writer, 1, next, some, scores) != DML_OK) args_exit(1, "%s", dml_error(ctx));
+    }
+    return dml_sample(scores, BYTES, how, number);
+}
+
 /* Some text of its own, by the first model; rank 0 prints. */
-static void write_text(const options *o, const place *p, const reader *r)
+static void write_text(const options *o, const place *p, const model *m, const reader *r, dml_context *ctx)
 {
     const dml_random random = { (uint64_t)o->seed, LETTERS, 0 };
-    unsigned char written[1 + WRITES] = { '\n' };
+    const dml_sample_options how = { .temperature = (float)o->temperature, .top_k = o->top_k };
+    const bool asked = o->prompt && *o->prompt;
+    const char *prompt = asked ? o->prompt : "\n";
+    const int given = (int)strlen(prompt), end = given + WRITES;
+    unsigned char *written = allocate((size_t)end, 1);
     batch b = allocate_batch(o, 1);
-    for (int count = 1; count <= WRITES; count++)
-        written[count] = (unsigned char)next_letter(o, p, r, &b, written, count,
-                                                    dml_random_uniform(&random, (uint64_t)count));
-    if (dml_comm_rank(p->job) == 0) printf("%.*s\n", WRITES, (const char *)written + 1);
+    dml_decoder *writer = NULL; /* of a model that isn't cut */
+    if (o->tensor * o->pipeline == 1)
+        writer = dml_decoder_create(m->scores, dml_graph_find(m->graph, "letters"), NULL);
+    memcpy(written, prompt, (size_t)given);
+    for (int count = given, seen = 0; count < end; count++) {
+        const float number = dml_random_uniform(&random, (uint64_t)(count - given));
+        written[count] =
+            (unsigned char)(writer ? letter_behind(o, ctx, writer, written, count, &seen, &how, number)
+                                   : next_letter(o, p, r, &b, written, count, &how, number));
+    }
+    const int from = asked ? 0 : given;
+    if (dml_comm_rank(p->job) == 0) printf("%.*s\n", end - from, (const char *)written + from);
+    dml_decoder_destroy(writer);
     free_batch(&b);
+    free(written);
 }
 
 static void stage_path(const place *p, const char *path, char to[1024])
@@ -437,7 +472,7 @@ int main(int argc, char **argv)
     /* This rank's part of the model: a trainer of micro-batches, and a program that only predicts. */
     const model m = build(&o, &p, ctx);
     dml_optimizer adamw = dml_adamw((float)o.lr, 0.01f);
-    const uint64_t steps = (uint64_t)o.steps;
+    const uint64_t steps = (uint64_t)(o.steps ? o.steps : 1);
     const dml_trainer_options how = { .batch = o.micro_batch,
                                       .optimizer = adamw,
                                       .dtype = dtype_of(o.dtype),
@@ -466,14 +501,14 @@ int main(int argc, char **argv)
     report log;
     report_begin(&log, p.job, "gpt", steps, 1, o.log);
     profile_begin(ctx, p.job, o.profile);
-    train(&o, &p, trainer, &t, &log);
+    if (o.steps) train(&o, &p, trainer, &t, &log);
     profile_end(ctx, p.job, o.profile);
 
     int64_t total = 0, right = t.sums ? count_sums(&o, &p, &r, &total) : count_right(&o, &p, &r, &t, &total);
     if (dml_comm_all_reduce(p.job, &right, 1, DML_I64, DML_SUM) != DML_OK)
         args_exit(1, "%s", dml_comm_error(p.job));
     report_end(&log, right, total);
-    if (!t.sums && p.model == 0) write_text(&o, &p, &r);
+    if (!t.sums && p.model == 0) write_text(&o, &p, &m, &r, ctx);
     if (o.save && p.model == 0) {
         stage_path(&p, o.save, path);
         if (dml_parallel_save(m.graph, path) != DML_OK) args_exit(1, "%s", dml_error(ctx));

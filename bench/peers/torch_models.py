@@ -62,6 +62,16 @@ class Layer(nn.Module):
         x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
         return x + self.down(F.gelu(self.up(self.norm_b(x)), approximate="tanh"))
 
+    def decode(self, x, kept, place):
+        """Tokens behind `place` others, whose keys and values are kept: (2, texts, heads, tokens, width)."""
+        n, t, c = x.shape
+        q, k, v = (p.view(n, t, self.heads, -1).transpose(1, 2) for p in self.qkv(self.norm_a(x)).split(c, dim=2))
+        kept[0, :, :, place:place + t], kept[1, :, :, place:place + t] = k, v
+        seen = kept[:, :, :, :place + t]
+        y = F.scaled_dot_product_attention(q, seen[0], seen[1], is_causal=t > 1 and place == 0)
+        x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
+        return x + self.down(F.gelu(self.up(self.norm_b(x)), approximate="tanh"))
+
 
 class Decoder(nn.Module):
     def __init__(self, vocabulary, width, layers, heads, steps):
@@ -77,6 +87,18 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return F.linear(self.norm(x), self.wte.weight)
+
+    def decode(self, x, kept, place):
+        """The scores behind the last token; the tokens are one, or the first."""
+        x = self.wte(x) + self.wpe.weight[place:place + x.shape[1]]
+        for layer, of_layer in zip(self.layers, kept):
+            x = layer.decode(x, of_layer, place)
+        return F.linear(self.norm(x[:, -1]), self.wte.weight)
+
+    def keep(self, texts, tokens):
+        first = self.layers[0]
+        width = first.out.weight.shape[0] // first.heads
+        return [torch.zeros(2, texts, first.heads, tokens, width) for _ in self.layers]
 
 
 def lenet5():
@@ -111,9 +133,12 @@ SIZES = {
     "keras_cnn": Size(keras_cnn, 28, 1, 10, 64, (64, 12, 12)),
     "resnet20": Size(resnet20, 32, 3, 10, 128, None),
     "char_lstm": Size(CharLSTM, 50, 0, 65, 50, None),
-    "gpt": Size(lambda: Decoder(65, 128, 4, 4, 64), 64, 0, 65, 12, None),
-    "gpt2": Size(lambda: Decoder(50257, 768, 12, 12, 64), 64, 0, 50257, 4, None),
+    "gpt": Size(lambda: Decoder(*DECODERS["gpt"], 64), 64, 0, 65, 12, None),
+    "gpt2": Size(lambda: Decoder(*DECODERS["gpt2"], 64), 64, 0, 50257, 4, None),
 }
+
+
+DECODERS = {"gpt": (65, 128, 4, 4), "gpt2": (50257, 768, 12, 12)}
 
 
 def build(name):

@@ -243,6 +243,18 @@ def train(words):
     return steps[seconds.index(min(seconds))], f"bytes={used}"
 
 
+def decode(words):
+    name, (context, texts, place, tokens) = words[0], map(int, words[1:])
+    model = torch_models.Decoder(*torch_models.DECODERS[name], context)
+    x, kept = torch.randint(65, (texts, tokens)), model.keep(texts, context)
+
+    def step():
+        with torch.inference_mode():
+            model.decode(x, kept, place)
+
+    return step, ""
+
+
 peer.serve(torch.__version__,
            {"bf16gemm": bf16gemm, "conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train,
-            "mixed": train})
+            "mixed": train, "decode": decode})

@@ -8,15 +8,16 @@
 #include "graph/op.h"
 #include "ops/op_attention_internal.h"
 #include "ops/op_embedding.h"
+#include "ops/op_gather.h"
 #include "ops/op_rotary_internal.h"
-#include "ops/op_shape.h"
 #include "ops/op_shape_internal.h"
 #include "ops/table.h"
 
 #include <string.h>
 
 /* Each node that the input goes through has one row for each position, and is made again for fewer of them.
-   What only parameters go through stays as it is. */
+   What only parameters go through stays as it is. Of several positions, what no attention is made of is
+   needed for the last alone: of a language model the last layer's perceptron and all scores. */
 
 /* ---- which nodes ---- */
 
@@ -24,12 +25,16 @@ typedef struct dml__nodes {
     int count;
     dml_node **at;
     bool *goes;      /* the output is made of it, and the input goes through it */
-    dml_node **made; /* again; NULL: not yet, or not at all */
+    bool *wide;      /* an attention is made of it: of all positions, where the output needs one row */
+    dml_node **made; /* again, for all positions; NULL: not yet, or not at all */
+    dml_node **row;  /* again, for the row that is wanted */
 } dml__nodes;
 
 static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
 {
+    dml__release(memory, nodes->row);
     dml__release(memory, nodes->made);
+    dml__release(memory, nodes->wide);
     dml__release(memory, nodes->goes);
     dml__release(memory, nodes->at);
 }
@@ -53,6 +58,12 @@ static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
         for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
         goes[n] = goes[n] && of_input;
     }
+    for (int n = p->output->index; n >= 0; n--) {
+        const dml_node *node = nodes->at[n];
+        const bool attends = goes[n] && node->op == dml__attention_op();
+        for (int i = 0; (attends || nodes->wide[n]) && i < node->inputs; i++)
+            nodes->wide[node->input[i]->index] = true;
+    }
     if (goes[p->output->index]) return DML_OK;
     return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
                      "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
@@ -66,9 +77,11 @@ static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
     nodes->count = p->output->index + 1;
     nodes->at = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->at);
     nodes->goes = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->goes);
+    nodes->wide = (bool *)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->wide);
     nodes->made = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->made);
+    nodes->row = (dml_node **)dml__allocate_array(memory, (size_t)nodes->count, sizeof *nodes->row);
     dml_status status = DML_OK;
-    if (!nodes->at || !nodes->goes || !nodes->made)
+    if (!nodes->at || !nodes->goes || !nodes->wide || !nodes->made || !nodes->row)
         status = dml__fail(&graph->context->error, DML_ERROR_MEMORY,
                            "decoder: no memory left to look at %d nodes", nodes->count);
     dml_node *node = graph->first;
@@ -156,47 +169,59 @@ static dml_status dml__check_node(const dml__positions *p, const dml_node *node,
 }
 
 /* Rows of a table with one for each position, such as learned positions, for those that go through now. */
-static dml_node *dml__rows_now(const dml__positions *p, const dml_node *node, dml_node *table)
+static dml_node *dml__rows_now(const dml_node *node, dml_node *table, dml_node *places)
 {
     if (table->shape.ndim == 2 && !table->batched && table->dtype == DML_F32)
-        return dml_embedding_with(p->given[2], table);
+        return dml_embedding_with(places, table);
     dml__cannot_decode(node, "takes what has a row for each position, but isn't f32 positions x width");
     return NULL;
 }
 
 /* Of arithmetic, the inputs that the net's doesn't go through: one for each position, or broadcast. */
 static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
-                                dml_node **input)
+                                dml_node *places, dml_node **input)
 {
     for (int i = 0; i < node->inputs; i++) {
         const dml_shape *shape = &input[i]->shape;
         if (nodes->goes[node->input[i]->index] || shape->ndim < node->shape.ndim ||
             shape->dims[0] != p->positions)
             continue;
-        if (!(input[i] = dml__rows_now(p, node, input[i]))) return false;
+        if (!(input[i] = dml__rows_now(node, input[i], places))) return false;
+        dml__node_is_extra(input[i]);
+    }
+    return true;
+}
+
+/* A node's inputs as they are for all positions, or for the row that is wanted. */
+static bool dml__inputs_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
+                              dml_node **input)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const int n = node->input[i]->index;
+        input[i] = !nodes->goes[n] ? node->input[i] : wide ? nodes->made[n] : nodes->row[n];
+        if (input[i]) continue;
+        input[i] = nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
+        if (!input[i]) return false;
         dml__node_is_extra(input[i]);
     }
     return true;
 }
 
 /* `kept`: where this node's keys and values are to lie; moved on. */
-static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, const dml__nodes *nodes,
+static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
                                  dml_ref *kept)
 {
-    dml_node *input[DML__MAX_INPUTS];
-    for (int i = 0; i < node->inputs; i++) {
-        const int n = node->input[i]->index;
-        input[i] = nodes->goes[n] ? nodes->made[n] : node->input[i];
-    }
+    dml_node *input[DML__MAX_INPUTS], *again = NULL;
+    dml_node *places = p->given[wide ? DML__POSITIONS_PLACES : DML__POSITIONS_PLACE];
     const dml__dependence how = dml__dependence_of(node);
+    if (!dml__inputs_again(p, node, nodes, wide, input)) return NULL;
     if (how == DML__PASSES) return input[0];
-    dml_node *again = NULL;
     if (how == DML__ATTENDS) {
-        again = dml__attention_keeping(node, input, p->given[1], *kept, p->positions);
+        again = dml__attention_keeping(node, input, p->given[DML__POSITIONS_PAST], *kept, p->positions);
         kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
     } else if (how == DML__TURNS) {
-        again = dml__rotary_at(node, input[0], p->given[2], p->positions);
-    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, input)) {
+        again = dml__rotary_at(node, input[0], places, p->positions);
+    } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
         again = dml__node_create(node->op, node->inputs, input, node->attributes,
                                  (size_t)(node->name - (const char *)node->attributes));
     }
@@ -206,21 +231,20 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
 
 /* ---- all of them ---- */
 
-DML__LOCAL size_t dml__positions_bytes(const dml__positions *p)
+DML__LOCAL dml_status dml__positions_bytes(const dml__positions *p, size_t *bytes)
 {
     dml__nodes nodes;
-    size_t bytes = 0;
-    if (dml__nodes_collect(p, &nodes) != DML_OK) return 0;
-    dml_status status = DML_OK;
+    *bytes = 0;
+    dml_status status = dml__nodes_collect(p, &nodes);
+    if (status != DML_OK) return status;
     for (int n = p->input->index + 1; n < nodes.count && status == DML_OK; n++) {
         if (!nodes.goes[n]) continue;
         status = dml__check_node(p, nodes.at[n], &nodes);
         if (dml__dependence_of(nodes.at[n]) == DML__ATTENDS)
-            bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
+            *bytes += dml__attention_kept_bytes(nodes.at[n], p->samples, p->positions);
     }
     dml__nodes_release(&dml__node_context(p->output)->memory, &nodes);
-    /* (A net without attention keeps nothing, in a buffer that isn't empty.) */
-    return status != DML_OK ? 0 : bytes ? bytes : sizeof(float);
+    return status;
 }
 
 static bool dml__positions_give(dml__positions *p)
@@ -229,41 +253,59 @@ static bool dml__positions_give(dml__positions *p)
     dml_shape shape = p->input->shape, scalar;
     memset(&scalar, 0, sizeof scalar);
     shape.dims[0] = p->count;
-    p->given[0] = dml_input_shaped(graph, "input", p->input->dtype, shape);
-    p->given[1] = dml_input_shaped(graph, "past", DML_I32, scalar);
-    p->given[2] = dml_input_shaped(graph, "places", DML_I32, dml_shape_of(p->count));
-    return p->given[0] && p->given[1] && p->given[2];
+    p->given[DML__POSITIONS_INPUT] = dml_input_shaped(graph, "input", p->input->dtype, shape);
+    p->given[DML__POSITIONS_PAST] = dml_input_shaped(graph, "past", DML_I32, scalar);
+    p->given[DML__POSITIONS_PLACES] = dml_input(graph, "places", DML_I32, p->count);
+    p->given[DML__POSITIONS_ROW] = dml_input(graph, "row", DML_I32, 1);
+    p->given[DML__POSITIONS_PLACE] = dml_input(graph, "place", DML_I32, 1);
+    for (int i = 0; i < DML__POSITIONS_GIVEN; i++)
+        if (!p->given[i]) return false;
+    return true;
 }
 
+/* Of one position, all is of the row that is wanted. */
 static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
 {
     dml_ref kept = { p->kept, 0 };
+    const int output = p->output->index;
     if (!dml__positions_give(p)) return false;
-    nodes->made[p->input->index] = p->given[0];
-    for (int n = p->input->index + 1; n < nodes->count; n++)
-        if (nodes->goes[n] && !(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, &kept)))
-            return false;
-    p->last = nodes->made[p->output->index];
-    if (p->count == 1) return true;
-    p->last = dml_slice(p->last, 0, p->count - 1, p->count);
-    if (p->last) dml__node_is_extra(p->last);
-    return p->last != NULL;
+    nodes->made[p->input->index] = p->given[DML__POSITIONS_INPUT];
+    for (int n = p->input->index + 1; n < nodes->count; n++) {
+        if (!nodes->goes[n]) continue;
+        const bool attends = nodes->at[n]->op == dml__attention_op();
+        const bool wide = p->count == 1 || attends || nodes->wide[n];
+        dml_node *again = dml__node_again(p, nodes->at[n], nodes, wide, &kept);
+        if (!again) return false;
+        (wide ? nodes->made : nodes->row)[n] = again;
+        if (attends) p->attention[p->attentions++] = again;
+    }
+    p->row = nodes->made[output] ? nodes->made[output] : nodes->row[output];
+    return true;
 }
 
 DML__LOCAL dml_status dml__positions_build(dml__positions *p)
 {
     dml_graph *graph = p->output->graph;
+    dml__memory *memory = &graph->context->memory;
     dml__nodes nodes;
     dml_node *last = graph->last;
     dml_status status = dml__nodes_collect(p, &nodes);
     if (status != DML_OK) return status;
-    status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
+    p->attentions = 0;
+    p->attention = (dml_node **)dml__allocate_array(memory, (size_t)nodes.count, sizeof *p->attention);
+    if (!p->attention)
+        status = dml__fail(&graph->context->error, DML_ERROR_MEMORY, "decoder: no memory left for a list");
+    if (status == DML_OK) status = dml_push_scope(graph, "decoder.%d.%d", p->number, p->count);
     if (status == DML_OK) {
         if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
         dml_pop_scope(graph);
     }
-    if (status != DML_OK) dml__graph_drop_after(graph, last);
-    dml__nodes_release(&graph->context->memory, &nodes);
+    if (status != DML_OK) {
+        dml__graph_drop_after(graph, last);
+        dml__release(memory, p->attention);
+        p->attention = NULL;
+    }
+    dml__nodes_release(memory, &nodes);
     return status;
 }
 

@@ -6,7 +6,18 @@
 #include "device/backend.h"
 #include "graph/graph.h"
 
-/* The nets of all decoders of one kind have the first six in common. */
+/* What the net for a few positions is given: as the whole net's input; how many positions came before, one a
+   sample; which position each row is; and of the row that is wanted, its number and its position. */
+enum {
+    DML__POSITIONS_INPUT,
+    DML__POSITIONS_PAST,   /* () */
+    DML__POSITIONS_PLACES, /* (count) */
+    DML__POSITIONS_ROW,    /* (1) */
+    DML__POSITIONS_PLACE,  /* (1) */
+    DML__POSITIONS_GIVEN
+};
+
+/* The nets of a decoder have the first six in common. */
 typedef struct dml__positions {
     dml_node *output, *input; /* of the net over all of them: (T, ...) */
     int positions;            /* T */
@@ -14,16 +25,19 @@ typedef struct dml__positions {
     int number;               /* of the decoder, in its graph */
     dml_buffer *kept;         /* keys and values of one attention after the other */
     int count;                /* the positions that go through this one at a time */
-    /* What was built: the output of the last of these positions, and its inputs: as `input`, how many
-       positions came before (i32, one a sample), and which each is (count). */
-    dml_node *last, *given[3];
+    /* What was built; the attentions are what has to run for what comes after, and the caller's to release.
+     */
+    dml_node *given[DML__POSITIONS_GIVEN];
+    dml_node *row; /* the output of the row that is wanted: (1, ...) */
+    dml_node **attention;
+    int attentions;
 } dml__positions;
 
-/* How many bytes `kept` needs; 0, with the error recorded: the net isn't one over positions. */
-DML__LOCAL size_t dml__positions_bytes(const dml__positions *p);
+/* How many bytes `kept` needs. DML_ERROR_UNSUPPORTED, or _ARGUMENT: where a position's output depends on
+   others in another way than by causal attention, or on other inputs. */
+DML__LOCAL dml_status dml__positions_bytes(const dml__positions *p, size_t *bytes);
 
-/* Builds `last` and `given`, of the parameters that the net has. DML_ERROR_UNSUPPORTED where a position's
-   output depends on others in another way than by causal attention; nothing is left then. */
+/* Builds them, of the parameters that the net has; nothing is left where that fails. */
 DML__LOCAL dml_status dml__positions_build(dml__positions *p);
 
 #endif

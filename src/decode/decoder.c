@@ -12,31 +12,40 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DML__DECODER_CHUNK 32
+/* Positions that go through at once, by default: a quarter of all, but no more than these, for which the
+   weights are read seldom enough. */
+#define DML__DECODER_CHUNK 128
+/* Of a chunk so small a part takes as long one by one as all of it at once. */
+#define DML__DECODER_PART 16
 
-/* A net for so many positions at a time, and its program. */
+/* A net for so many positions at a time, and its programs: for the output, and for what is kept alone (NULL:
+   nothing is). */
 typedef struct dml__pace {
     dml__positions net;
-    dml_program *program;
+    dml_program *gives, *keeps;
 } dml__pace;
 
 struct dml_decoder {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
     dml_buffer *kept;
-    dml__pace one, chunk;   /* of a position; of several. Without a program: not there */
+    dml__pace one, chunk;   /* of a position; of several. Without programs: not there */
     int batch, rows;        /* texts at most; of now */
     int positions, place;   /* at most; that were fed */
     size_t position_bytes;  /* of a text's input */
-    char *x;                /* (batch, chunk): what a chunk is given */
-    int32_t *past, *places; /* (batch), (batch, chunk) */
+    char *x;                /* (batch, chunk): what a program is given */
+    int32_t *past, *places; /* (3, batch): past, row and place; (batch, chunk) */
 };
 
 static void dml__decoder_release(dml_decoder *decoder)
 {
     dml_context *context = decoder->context;
-    dml_program_destroy(decoder->one.program);
-    dml_program_destroy(decoder->chunk.program);
+    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
+    for (int i = 0; i < 2; i++) {
+        dml_program_destroy(paces[i]->gives);
+        dml_program_destroy(paces[i]->keeps);
+        dml__release(&context->memory, paces[i]->net.attention);
+    }
     dml__buffer_destroy(context, decoder->kept);
     dml__release(&context->memory, decoder->x);
     dml__release(&context->memory, decoder->past);
@@ -65,10 +74,11 @@ static dml_status dml__decoder_check(const dml_node *output, const dml_node *inp
     if (error->status != DML_OK) return error->status;
     if (output->graph != input->graph)
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: its nodes are of different graphs");
-    if (batch < 1 || chunk < 1)
+    if (batch < 1 || chunk < 0)
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
-            "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the default",
+            "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the "
+            "default",
             batch, chunk);
     if (input->op == dml__input_op() && input->shape.ndim > 0 && input->shape.dims[0] > 1) return DML_OK;
     return dml__fail(
@@ -95,28 +105,40 @@ static bool dml__pace_make(dml__pace *pace, const dml__positions *like, int coun
     options.dtype = dtype;
     pace->net = *like;
     pace->net.count = count;
-    if (dml__positions_build(&pace->net) == DML_OK) pace->program = dml_compile(pace->net.last, &options);
-    return pace->program != NULL;
+    if (dml__positions_build(&pace->net) != DML_OK) return false;
+    pace->gives = dml_compile(pace->net.row, &options);
+    if (!pace->gives || !pace->net.attentions) return pace->gives != NULL;
+    options.watch = pace->net.attention;
+    options.watch_count = pace->net.attentions;
+    pace->keeps = dml_compile(pace->net.attention[0], &options);
+    return pace->keeps != NULL;
+}
+
+/* How many positions go through at once, of a net that keeps so many bytes. */
+static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t bytes)
+{
+    if (!bytes) return 1; /* a net of rows alone: of several the last is all that counts */
+    const int most = net->positions / 4 < DML__DECODER_CHUNK ? net->positions / 4 : DML__DECODER_CHUNK;
+    const int chunk = wanted ? wanted : most;
+    return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
 /* What is kept, the programs, and what they are given. */
-static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int chunk, dml_dtype dtype)
+static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int wanted, dml_dtype dtype)
 {
     dml_context *context = decoder->context;
-    const size_t bytes = dml__positions_bytes(net), texts = (size_t)decoder->batch;
-    if (!bytes) return false;
-    decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes);
-    if (!decoder->kept) return false;
+    size_t bytes;
+    if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
+    if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
+    const int chunk = dml__decoder_chunk(net, wanted, bytes);
     if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
     if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
-    decoder->x =
-        (char *)dml__allocate_array(&context->memory, texts * (size_t)chunk, decoder->position_bytes);
-    decoder->past = (int32_t *)dml__allocate_array(&context->memory, texts, sizeof(int32_t));
-    decoder->places =
-        (int32_t *)dml__allocate_array(&context->memory, texts * (size_t)chunk, sizeof(int32_t));
+    const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
+    decoder->x = (char *)dml__allocate_array(&context->memory, rows, decoder->position_bytes);
+    decoder->past = (int32_t *)dml__allocate_array(&context->memory, 3 * texts, sizeof(int32_t));
+    decoder->places = (int32_t *)dml__allocate_array(&context->memory, rows, sizeof(int32_t));
     if (decoder->x && decoder->past && decoder->places) return true;
-    dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions",
-              texts * (size_t)chunk);
+    dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions", rows);
     return false;
 }
 
@@ -124,9 +146,11 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
 {
     if (!output || !input) return NULL;
     dml_context *context = dml__node_context(output);
-    const int batch = options && options->batch ? options->batch : 1;
-    const int wanted = options && options->chunk ? options->chunk : DML__DECODER_CHUNK;
-    if (dml__decoder_check(output, input, batch, wanted) != DML_OK) return NULL;
+    dml_decoder_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (!o.batch) o.batch = 1;
+    if (dml__decoder_check(output, input, o.batch, o.chunk) != DML_OK) return NULL;
     dml_decoder *decoder = (dml_decoder *)dml__allocate(&context->memory, sizeof *decoder);
     if (!decoder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for it");
@@ -137,63 +161,88 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     net.output = output;
     net.input = input;
     net.positions = input->shape.dims[0];
-    net.samples = batch;
+    net.samples = o.batch;
     net.number = dml__decoder_number(output->graph);
     decoder->context = context;
-    decoder->batch = batch;
+    decoder->batch = o.batch;
     decoder->positions = net.positions;
     decoder->position_bytes =
         dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
-    const int chunk = wanted < net.positions ? wanted : net.positions;
-    if (!dml__decoder_equip(decoder, &net, chunk, options ? options->dtype : DML_F32)) {
+    if (!dml__decoder_equip(decoder, &net, o.chunk, o.dtype)) {
         dml__decoder_release(decoder);
         return NULL;
     }
-    dml__own(context, &decoder->owned,
-             dml__decoder_destroy_owned); /* behind its programs, before which it goes */
+    /* Last, so that it goes before its programs, which the context has, too. */
+    dml__own(context, &decoder->owned, dml__decoder_destroy_owned);
     return decoder;
 }
 
 /* ---- fed ---- */
 
-/* Of each text the positions from `first` on, side by side. */
+/* Of each text `now` positions from `first` on, side by side, and zeros. */
 static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
-                                int count, int first)
+                                int count, int first, int now)
 {
-    const size_t bytes = (size_t)pace->net.count * decoder->position_bytes;
-    for (int row = 0; row < rows; row++)
-        memcpy(decoder->x + (size_t)row * bytes,
-               x + ((size_t)row * (size_t)count + (size_t)first) * decoder->position_bytes, bytes);
+    const size_t each = decoder->position_bytes, bytes = (size_t)now * each;
+    const size_t all = (size_t)pace->net.count * each;
+    for (int row = 0; row < rows; row++) {
+        char *to = decoder->x + (size_t)row * all;
+        memcpy(to, x + ((size_t)row * (size_t)count + (size_t)first) * each, bytes);
+        memset(to + bytes, 0, all - bytes);
+    }
 }
 
-/* The next positions of all texts. */
-static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, int rows, float *last)
+/* The next `now` positions of all texts. Those of a pace that are beyond are of no text: what is kept of them
+   nobody sees until it is overwritten. */
+static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, dml_program *program,
+                                   int rows, int now, float *last)
 {
-    const int count = pace->net.count, inputs = dml_program_inputs(pace->program);
-    const void *const given[] = { decoder->x, decoder->past, decoder->places };
-    const void *input[3];
-    for (int row = 0; row < rows; row++) {
-        decoder->past[row] = decoder->place;
-        for (int i = 0; i < count; i++) decoder->places[row * count + i] = decoder->place + i;
+    const int count = pace->net.count, inputs = dml_program_inputs(program);
+    int32_t *row = decoder->past + decoder->batch, *place = row + decoder->batch;
+    const void *given[DML__POSITIONS_GIVEN], *input[DML__POSITIONS_GIVEN];
+    given[DML__POSITIONS_INPUT] = decoder->x;
+    given[DML__POSITIONS_PAST] = decoder->past;
+    given[DML__POSITIONS_PLACES] = decoder->places;
+    given[DML__POSITIONS_ROW] = row;
+    given[DML__POSITIONS_PLACE] = place;
+    for (int r = 0; r < rows; r++) {
+        decoder->past[r] = decoder->place;
+        row[r] = now - 1;
+        place[r] = decoder->place + now - 1;
+        for (int i = 0; i < count; i++) decoder->places[r * count + i] = decoder->place + i;
     }
     for (int i = 0; i < inputs; i++)
-        for (int k = 0; k < 3; k++)
-            if (dml_program_input(pace->program, i) == pace->net.given[k]) input[i] = given[k];
-    const dml_status status = dml_program_run(pace->program, rows, input, inputs, last);
-    if (status == DML_OK) decoder->place += count;
-    return status;
+        for (int k = 0; k < DML__POSITIONS_GIVEN; k++)
+            if (dml_program_input(program, i) == pace->net.given[k]) input[i] = given[k];
+    return dml_program_run(program, rows, input, inputs, last);
+}
+
+/* As many of the positions from `first` on as go at once; how many those are. */
+static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *x, int count, int first,
+                                    float *last, int *now)
+{
+    const int left = count - first, chunk = decoder->chunk.gives ? decoder->chunk.net.count : 0;
+    const bool several =
+        left > chunk / DML__DECODER_PART && left > 1 && chunk && chunk <= decoder->positions - decoder->place;
+    const dml__pace *pace = several ? &decoder->chunk : &decoder->one;
+    *now = several && left > chunk ? chunk : several ? left : 1;
+    const bool gives = last && *now == left;
+    if (!gives && !pace->keeps) return DML_OK;
+    dml__decoder_gather(decoder, pace, rows, x, count, first, *now);
+    return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, rows, *now,
+                            gives ? last : NULL);
 }
 
 static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
 {
     dml__error *error = &decoder->context->error;
+    const int most = decoder->place ? decoder->rows : decoder->batch;
     if (error->status != DML_OK) return error->status;
     if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
-    if (rows < 1 || rows > decoder->batch || (decoder->place && rows > decoder->rows))
-        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s",
-                         rows, decoder->place ? decoder->rows : decoder->batch,
-                         decoder->place ? ", as many as it had before (dml_decoder_rewind to 0 begins others)"
-                                        : "");
+    if (rows < 1 || rows > most)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s", rows, most,
+            most < decoder->batch ? ", as many as before (dml_decoder_rewind to 0 begins others)" : "");
     if (count < 1)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "dml_decoder_feed: %d positions given; it takes 1 or more", count);
@@ -210,11 +259,9 @@ DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *
     if (!decoder) return DML_ERROR_ARGUMENT;
     dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
     const int begin = decoder->place;
-    for (int done = 0; done < count && status == DML_OK; done = decoder->place - begin) {
-        const int chunk = decoder->chunk.program ? decoder->chunk.net.count : 1;
-        const dml__pace *pace = chunk > 1 && count - done >= chunk ? &decoder->chunk : &decoder->one;
-        dml__decoder_gather(decoder, pace, rows, (const char *)x, count, done);
-        status = dml__decoder_run(decoder, pace, rows, done + pace->net.count == count ? last : NULL);
+    for (int done = 0, now; done < count && status == DML_OK; done += now) {
+        status = dml__decoder_step(decoder, rows, (const char *)x, count, done, last, &now);
+        decoder->place += now;
     }
     if (status == DML_OK)
         decoder->rows = rows;
@@ -234,7 +281,8 @@ DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place)
     if (place < 0 || place > decoder->place)
         return dml__fail(
             &decoder->context->error, DML_ERROR_ARGUMENT,
-            "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as were fed",
+            "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as "
+            "were fed",
             place, decoder->place);
     decoder->place = place;
     return DML_OK;

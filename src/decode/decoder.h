@@ -7,8 +7,8 @@
 #include "graph/graph.h"
 
 typedef struct dml_decoder_options {
-    int batch;       /* texts side by side at most; 0: 1 */
-    int chunk;       /* positions that go through at once while there are so many to read; 0: 32, or all */
+    int batch; /* texts side by side at most; 0: 1 */
+    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
 } dml_decoder_options;
 

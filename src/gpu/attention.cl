@@ -5,8 +5,9 @@
    (samples, heads, queries) log_sums, as many levels (each query's sum of y dy), and (samples) lengths as
    ints. Ints of all: samples, queries, keys, heads, kv_heads, width, q_step, k_step, v_step, how many keys
    before and after its own position a query sees, whether there are lengths; floats: the scale of scores. Int
-   13, of forward: the lengths are of keys that queries stand behind, and of none after itself a query sees.
-   A group does TILE rows, and TILE columns of a head: wider heads compute their scores once for each. */
+   13, of forward: the lengths are of keys that queries stand behind, and of none after itself a query sees;
+   int 14: floats from a head's keys or values to the next head's, 0: they lie beside each other. A group does
+   TILE rows, and TILE columns of a head: wider heads compute their scores once for each. */
 #ifndef DML_GPU_ATTENTION_CL
 #define DML_GPU_ATTENTION_CL
 
@@ -83,6 +84,10 @@ HELPER int dml__attention_past(GLOBAL const float *saved, WIDE lines, int sample
     return behind ? ((GLOBAL const int *)saved)[2 * lines + sample] : 0;
 }
 
+/* Where the keys or values of the group's head begin. */
+#define ATTENTION_HEAD_AT(step)                                                                              \
+    (INT(14) ? ((WIDE)sample * INT(4) + kv_head) * INT(14) : (WIDE)sample * keys * (step) + kv_head * width)
+
 /* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces
    of TILE columns}. */
 KERNEL(attention_forward_team)
@@ -93,8 +98,8 @@ KERNEL(attention_forward_team)
     const int sample = inside ? line / heads : 0, head = line % heads, kv_head = head / (heads / INT(4));
     const WIDE lines = (WIDE)samples * heads * queries;
     GLOBAL const float *q = BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width;
-    GLOBAL const float *k = BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width;
-    GLOBAL const float *v = BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width;
+    GLOBAL const float *k = BUFFER(1, const float) + ATTENTION_HEAD_AT(INT(7));
+    GLOBAL const float *v = BUFFER(2, const float) + ATTENTION_HEAD_AT(INT(8));
     GLOBAL float *saved = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width;
     const int past = dml__attention_past(saved, lines, sample, INT(13));
@@ -264,19 +269,20 @@ KERNEL(attention_backward_team)
     }
 }
 
-/* Rows of x (samples, rows, x_step), `columns` of each, into y (samples, places, y_step), a sample's behind
-   as many as buffer 1, of ints, says. Buffers x, the ints, y; ints samples x rows x columns, rows, columns,
-   x_step, places, y_step; size{the first}. */
+/* The heads of rows of x (samples, rows, x_step) into y (samples, heads, y_step), each row of a head behind
+   as many as buffer 1, of ints, says of its sample. Buffers x, the ints, y; ints samples x rows x heads x
+   width, rows, heads, width, x_step, y_step; size{the first}. */
 KERNEL(keep_rows)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(2, float);
-    const unsigned rows = (unsigned)INT(1), columns = (unsigned)INT(2);
+    const unsigned rows = (unsigned)INT(1), heads = (unsigned)INT(2), width = (unsigned)INT(3);
     if (ELEMENT < (unsigned)INT(0)) {
-        const unsigned column = ELEMENT % columns, row = ELEMENT / columns % rows;
-        const unsigned sample = ELEMENT / columns / rows;
-        const WIDE place = (WIDE)sample * INT(4) + BUFFER(1, const int)[sample] + row;
-        y[place * INT(5) + column] = x[((WIDE)sample * rows + row) * INT(3) + column];
+        const unsigned column = ELEMENT % width, head = ELEMENT / width % heads;
+        const unsigned row = ELEMENT / width / heads % rows, sample = ELEMENT / width / heads / rows;
+        const WIDE place = (WIDE)BUFFER(1, const int)[sample] + row;
+        y[((WIDE)sample * heads + head) * INT(5) + place * width + column] =
+            x[((WIDE)sample * rows + row) * INT(4) + head * width + column];
     }
 }
 

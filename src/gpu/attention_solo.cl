@@ -88,10 +88,10 @@ SOLO_KERNEL(attention_forward_solo)
     const WIDE lines = (WIDE)samples * heads * queries;
     const dml__solo_head q = dml__solo_head_of(
         BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width, INT(6), queries, width);
-    const dml__solo_head k = dml__solo_head_of(
-        BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width, INT(7), keys, width);
-    const dml__solo_head v = dml__solo_head_of(
-        BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width, INT(8), keys, width);
+    const dml__solo_head k =
+        dml__solo_head_of(BUFFER(1, const float) + ATTENTION_HEAD_AT(INT(7)), INT(7), keys, width);
+    const dml__solo_head v =
+        dml__solo_head_of(BUFFER(2, const float) + ATTENTION_HEAD_AT(INT(8)), INT(8), keys, width);
     GLOBAL float *saved = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width + column0;
     const int past = dml__attention_past(saved, lines, sample, INT(13));

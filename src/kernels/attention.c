@@ -73,7 +73,10 @@ static const float *dml__attention_q(const dml__attention_job *job, const float 
 static const float *dml__attention_kv(const dml__attention_job *job, const float *x, size_t step,
                                       const dml__attention_pair *at)
 {
-    return dml__attention_at(x, job->s.keys, step, job->s.width, at->sample, at->kv_head, at->k0);
+    const dml_attention_shape *s = &job->s;
+    if (s->kv_head_step)
+        return x + (at->sample * s->kv_heads + at->kv_head) * s->kv_head_step + (size_t)at->k0 * step;
+    return dml__attention_at(x, s->keys, step, s->width, at->sample, at->kv_head, at->k0);
 }
 
 static const float *dml__attention_y(const dml__attention_job *job, const float *y,

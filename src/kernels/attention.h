@@ -13,7 +13,10 @@ typedef struct dml_attention_shape {
     bool causal;                   /* query t sees no key after t */
     size_t window;                 /* query t sees only keys less than this far from t; 0: any */
     float scale;                   /* of the products */
-    bool past; /* the queries stand behind keys that are there already, whose number `lengths` gives */
+    size_t
+        kv_head_step; /* floats from a head's keys, or values, to the next head's, which then follow all of
+                         it, as a sample's first those of the last sample's; 0: heads lie beside each other */
+    bool past;        /* the queries stand behind keys that are there already, whose number `lengths` gives */
 } dml_attention_shape;
 
 /* For each sample and head
@@ -21,13 +24,13 @@ typedef struct dml_attention_shape {
        y = softmax(scale q k^T) v
 
    over the keys that a query sees, 0 where it sees none. q is (samples, queries, q_step), of which
-   heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width; all three may be
-   parts of one array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each
-   sample's keys from that number on, which must be in 0 .. keys; what they hold is not read. With shape->past
-   query t of a sample stands at key lengths + t, from which `causal` and `window` count, and the keys behind
-   the last query are hidden: lengths must be in 0 .. keys - queries. `log_sums`, (samples, heads, queries),
-   gets the logarithm of the sum of exponentials. Bitwise the same for any number
-   of threads and any scratch. */
+   heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width, or with a
+   kv_head_step (samples, kv_heads, kv_head_step), keys x k_step or v_step; all three may be parts of one
+   array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each sample's keys from
+   that number on, which must be in 0 .. keys; what they hold is not read. With shape->past query t of a
+   sample stands at key lengths + t, from which `causal` and `window` count, and the keys behind the last
+   query are hidden: lengths must be in 0 .. keys - queries. `log_sums`, (samples, heads, queries), gets the
+   logarithm of the sum of exponentials. Bitwise the same for any number of threads and any scratch. */
 DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
                                    const float *k, const float *v, const int32_t *lengths, float *log_sums,
                                    float *y);

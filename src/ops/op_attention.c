@@ -118,6 +118,7 @@ DML__LOCAL dml_attention_shape dml__attention_shape_of(const dml_node *node, int
     s.v_step = (size_t)part[2]->shape.dims[1];
     s.causal = o->causal;
     s.past = false;
+    s.kv_head_step = 0;
     s.window = (size_t)o->window;
     s.scale = o->scale != 0 ? o->scale : (float)(1 / sqrt((double)s.width));
     return s;
@@ -186,6 +187,7 @@ static dml_launch dml__attention_launch(const dml__run *run, const dml_node *nod
     for (int i = 0; i < 3; i++) launch.buffer[i] = dml__attention_value(run, node, i);
     launch.buffer[3] = dml__saved(run, node);
     launch.integer[13] = s->past;
+    launch.integer[14] = (int32_t)s->kv_head_step;
     launch.real[0] = s->scale;
     return launch;
 }

@@ -42,7 +42,7 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
    behind as many as its last input, i32, says of each sample. */
 typedef struct dml__attention_kept {
     dml__attention attention; /* first, for what both kinds share */
-    dml_ref kept; /* (samples, positions, 2 kv_heads width): of each position its keys, then its values */
+    dml_ref kept; /* (samples, kv_heads, 2, positions, width): of each head the keys, then the values */
     int positions;
 } dml__attention_kept;
 

@@ -32,38 +32,39 @@ static dml_attention_shape dml__attention_kept_shape(const dml_node *node, int r
 {
     dml_attention_shape s = dml__attention_shape_of(node, rows);
     s.keys = (size_t)dml__attention_kept_of(node)->positions;
-    s.k_step = s.v_step = 2 * s.kv_heads * s.width;
+    s.k_step = s.v_step = s.width;
+    s.kv_head_step = 2 * s.keys * s.width;
     s.past = true;
     return s;
 }
 
-/* `columns` of each row of x, behind what is kept of its sample. */
-static void dml__keep_rows(const dml_attention_shape *s, const float *x, size_t x_step, size_t columns,
-                           const int32_t *past, float *kept)
+/* Of each row of x the heads, each behind what is kept of its. */
+static void dml__keep_rows(const dml_attention_shape *s, const float *x, size_t x_step, const int32_t *past,
+                           float *kept)
 {
     for (size_t n = 0; n < s->samples; n++)
         for (size_t t = 0; t < s->queries; t++)
-            memcpy(kept + (n * s->keys + (size_t)past[n] + t) * s->k_step, x + (n * s->queries + t) * x_step,
-                   columns * sizeof *x);
+            for (size_t h = 0; h < s->kv_heads; h++)
+                memcpy(kept + (n * s->kv_heads + h) * s->kv_head_step + ((size_t)past[n] + t) * s->width,
+                       x + (n * s->queries + t) * x_step + h * s->width, s->width * sizeof *x);
 }
 
 /* The keys, or the values, of this run: kept. */
 static dml_status dml__attention_store(const dml__run *run, const dml_node *node,
                                        const dml_attention_shape *s, int part, dml_ref to)
 {
-    const dml_ref x = dml__attention_value(run, node, part),
-                  past = dml__value(run, dml__attention_lengths(node));
-    const size_t columns = s->kv_heads * s->width;
+    const dml_ref x = dml__attention_value(run, node, part);
+    const dml_ref past = dml__value(run, dml__attention_lengths(node));
     const int input = dml__attention_input(&dml__attention_kept_of(node)->attention, part);
     const size_t step = (size_t)node->input[input]->shape.dims[1];
     if (run->device->host_memory) {
-        dml__keep_rows(s, (const float *)dml__host(x), step, columns, (const int32_t *)dml__host(past),
+        dml__keep_rows(s, (const float *)dml__host(x), step, (const int32_t *)dml__host(past),
                        (float *)dml__host(to));
         return DML_OK;
     }
-    dml_launch launch = dml__launch("keep_rows", s->samples * s->queries * columns, 1);
-    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)s->queries, (int32_t)columns,
-                                 (int32_t)step,           (int32_t)s->keys,    (int32_t)s->k_step };
+    dml_launch launch = dml__launch("keep_rows", s->samples * s->queries * s->kv_heads * s->width, 1);
+    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)s->queries, (int32_t)s->kv_heads,
+                                 (int32_t)s->width,       (int32_t)step,       (int32_t)s->kv_head_step };
     for (int i = 0; i < 6; i++) launch.integer[i] = integers[i];
     launch.buffer[0] = x;
     launch.buffer[1] = past;
@@ -77,7 +78,7 @@ static dml_status dml__attention_kept_forward(const dml__run *run, const dml_nod
     dml_ref part[3];
     part[0] = dml__attention_value(run, node, 0);
     part[1] = part[2] = dml__attention_kept_of(node)->kept;
-    part[2].offset += s.kv_heads * s.width * sizeof(float);
+    part[2].offset += s.keys * s.width * sizeof(float);
     dml_status status = dml__attention_store(run, node, &s, 1, part[1]);
     if (status == DML_OK) status = dml__attention_store(run, node, &s, 2, part[2]);
     return status == DML_OK ? dml__attention_forward(run, node, &s, part) : status;

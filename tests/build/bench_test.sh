@@ -45,7 +45,7 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm gpu conv elementwise optimizer forkjoin train memory reduce_op lines allreduce choice ps ddp cut strategies numerics simulate report; do
+for program in gemm gpu conv elementwise optimizer forkjoin train decode memory reduce_op lines allreduce choice ps ddp cut strategies numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
@@ -113,6 +113,8 @@ check "reduce_op's rows, of three ops at two levels" rows_are_well 6
 check "lines" run lines --bytes 200000 --ring 65536 --seconds 0.001
 check "lines' rows" rows_are_well 4
 check "of whole pieces" grep -q '^name=lines what=written bytes=196608 ring=65536 threads=2 ' "$WORK/rows"
+check "decode" run decode --quick --threads 1 --seconds 0.001 $none
+check "decode's rows" rows_are_well 6
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
 check "allreduce" run allreduce --ranks 2 --transport tcp --bytes 4096 --seconds 0.001 $none
@@ -287,7 +289,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce choice ps ddp cut gpu strategies numerics simulate; do
+for name in gemm conv elementwise optimizer forkjoin train decode memory reduce_op allreduce choice ps ddp cut gpu strategies numerics simulate; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"

@@ -270,7 +270,7 @@ static void wrong_calls(void)
     check_feed(context, dml_decoder_feed(d, 1, wrong, 3, last), DML_ERROR_ARGUMENT, "13");
     CHECK_INT(dml_decoder_place(d), 2);
     check_feed(context, dml_decoder_feed(d, 2, x, 1, last), DML_ERROR_ARGUMENT,
-               "it takes 1 to 1, as many as");
+               "it takes 1 to 1, as many as before");
     check_feed(context, dml_decoder_feed(d, 1, x, 5, last), DML_ERROR_STATE,
                "5 positions given behind 2, but the net has 6");
     check_feed(context, dml_decoder_rewind(d, 3), DML_ERROR_ARGUMENT,

@@ -201,11 +201,11 @@ static void attention_backward_cases(const char *kernel)
 }
 TEST_PAIR(attention_backward, attention_backward_cases)
 
-/* Three columns of rows of seven, of two samples, behind what is there. */
+/* Two heads of rows of seven, of two samples, behind what is there. */
 static void test_keep_rows(void)
 {
-    enum { SAMPLES = 2, ROWS = 3, STEP = 7, COLUMNS = 3, PLACES = 6, TO_STEP = 4 };
-    const size_t nx = SAMPLES * ROWS * STEP, ny = SAMPLES * PLACES * TO_STEP;
+    enum { SAMPLES = 2, ROWS = 3, HEADS = 2, WIDTH = 3, STEP = 7, TO_STEP = 19 };
+    const size_t nx = SAMPLES * ROWS * STEP, ny = SAMPLES * HEADS * TO_STEP;
     float *x = numbers(nx), *y = numbers(ny), *past = numbers(SAMPLES);
     const int32_t places[SAMPLES] = { 0, 3 };
     double *want = malloc(ny * sizeof *want);
@@ -213,13 +213,15 @@ static void test_keep_rows(void)
     for (size_t i = 0; i < ny; i++) want[i] = (double)y[i];
     for (int n = 0; n < SAMPLES; n++)
         for (int t = 0; t < ROWS; t++)
-            for (int c = 0; c < COLUMNS; c++)
-                want[(n * PLACES + places[n] + t) * TO_STEP + c] = (double)x[(n * ROWS + t) * STEP + c];
+            for (int c = 0; c < HEADS * WIDTH; c++)
+                want[(n * HEADS + c / WIDTH) * TO_STEP + (places[n] + t) * WIDTH + c % WIDTH] =
+                    (double)x[(n * ROWS + t) * STEP + c];
     array ax = upload(x, nx), ap = upload(past, SAMPLES), ay = upload(y, ny);
-    launch_ok((dml_launch){ .kernel = "keep_rows",
-                            .size = { SAMPLES * ROWS * COLUMNS, 1 },
-                            .buffer = { at(ax), at(ap), at(ay) },
-                            .integer = { SAMPLES * ROWS * COLUMNS, ROWS, COLUMNS, STEP, PLACES, TO_STEP } });
+    launch_ok(
+        (dml_launch){ .kernel = "keep_rows",
+                      .size = { SAMPLES * ROWS * HEADS * WIDTH, 1 },
+                      .buffer = { at(ax), at(ap), at(ay) },
+                      .integer = { SAMPLES * ROWS * HEADS * WIDTH, ROWS, HEADS, WIDTH, STEP, TO_STEP } });
     download(ax, NULL), download(ap, NULL), download(ay, y);
     check("keep_rows", y, want, ny, 0);
     free(x), free(y), free(past), free(want);

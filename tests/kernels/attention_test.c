@@ -10,7 +10,8 @@ typedef struct situation {
     size_t samples, queries, keys, heads, kv_heads, width;
     bool causal;
     size_t window;
-    int lengths; /* 0: none; 1: some of each sample's keys; 2: all, none and one */
+    int lengths; /* 0: none; 1: some of each sample's keys; 2: all, none and one; 3: what comes before its
+                    queries */
     int layout;  /* PACKED: as many queries as keys */
 } situation;
 
@@ -113,6 +114,7 @@ static data data_create(const situation *in, float scale)
                                     in->causal,
                                     in->window,
                                     scale,
+                                    0,
                                     in->lengths == 3 };
     d.s = s;
     d.nq = in->samples * in->queries * s.q_step;

@@ -32,6 +32,7 @@ check "ranks that don't divide the heads" refuses 2 '--heads 4 can.t be shared b
 check "more stages than layers" refuses 2 '--layers 2 are too few' "$gpt" --pipeline-parallel-size 3
 check "too few ranks" refuses 1 '1 ranks can.t have --tensor-parallel-size 2 and --pipeline-parallel-size 2: they must be a multiple of 4' \
     "$gpt" --tensor-parallel-size 2 --pipeline-parallel-size 2
+check "no steps and no model" refuses 2 '--steps 0 takes a model from --load' "$gpt" --steps 0
 check "no text" refuses 1 "can't read nothing: No such file" "$gpt" --data nothing
 printf 'short\n' >short
 check "too little text" refuses 1 '6 letters are too few' "$gpt" --data short
@@ -55,6 +56,9 @@ check "16 bits" "$dmlrun" -n 4 "$gpt" $small --dtype f16 --tensor-parallel-size 
 
 cat "$ROOT"/docs/*.md >text
 check "text, and some of its own" sh -c "'$gpt' --data text $small >out && grep -q 'test accuracy' out && [ \$(wc -c <out) -gt 500 ]"
+check "a model that is loaded writes" sh -c "'$gpt' --data text $small --save written >out && '$gpt' --data text $small --steps 0 --load written >again"
+check "the same as when it was trained" sh -c "tail -n +3 out >a; tail -n +2 again >b; cmp a b && [ \$(wc -c <a) -gt 400 ]"
+check "what goes on from a prompt" sh -c "'$gpt' --data text $small --steps 0 --load written --prompt 'A tensor ' --temperature 0.5 --top-k 5 | grep -q '^A tensor '"
 check "that several ranks write" sh -c "'$dmlrun' -n 2 '$gpt' --data text $small --pipeline-parallel-size 2 | grep -q 'test accuracy'"
 
 # A rank that dies ends the others, which name it.
