@@ -41400,7 +41400,10 @@ static dml__dependence dml__dependence_of(const dml_node *node)
         if (op == by_row[i]) return DML__ROW_BY_ROW;
     for (size_t i = 0; i < sizeof along / sizeof *along; i++)
         if (op == along[i]) return DML__ALONG_AN_AXIS;
-    if (op == dml__matmul_op() && node->input[1]->shape.ndim == 2) return DML__ROW_BY_ROW;
+    if (op == dml__matmul_op())
+        return node->input[1]->shape.ndim == 2 && !((const dml_matmul_options *)node->attributes)->transpose_a
+                   ? DML__ROW_BY_ROW
+                   : DML__MIXES_POSITIONS;
     return op == dml__attention_op() ? DML__ATTENDS
            : op == dml__rotary_op()  ? DML__TURNS
            : op == dml__dropout_op() ? DML__PASSES
@@ -41413,11 +41416,28 @@ static dml_status dml__cannot_decode(const dml_node *node, const char *why)
                      node->op->name, node->name, why);
 }
 
+/* Of one number a position a row's op would go along the positions. */
 static dml_status dml__check_row(const dml_node *node, const dml__nodes *nodes)
 {
+    if (node->input[0]->shape.ndim < 2 && node->op != dml__embedding_op() &&
+        node->op != dml__stop_gradient_op())
+        return dml__cannot_decode(node, "works along the positions");
     for (int i = 1; i < node->inputs; i++)
         if (nodes->goes[node->input[i]->index])
             return dml__cannot_decode(node, "takes more than its first input from the net's");
+    return DML_OK;
+}
+
+/* Broadcasting counts dimensions from the last. */
+static dml_status dml__check_elements(const dml_node *node, const dml__nodes *nodes)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        if (!nodes->goes[input->index] || input->shape.ndim == node->shape.ndim) continue;
+        return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED,
+                         "decoder: %s '%s' takes the positions of '%s' for another dimension", node->op->name,
+                         node->name, input->name);
+    }
     return DML_OK;
 }
 
@@ -41438,6 +41458,7 @@ static dml_status dml__check_node(const dml__positions *p, const dml_node *node,
         return dml__cannot_decode(node, "hasn't one row for each position of the input");
     switch (dml__dependence_of(node)) {
     case DML__ROW_BY_ROW: return dml__check_row(node, nodes);
+    case DML__ELEMENTS: return dml__check_elements(node, nodes);
     case DML__ATTENDS: return dml__check_attention(node, nodes);
     case DML__ALONG_AN_AXIS:
         if (*(const int *)node->attributes == 0) /* which such an op's attributes begin with */

@@ -2,6 +2,7 @@
 #include "decode/decoder.h"
 
 #include "device/context.h"
+#include "graph/node.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
@@ -328,6 +329,38 @@ static dml_node *of_product(dml_graph *g, dml_node *h)
     (void)g;
     return dml_matmul(h, dml_tanh(h));
 }
+static dml_node *of_transposed(dml_graph *g, dml_node *h)
+{
+    dml_node *w = dml_parameter(g, "w", dml_init_constant(1), 8, 5);
+    return dml_matmul_with(h, w, &(dml_matmul_options){ .transpose_a = true });
+}
+static dml_node *of_last_axes(dml_graph *g, dml_node *h)
+{
+    (void)g;
+    return dml_softmax(h, -2);
+}
+/* Of one number a position. */
+static dml_node *of_numbers(dml_graph *g)
+{
+    return dml_input(g, "numbers", DML_F32, 8);
+}
+static dml_node *of_dense(dml_graph *g, dml_node *h)
+{
+    (void)h;
+    return dml_dense(of_numbers(g), 8);
+}
+static dml_node *of_norm(dml_graph *g, dml_node *h)
+{
+    (void)h;
+    return dml_layer_norm(of_numbers(g), NULL);
+}
+/* Rows of columns: number t is added to column t of each position. */
+static dml_node *of_broadcast(dml_graph *g, dml_node *h)
+{
+    dml_node *numbers = of_numbers(g);
+    (void)h;
+    return dml_add(dml_mul(numbers, dml_parameter(g, "rows", dml_init_constant(1), 8, 8)), numbers);
+}
 static dml_node *of_itself(dml_graph *g, dml_node *h)
 {
     (void)h;
@@ -347,6 +380,12 @@ static const struct {
     { of_slice, DML_ERROR_UNSUPPORTED, "decoder: slice 'slice_1' hasn't one row for each position" },
     { of_conv, DML_ERROR_UNSUPPORTED, "decoder: conv1d 'conv1d_1' is none of those that work position by" },
     { of_product, DML_ERROR_UNSUPPORTED, "decoder: matmul 'matmul_1' takes more than its first input" },
+    { of_transposed, DML_ERROR_UNSUPPORTED, "decoder: matmul 'matmul_1' is none of those that work" },
+    { of_last_axes, DML_ERROR_UNSUPPORTED, "decoder: softmax 'softmax_1' works along the positions" },
+    { of_dense, DML_ERROR_UNSUPPORTED, "decoder: dense 'dense_2' works along the positions" },
+    { of_norm, DML_ERROR_UNSUPPORTED, "decoder: layer_norm 'layer_norm_1' works along the positions" },
+    { of_broadcast, DML_ERROR_UNSUPPORTED,
+      "decoder: mul 'mul_1' takes the positions of 'numbers' for another" },
     { of_itself, DML_ERROR_ARGUMENT, "isn't made of 'x'" },
 };
 
@@ -356,8 +395,9 @@ static void other_nets(void)
         dml_context *context = dml_open(NULL);
         dml_graph *g = dml_graph_create(context);
         dml_node *x = dml_input(g, "x", DML_F32, 8, 3), *y = refusals[i].build(g, dml_dense(x, 8));
+        dml_node *numbers = dml__graph_find(g, "numbers");
         CHECK_MESSAGE(y, "%zu: %s", i, dml_error(context));
-        CHECK(!dml_decoder_create(y, x, NULL));
+        CHECK(!dml_decoder_create(y, numbers ? numbers : x, NULL));
         CHECK_INT(dml_status_of(context), refusals[i].status);
         CHECK_CONTAINS(dml_error(context), refusals[i].part);
         dml_clear_error(context);
