@@ -2874,43 +2874,56 @@ typedef struct dml_decoder_options {
 
        dml_decoder *writer = dml_decoder_create(logits, letters, NULL);
        dml_decoder_feed(writer, 1, prompt, length, scores);
-       for (int i = 0; i < 100; i++) {
-           int32_t next = dml_sample(scores, 256, NULL, dml_random_uniform(&random, i));
+       while (dml_decoder_place(writer, 0) < T) {
+           const float number = dml_random_uniform(&random, dml_decoder_place(writer, 0));
+           const int32_t next = dml_sample(scores, 256, NULL, number);
            putchar(next);
            dml_decoder_feed(writer, 1, &next, 1, scores);
        }
 
    The net may be made of dense layers, embeddings, layer and RMS norms, arithmetic and activations, dropout,
-   learned and rotary positions, causal attention (of shared heads, with a window), softmax and slices along
-   other axes, and matmul with a matrix of parameters. NULL, with the error on the context, for a NULL node;
-   DML_ERROR_ARGUMENT for a batch or chunk below 0, or nodes that don't depend on each other;
-   DML_ERROR_UNSUPPORTED, with the node that stands in the way, for other nets, and for those with other
-   inputs; DML_ERROR_MEMORY.
+   learned positions (f32, T x width) and rotary ones, causal attention (also with a window and shared heads),
+   of reshapes, permutes, slices, concats, softmaxes and reductions that leave the first axis alone,
+   dml_stop_gradient, and dml_matmul with a matrix of parameters. Of T larger than it was trained with, the
+   same file fits as long as no parameter has T rows. A step of dml_lstm is a net of one position, whose
+   states are inputs and watched nodes, and needs no decoder.
 
-   Its nodes are added to the graph, in a scope "decoder.1" of their own, and stay there. It keeps
-   2 x channels of keys and values x T floats a layer of attention and text. Trained parameters are used as
-   they are at each call; what was kept was made of those of its time. The context, which closes it too, is
-   used as by dml_program_run. */
+   NULL, with the error on the context (but for a NULL node): DML_ERROR_ARGUMENT for a batch or chunk below 0,
+   or nodes that don't depend on each other; DML_ERROR_UNSUPPORTED, with the node that stands in the way, for
+   other nets, and for those with other inputs; DML_ERROR_MEMORY.
+
+   It compiles the net, which lays out the graph's parameters: what has parameters is built before. Its nodes
+   are in the graph, in scopes "decoder.1.1" and the like, and leave it with the decoder if they are still its
+   last. It keeps 2 x channels of keys and values x T floats a layer of attention and text, on the device.
+   Trained parameters are used as they are at each call; what was kept was made of those of its time. The
+   context, which closes it too, is used as by dml_program_run. */
 typedef struct dml_decoder dml_decoder;
 DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
                                         const dml_decoder_options *options);
 DML_API void dml_decoder_destroy(dml_decoder *decoder);
 
-/* The next `count` positions of `rows` texts: x (rows, count, ...), of which each position is a row of the
-   input. last (rows, ...), if it isn't NULL, becomes the output's row at the last of them. Texts that are
-   shorter than others can't be fed with them: what a batch has in common is how many positions it has had.
+/* The next `count` positions of texts 0 .. rows - 1, each behind those that it has had: x (rows, count, ...),
+   of which each position is a row of the input. last (rows, ...), if it isn't NULL, becomes the output's row
+   at the last of them; it may be x.
 
-   DML_ERROR_ARGUMENT, with nothing fed: for rows not in 1 .. batch, or more of them than since the place was
-   0, a count below 1, NULL or an index out of range. DML_ERROR_STATE: for more positions than T in all;
-   dml_decoder_rewind makes room. After another failure the place is what it was. */
+   DML_ERROR_ARGUMENT, with nothing fed: for rows not in 1 .. batch, a count below 1, NULL or an index out of
+   range. DML_ERROR_STATE: for more positions than T in all. After another failure the texts are what they
+   were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
 
-/* How many positions were fed. */
-DML_API int dml_decoder_place(const dml_decoder *decoder);
+/* How many positions a text has had. */
+DML_API int dml_decoder_place(const dml_decoder *decoder, int text);
 
-/* Forgets all from `place` on, 0 .. dml_decoder_place, so that other positions can follow there: 0 begins
-   another text, the length of a prompt another answer to it. DML_ERROR_ARGUMENT otherwise. */
-DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place);
+/* Forgets all of a text from `place` on, 0 .. dml_decoder_place, so that other positions can follow there: 0
+   begins another text; the length of a prompt less one, and feeding its last position again, gives its scores
+   for another answer. DML_ALL_TEXTS: of all that are further. Texts of different lengths are fed side by side
+   with any positions behind the shorter ones, which are then rewound. DML_ERROR_ARGUMENT otherwise. */
+#define DML_ALL_TEXTS (-1)
+DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int text, int place);
+
+/* Text `to` becomes what text `from` is: a prompt is read once for several answers, or a beam goes on from
+   another's. DML_ERROR_ARGUMENT for a text that isn't in 0 .. batch - 1. */
+DML_API dml_status dml_decoder_copy(dml_decoder *decoder, int from, int to);
 
 #endif
 
@@ -2921,7 +2934,8 @@ DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place);
 #define DML_DECODE_SAMPLE_H
 
 typedef struct dml_sample_options {
-    float temperature; /* scores are divided by it: less makes the likely likelier; 0: 1 */
+    float temperature; /* scores are divided by it: less makes the likely likelier; 0: 1; DML_ZERO: the
+                          largest */
     int top_k;         /* only the k largest are drawn; 0: all; 1: the largest, whatever the number */
     float top_p;       /* of these only the largest whose probabilities add up to this; 0 or 1: all. Source:
                           Holtzman et al., "The curious case of neural text degeneration", 2020, section 3.1 */
@@ -28474,6 +28488,7 @@ struct dml_node {
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     bool sums;        /* what each rank of a model has, to what all have alike */
+    bool again;       /* of a decoder, which makes nodes of the model again: no tables of the model have it */
     bool cut;         /* a parameter of which this rank has a part: its attributes, a dml__shard of its own */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
@@ -32577,10 +32592,10 @@ static bool dml__is_parameter(const dml_node *node)
     return node->op == dml__parameter_op();
 }
 
-/* Whether a table has the node: a program's has what it runs, a graph's (NULL) everything. */
+/* Whether a table has the node: a program's has what it runs, a graph's (NULL) all but decoders'. */
 static bool dml__is_listed(const dml_program *program, const dml_node *node)
 {
-    return !program || dml__node_slot(program, node) >= 0;
+    return program ? dml__node_slot(program, node) >= 0 : !node->again;
 }
 
 /* The parameters that this node is the first of those listed to use, and how many of them are trained. */
@@ -32656,7 +32671,7 @@ DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
             "output", "parameters", "flops", "bytes", "saved");
     for (const dml_node *node = graph->first; node; node = node->next) {
         size_t own, trained;
-        if (dml__is_parameter(node)) continue;
+        if (dml__is_parameter(node) || !dml__is_listed(NULL, node)) continue;
         const size_t bytes = node->op->view ? 0 : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype);
         const size_t saved = dml__left_bytes(node, 1);
         dml__count_own(NULL, node, &own, &trained);
@@ -32740,7 +32755,8 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     if (!graph) return DML_ERROR_ARGUMENT;
     if (!file) return dml__fail_null(&graph->context->error, "dml_graph_to_dot", "file");
     fputs("digraph model {\n    rankdir=TB;\n", file);
-    for (const dml_node *node = graph->first; node; node = node->next) dml__print_dot_node(node, file);
+    for (const dml_node *node = graph->first; node; node = node->next)
+        if (dml__is_listed(NULL, node)) dml__print_dot_node(node, file);
     fputs("}\n", file);
     return dml__printed(graph, file, "a drawing");
 }
@@ -38590,6 +38606,7 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
    behind as many as its last input, i32, says of each sample. */
 typedef struct dml__attention_kept {
     dml__attention attention; /* first, for what both kinds share */
+    const dml_graph *graph;   /* that has it, and no clone */
     dml_ref kept; /* (samples, kv_heads, 2, positions, width): of each head the keys, then the values */
     int positions;
 } dml__attention_kept;
@@ -38598,6 +38615,10 @@ typedef struct dml__attention_kept {
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
                                             dml_ref kept, int positions);
 DML__LOCAL const dml__op *dml__attention_kept_op(void);
+
+/* What it keeps is gone: it runs no more. Or sample `from` is copied to sample `to`. */
+DML__LOCAL void dml__attention_forget(dml_node *node);
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to);
 
 /* Bytes that it keeps, for so many samples. */
 DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);
@@ -39051,8 +39072,8 @@ static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
                    memory->shape.dims[1] != h->channels))
         return dml__fail(
             error, DML_ERROR_SHAPE,
-            "multi_head_attention: its memory is %s %s%s; it must be f32 positions x %d, like the "
-            "input",
+            "multi_head_attention: its memory is %s %s%s; it must be f32 positions x %d, of each sample like "
+            "the input, or of none",
             dml_dtype_name(memory->dtype), dml_shape_format(&memory->shape, text),
             memory->batched ? " a sample" : "", h->channels);
     if (lengths && (lengths->dtype != DML_I32 || lengths->shape.ndim || lengths->batched != x->batched))
@@ -39266,9 +39287,13 @@ static dml_status dml__attention_store(const dml__run *run, const dml_node *node
 static dml_status dml__attention_kept_forward(const dml__run *run, const dml_node *node)
 {
     const dml_attention_shape s = dml__attention_kept_shape(node, run->rows);
+    const dml__attention_kept *o = dml__attention_kept_of(node);
     dml_ref part[3];
+    if (!o->kept.buffer || o->graph != node->graph)
+        return dml__fail(run->error, DML_ERROR_STATE, "attention_kept '%s' is a decoder's, which is gone",
+                         node->name);
     part[0] = dml__attention_value(run, node, 0);
-    part[1] = part[2] = dml__attention_kept_of(node)->kept;
+    part[1] = part[2] = o->kept;
     part[2].offset += s.keys * s.width * sizeof(float);
     dml_status status = dml__attention_store(run, node, &s, 1, part[1]);
     if (status == DML_OK) status = dml__attention_store(run, node, &s, 2, part[2]);
@@ -39310,6 +39335,22 @@ DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, i
     return (size_t)samples * (size_t)positions * 2 * s.kv_heads * s.width * sizeof(float);
 }
 
+DML__LOCAL void dml__attention_forget(dml_node *node)
+{
+    ((dml__attention_kept *)node->attributes)->kept.buffer = NULL;
+}
+
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to)
+{
+    const dml_attention_shape s = dml__attention_kept_shape(node, 1);
+    const size_t bytes = s.kv_heads * s.kv_head_step * sizeof(float);
+    dml_device *device = &dml__node_context(node)->device;
+    dml_ref source = dml__attention_kept_of(node)->kept, target = source;
+    source.offset += (size_t)from * bytes;
+    target.offset += (size_t)to * bytes;
+    return device->backend->copy(device, target, source, bytes);
+}
+
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
                                             dml_ref kept, int positions)
 {
@@ -39317,6 +39358,7 @@ DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *cons
     dml_node *all[4];
     memset(&o, 0, sizeof o);
     o.attention = *(const dml__attention *)like->attributes;
+    o.graph = like->graph;
     o.kept = kept;
     o.positions = positions;
     const int parts = dml__attention_input(&o.attention, 2) + 1;
@@ -41270,6 +41312,7 @@ enum {
     DML__POSITIONS_PLACES, /* (count) */
     DML__POSITIONS_ROW,    /* (1) */
     DML__POSITIONS_PLACE,  /* (1) */
+    DML__POSITIONS_LAST,   /* that row of the input: (1, ...) */
     DML__POSITIONS_GIVEN
 };
 
@@ -41333,25 +41376,31 @@ static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
         const dml_node *node = nodes->at[n];
         for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
     }
+    const dml_node *other = NULL; /* another input that it is made of */
     for (int n = 0; n < nodes->count; n++) {
         const dml_node *node = nodes->at[n];
         bool of_input = node == p->input;
-        if (goes[n] && node->op == dml__input_op() && !of_input)
-            return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED,
-                             "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone",
-                             p->output->name, node->name, p->input->name);
+        if (goes[n] && node->op == dml__input_op() && !of_input) other = node;
         for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
         goes[n] = goes[n] && of_input;
     }
+    dml__error *error = &dml__node_context(p->output)->error;
+    if (!goes[p->output->index])
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: '%s' isn't made of '%s'", p->output->name,
+                         p->input->name);
+    if (other)
+        return dml__fail(
+            error, DML_ERROR_UNSUPPORTED,
+            "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone, of which other numbers "
+            "may be columns (dml_slice)",
+            p->output->name, other->name, p->input->name);
     for (int n = p->output->index; n >= 0; n--) {
         const dml_node *node = nodes->at[n];
         const bool attends = goes[n] && node->op == dml__attention_op();
         for (int i = 0; (attends || nodes->wide[n]) && i < node->inputs; i++)
             nodes->wide[node->input[i]->index] = true;
     }
-    if (goes[p->output->index]) return DML_OK;
-    return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
-                     "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
+    return DML_OK;
 }
 
 static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
@@ -41382,7 +41431,9 @@ static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
 typedef enum dml__dependence {
     DML__MIXES_POSITIONS,
     DML__ROW_BY_ROW,    /* of input 0; the others are the same for all */
-    DML__ALONG_AN_AXIS, /* row by row, unless that is the axis of the positions */
+    DML__ALONG_AN_AXIS, /* row by row, unless the first int of its attributes, an axis, is that of the
+                           positions */
+    DML__RESHAPES,      /* each row */
     DML__ELEMENTS,
     DML__ATTENDS,
     DML__TURNS, /* by angles of its position */
@@ -41394,7 +41445,10 @@ static dml__dependence dml__dependence_of(const dml_node *node)
     const dml__op *op = node->op, *const by_row[] = { dml__dense_op(), dml__embedding_op(),
                                                       dml__layer_norm_op(), dml__rms_norm_op(),
                                                       dml__stop_gradient_op() };
-    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op() };
+    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op(),
+                                     dml__concat_op(),  dml__sum_op(),         dml__mean_op(),
+                                     dml__max_op(),     dml__min_op(),         dml__norm_op(),
+                                     dml__argmax_op() };
     if (op->needs & DML__IS_ELEMENTWISE) return DML__ELEMENTS;
     for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++)
         if (op == by_row[i]) return DML__ROW_BY_ROW;
@@ -41404,7 +41458,10 @@ static dml__dependence dml__dependence_of(const dml_node *node)
         return node->input[1]->shape.ndim == 2 && !((const dml_matmul_options *)node->attributes)->transpose_a
                    ? DML__ROW_BY_ROW
                    : DML__MIXES_POSITIONS;
+    if (op == dml__permute_op())
+        return ((const dml_shape *)node->attributes)->dims[0] ? DML__MIXES_POSITIONS : DML__ROW_BY_ROW;
     return op == dml__attention_op() ? DML__ATTENDS
+           : op == dml__reshape_op() ? DML__RESHAPES
            : op == dml__rotary_op()  ? DML__TURNS
            : op == dml__dropout_op() ? DML__PASSES
                                      : DML__MIXES_POSITIONS;
@@ -41425,6 +41482,15 @@ static dml_status dml__check_row(const dml_node *node, const dml__nodes *nodes)
     for (int i = 1; i < node->inputs; i++)
         if (nodes->goes[node->input[i]->index])
             return dml__cannot_decode(node, "takes more than its first input from the net's");
+    return DML_OK;
+}
+
+static dml_status dml__check_axis(const dml_node *node, const dml__nodes *nodes)
+{
+    if (*(const int *)node->attributes == 0) return dml__cannot_decode(node, "works along the positions");
+    for (int i = 0; i < node->inputs; i++)
+        if (!nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "takes numbers that the net's input doesn't go through");
     return DML_OK;
 }
 
@@ -41460,16 +41526,10 @@ static dml_status dml__check_node(const dml__positions *p, const dml_node *node,
     case DML__ROW_BY_ROW: return dml__check_row(node, nodes);
     case DML__ELEMENTS: return dml__check_elements(node, nodes);
     case DML__ATTENDS: return dml__check_attention(node, nodes);
-    case DML__ALONG_AN_AXIS:
-        if (*(const int *)node->attributes == 0) /* which such an op's attributes begin with */
-            return dml__cannot_decode(node, "works along the positions");
-        return DML_OK;
+    case DML__ALONG_AN_AXIS: return dml__check_axis(node, nodes);
     case DML__MIXES_POSITIONS:
         return dml__cannot_decode(
-            node,
-            "is none of those that work position by position: dense, embedding, layer_norm, rms_norm, "
-            "softmax and slice along another axis, arithmetic and activations, dropout, rotary and causal "
-            "attention");
+            node, "is none of those that work position by position, which are listed at dml_decoder_create");
     default: return DML_OK;
     }
 }
@@ -41498,17 +41558,22 @@ static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, c
     return true;
 }
 
-/* A node's inputs as they are for all positions, or for the row that is wanted. */
+/* The row that is wanted of what is there for all positions. */
+static dml_node *dml__last_row(const dml__positions *p, dml__nodes *nodes, int n)
+{
+    nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
+    if (nodes->row[n]) dml__node_is_extra(nodes->row[n]);
+    return nodes->row[n];
+}
+
+/* A node's inputs as they are for all positions, or for that row. */
 static bool dml__inputs_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
                               dml_node **input)
 {
     for (int i = 0; i < node->inputs; i++) {
         const int n = node->input[i]->index;
         input[i] = !nodes->goes[n] ? node->input[i] : wide ? nodes->made[n] : nodes->row[n];
-        if (input[i]) continue;
-        input[i] = nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
-        if (!input[i]) return false;
-        dml__node_is_extra(input[i]);
+        if (!input[i] && !(input[i] = dml__last_row(p, nodes, n))) return false;
     }
     return true;
 }
@@ -41527,6 +41592,10 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
         kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
     } else if (how == DML__TURNS) {
         again = dml__rotary_at(node, input[0], places, p->positions);
+    } else if (how == DML__RESHAPES) {
+        dml_shape shape = node->shape;
+        shape.dims[0] = input[0]->shape.dims[0];
+        again = dml_reshape(input[0], shape);
     } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
         again = dml__node_create(node->op, node->inputs, input, node->attributes,
                                  (size_t)(node->name - (const char *)node->attributes));
@@ -41564,6 +41633,8 @@ static bool dml__positions_give(dml__positions *p)
     p->given[DML__POSITIONS_PLACES] = dml_input(graph, "places", DML_I32, p->count);
     p->given[DML__POSITIONS_ROW] = dml_input(graph, "row", DML_I32, 1);
     p->given[DML__POSITIONS_PLACE] = dml_input(graph, "place", DML_I32, 1);
+    shape.dims[0] = 1;
+    p->given[DML__POSITIONS_LAST] = dml_input_shaped(graph, "last", p->input->dtype, shape);
     for (int i = 0; i < DML__POSITIONS_GIVEN; i++)
         if (!p->given[i]) return false;
     return true;
@@ -41576,6 +41647,7 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
     const int output = p->output->index;
     if (!dml__positions_give(p)) return false;
     nodes->made[p->input->index] = p->given[DML__POSITIONS_INPUT];
+    nodes->row[p->input->index] = p->given[DML__POSITIONS_LAST];
     for (int n = p->input->index + 1; n < nodes->count; n++) {
         if (!nodes->goes[n]) continue;
         const bool attends = nodes->at[n]->op == dml__attention_op();
@@ -41585,8 +41657,9 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
         (wide ? nodes->made : nodes->row)[n] = again;
         if (attends) p->attention[p->attentions++] = again;
     }
-    p->row = nodes->made[output] ? nodes->made[output] : nodes->row[output];
-    return true;
+    p->row = nodes->row[output];
+    if (p->count == 1) p->row = nodes->made[output];
+    return p->row || (p->row = dml__last_row(p, nodes, output)) != NULL;
 }
 
 DML__LOCAL dml_status dml__positions_build(dml__positions *p)
@@ -41606,10 +41679,12 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p)
         if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
         dml_pop_scope(graph);
     }
+    for (dml_node *node = last->next; node; node = node->next) node->again = true;
     if (status != DML_OK) {
         dml__graph_drop_after(graph, last);
         dml__release(memory, p->attention);
         p->attention = NULL;
+        p->attentions = 0;
     }
     dml__nodes_release(memory, &nodes);
     return status;
@@ -41641,29 +41716,47 @@ typedef struct dml__pace {
 struct dml_decoder {
     dml__owned owned; /* first: the context destroys through it */
     dml_context *context;
+    dml_graph *graph;
+    dml_node *before, *last; /* its nodes are those behind the first, up to the second */
     dml_buffer *kept;
-    dml__pace one, chunk;   /* of a position; of several. Without programs: not there */
-    int batch, rows;        /* texts at most; of now */
-    int positions, place;   /* at most; that were fed */
-    size_t position_bytes;  /* of a text's input */
-    char *x;                /* (batch, chunk): what a program is given */
-    int32_t *past, *places; /* (3, batch): past, row and place; (batch, chunk) */
+    dml__pace one, chunk;  /* of a position; of several. Without programs: not there */
+    int batch, positions;  /* texts; positions of each at most */
+    int32_t *place;        /* (batch): how many positions each text has had */
+    size_t position_bytes; /* of a text's input */
+    /* What a program is given: (batch, chunk) positions and which they are, (batch) rows that are wanted,
+       which positions those are, and the rows. */
+    char *x, *x_last;
+    int32_t *places, *row, *row_place;
 };
+
+/* Its nodes go, if they are the graph's last; else those that keep something forget where. */
+static void dml__decoder_drop_nodes(dml_decoder *decoder)
+{
+    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < paces[i]->net.attentions; k++) dml__attention_forget(paces[i]->net.attention[k]);
+    if (decoder->graph->last == decoder->last) dml__graph_drop_after(decoder->graph, decoder->before);
+}
 
 static void dml__decoder_release(dml_decoder *decoder)
 {
     dml_context *context = decoder->context;
+    dml__memory *memory = &context->memory;
     dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
     for (int i = 0; i < 2; i++) {
         dml_program_destroy(paces[i]->gives);
         dml_program_destroy(paces[i]->keeps);
-        dml__release(&context->memory, paces[i]->net.attention);
     }
+    dml__decoder_drop_nodes(decoder);
+    for (int i = 0; i < 2; i++) dml__release(memory, paces[i]->net.attention);
     dml__buffer_destroy(context, decoder->kept);
-    dml__release(&context->memory, decoder->x);
-    dml__release(&context->memory, decoder->past);
-    dml__release(&context->memory, decoder->places);
-    dml__release(&context->memory, decoder);
+    dml__release(memory, decoder->place);
+    dml__release(memory, decoder->x);
+    dml__release(memory, decoder->x_last);
+    dml__release(memory, decoder->places);
+    dml__release(memory, decoder->row);
+    dml__release(memory, decoder->row_place);
+    dml__release(memory, decoder);
 }
 
 static void dml__decoder_destroy_owned(dml__owned *owned)
@@ -41693,7 +41786,10 @@ static dml_status dml__decoder_check(const dml_node *output, const dml_node *inp
             "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the "
             "default",
             batch, chunk);
-    if (input->op == dml__input_op() && input->shape.ndim > 0 && input->shape.dims[0] > 1) return DML_OK;
+    if (input->op != dml__input_op())
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: '%s' is no input; the output comes first",
+                         input->name);
+    if (input->shape.ndim > 0 && input->shape.dims[0] > 1) return DML_OK;
     return dml__fail(
         error, DML_ERROR_ARGUMENT,
         "decoder: '%s' is %s %s; it takes an input whose first dimension counts two positions or more",
@@ -41746,11 +41842,17 @@ static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int wa
     const int chunk = dml__decoder_chunk(net, wanted, bytes);
     if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
     if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
+    dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
-    decoder->x = (char *)dml__allocate_array(&context->memory, rows, decoder->position_bytes);
-    decoder->past = (int32_t *)dml__allocate_array(&context->memory, 3 * texts, sizeof(int32_t));
-    decoder->places = (int32_t *)dml__allocate_array(&context->memory, rows, sizeof(int32_t));
-    if (decoder->x && decoder->past && decoder->places) return true;
+    decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
+    decoder->x = (char *)dml__allocate_array(memory, rows, decoder->position_bytes);
+    decoder->x_last = (char *)dml__allocate_array(memory, texts, decoder->position_bytes);
+    decoder->places = (int32_t *)dml__allocate_array(memory, rows, sizeof(int32_t));
+    decoder->row = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
+    decoder->row_place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
+    if (decoder->place && decoder->x && decoder->x_last && decoder->places && decoder->row &&
+        decoder->row_place)
+        return true;
     dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu positions", rows);
     return false;
 }
@@ -41777,11 +41879,15 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     net.samples = o.batch;
     net.number = dml__decoder_number(output->graph);
     decoder->context = context;
+    decoder->graph = output->graph;
+    decoder->before = decoder->last = output->graph->last;
     decoder->batch = o.batch;
     decoder->positions = net.positions;
     decoder->position_bytes =
         dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
-    if (!dml__decoder_equip(decoder, &net, o.chunk, o.dtype)) {
+    const bool made = dml__decoder_equip(decoder, &net, o.chunk, o.dtype);
+    decoder->last = output->graph->last;
+    if (!made) {
         dml__decoder_release(decoder);
         return NULL;
     }
@@ -41792,7 +41898,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
 
 /* ---- fed ---- */
 
-/* Of each text `now` positions from `first` on, side by side, and zeros. */
+/* Of each text `now` positions from `first` on, side by side, and zeros; and the last of them. */
 static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
                                 int count, int first, int now)
 {
@@ -41802,6 +41908,7 @@ static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pac
         char *to = decoder->x + (size_t)row * all;
         memcpy(to, x + ((size_t)row * (size_t)count + (size_t)first) * each, bytes);
         memset(to + bytes, 0, all - bytes);
+        memcpy(decoder->x_last + (size_t)row * each, to + bytes - each, each);
     }
 }
 
@@ -41811,18 +41918,17 @@ static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, 
                                    int rows, int now, float *last)
 {
     const int count = pace->net.count, inputs = dml_program_inputs(program);
-    int32_t *row = decoder->past + decoder->batch, *place = row + decoder->batch;
     const void *given[DML__POSITIONS_GIVEN], *input[DML__POSITIONS_GIVEN];
     given[DML__POSITIONS_INPUT] = decoder->x;
-    given[DML__POSITIONS_PAST] = decoder->past;
+    given[DML__POSITIONS_PAST] = decoder->place;
     given[DML__POSITIONS_PLACES] = decoder->places;
-    given[DML__POSITIONS_ROW] = row;
-    given[DML__POSITIONS_PLACE] = place;
+    given[DML__POSITIONS_ROW] = decoder->row;
+    given[DML__POSITIONS_PLACE] = decoder->row_place;
+    given[DML__POSITIONS_LAST] = decoder->x_last;
     for (int r = 0; r < rows; r++) {
-        decoder->past[r] = decoder->place;
-        row[r] = now - 1;
-        place[r] = decoder->place + now - 1;
-        for (int i = 0; i < count; i++) decoder->places[r * count + i] = decoder->place + i;
+        decoder->row[r] = now - 1;
+        decoder->row_place[r] = decoder->place[r] + now - 1;
+        for (int i = 0; i < count; i++) decoder->places[r * count + i] = decoder->place[r] + i;
     }
     for (int i = 0; i < inputs; i++)
         for (int k = 0; k < DML__POSITIONS_GIVEN; k++)
@@ -41830,13 +41936,22 @@ static dml_status dml__decoder_run(dml_decoder *decoder, const dml__pace *pace, 
     return dml_program_run(program, rows, input, inputs, last);
 }
 
+/* The most positions that one of the texts has had. */
+static int dml__decoder_furthest(const dml_decoder *decoder, int rows)
+{
+    int most = 0;
+    for (int row = 0; row < rows; row++)
+        if (decoder->place[row] > most) most = decoder->place[row];
+    return most;
+}
+
 /* As many of the positions from `first` on as go at once; how many those are. */
 static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *x, int count, int first,
                                     float *last, int *now)
 {
     const int left = count - first, chunk = decoder->chunk.gives ? decoder->chunk.net.count : 0;
-    const bool several =
-        left > chunk / DML__DECODER_PART && left > 1 && chunk && chunk <= decoder->positions - decoder->place;
+    const bool several = left > chunk / DML__DECODER_PART && left > 1 && chunk &&
+                         chunk <= decoder->positions - dml__decoder_furthest(decoder, rows);
     const dml__pace *pace = several ? &decoder->chunk : &decoder->one;
     *now = several && left > chunk ? chunk : several ? left : 1;
     const bool gives = last && *now == left;
@@ -41846,59 +41961,120 @@ static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *
                             gives ? last : NULL);
 }
 
+/* What the net indexes with, of all positions before any goes: some programs leave a part of the net out. */
+static dml_status dml__decoder_check_indices(const dml_decoder *decoder, int rows, const int32_t *x,
+                                             int count)
+{
+    const dml__positions *net = &decoder->one.net;
+    const dml_program *program = decoder->one.gives;
+    const int slot_at = program->slot_of_node[net->given[DML__POSITIONS_INPUT]->index];
+    const dml__slot *slot = slot_at < 0 ? NULL : &program->slot[slot_at];
+    const size_t each = decoder->position_bytes / sizeof *x;
+    for (size_t i = 0; slot && slot->limit && i < (size_t)rows * (size_t)count * each; i++)
+        if ((x[i] < slot->lowest || x[i] >= slot->limit) && x[i] != slot->ignored)
+            return dml__fail(
+                &decoder->context->error, DML_ERROR_ARGUMENT,
+                "dml_decoder_feed: position %d of text %d is %d; of '%s' they must be in %d .. %d",
+                (int)(i / each) % count, (int)(i / each) / count, (int)x[i], net->input->name, slot->lowest,
+                slot->limit - 1);
+    return DML_OK;
+}
+
 static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
 {
     dml__error *error = &decoder->context->error;
-    const int most = decoder->place ? decoder->rows : decoder->batch;
     if (error->status != DML_OK) return error->status;
     if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
-    if (rows < 1 || rows > most)
-        return dml__fail(
-            error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d%s", rows, most,
-            most < decoder->batch ? ", as many as before (dml_decoder_rewind to 0 begins others)" : "");
+    if (rows < 1 || rows > decoder->batch)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d",
+                         rows, decoder->batch);
     if (count < 1)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "dml_decoder_feed: %d positions given; it takes 1 or more", count);
-    if (count > decoder->positions - decoder->place)
+    const int furthest = dml__decoder_furthest(decoder, rows);
+    if (count > decoder->positions - furthest)
         return dml__fail(error, DML_ERROR_STATE,
-                         "dml_decoder_feed: %d positions given behind %d, but the net has %d in all: "
-                         "dml_decoder_rewind makes room",
-                         count, decoder->place, decoder->positions);
-    return DML_OK;
+                         "dml_decoder_feed: %d positions given behind %d, but the net has %d in all: after "
+                         "dml_clear_error, dml_decoder_rewind makes room",
+                         count, furthest, decoder->positions);
+    if (decoder->one.net.input->dtype != DML_I32) return DML_OK;
+    return dml__decoder_check_indices(decoder, rows, (const int32_t *)x, count);
+}
+
+static dml_status dml__decoder_feed_all(dml_decoder *decoder, int rows, const char *x, int count, float *last)
+{
+    dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
+    int done = 0;
+    for (int now; done < count && status == DML_OK; done += status == DML_OK ? now : 0) {
+        status = dml__decoder_step(decoder, rows, x, count, done, last, &now);
+        for (int row = 0; row < rows && status == DML_OK; row++) decoder->place[row] += now;
+    }
+    for (int row = 0; row < rows && status != DML_OK; row++) decoder->place[row] -= done;
+    return status;
 }
 
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last)
 {
     if (!decoder) return DML_ERROR_ARGUMENT;
-    dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
-    const int begin = decoder->place;
-    for (int done = 0, now; done < count && status == DML_OK; done += now) {
-        status = dml__decoder_step(decoder, rows, (const char *)x, count, done, last, &now);
-        decoder->place += now;
-    }
-    if (status == DML_OK)
-        decoder->rows = rows;
-    else
-        decoder->place = begin;
+    const dml__entry entry = dml__enter(decoder->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__decoder_feed_all(decoder, rows, (const char *)x, count, last);
+    dml__leave(decoder->context, entry);
     return status;
 }
 
-DML_API int dml_decoder_place(const dml_decoder *decoder)
+DML_API int dml_decoder_place(const dml_decoder *decoder, int text)
 {
-    return decoder ? decoder->place : 0;
+    return decoder && text >= 0 && text < decoder->batch ? decoder->place[text] : 0;
 }
 
-DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place)
+static dml_status dml__decoder_check_texts(const dml_decoder *decoder, const char *call, int a, int b)
 {
-    if (!decoder) return DML_ERROR_ARGUMENT;
-    if (place < 0 || place > decoder->place)
+    const int wrong = a < 0 || a >= decoder->batch ? a : b;
+    if (wrong >= 0 && wrong < decoder->batch) return DML_OK;
+    return dml__fail(&decoder->context->error, DML_ERROR_ARGUMENT, "%s: text %d asked for, of %d", call,
+                     wrong, decoder->batch);
+}
+
+static dml_status dml__decoder_rewind_to(dml_decoder *decoder, int text, int place)
+{
+    const bool all = text == DML_ALL_TEXTS;
+    const dml_status status =
+        all ? DML_OK : dml__decoder_check_texts(decoder, "dml_decoder_rewind", text, text);
+    if (status != DML_OK) return status;
+    const int most = all ? dml__decoder_furthest(decoder, decoder->batch) : decoder->place[text];
+    if (place < 0 || place > most)
         return dml__fail(
             &decoder->context->error, DML_ERROR_ARGUMENT,
             "dml_decoder_rewind: place %d asked for; it must be in 0 .. %d, as many positions as "
             "were fed",
-            place, decoder->place);
-    decoder->place = place;
+            place, most);
+    for (int i = 0; i < decoder->batch; i++)
+        if ((all || i == text) && decoder->place[i] > place) decoder->place[i] = place;
     return DML_OK;
+}
+
+DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int text, int place)
+{
+    if (!decoder) return DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(decoder->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__decoder_rewind_to(decoder, text, place);
+    dml__leave(decoder->context, entry);
+    return status;
+}
+
+DML_API dml_status dml_decoder_copy(dml_decoder *decoder, int from, int to)
+{
+    if (!decoder) return DML_ERROR_ARGUMENT;
+    dml__entry entry;
+    if (!dml__begin_transfer(decoder->context, &entry)) return DML_ERROR_STATE;
+    dml_status status = dml__decoder_check_texts(decoder, "dml_decoder_copy", from, to);
+    for (int i = 0; i < decoder->one.net.attentions && from != to && status == DML_OK; i++)
+        status = dml__attention_copy(decoder->one.net.attention[i], from, to);
+    if (status == DML_OK) decoder->place[to] = decoder->place[from];
+    dml__leave(decoder->context, entry);
+    return status;
 }
 
 #endif
@@ -41941,7 +42117,7 @@ typedef struct dml__score_cut {
 typedef struct dml__scores {
     const float *at; /* (count) */
     int count;
-    double largest, temperature;
+    float largest, temperature;
     dml__score_cut cut;
 } dml__scores;
 
@@ -41956,37 +42132,51 @@ static bool dml__is_left(const dml__scores *scores, int i, int *equal)
 
 static double dml__score_weight(const dml__scores *scores, float x)
 {
-    const double x_of_largest = (double)x - scores->largest; /* NaN: both are infinite */
-    return x_of_largest < 0 ? exp(x_of_largest / scores->temperature) : 1;
+    const float behind = x - scores->largest; /* NaN: both are infinite */
+    if (behind == -HUGE_VALF) return 0;
+    return behind < 0 ? (double)expf(behind / scores->temperature) : 1;
 }
 
-/* Leaves the largest of what is left until they add up to `enough`: of numbers, or of weights. */
+/* Which bits of keys have been found, and of those of which `left` is wanted, the next eight. */
+typedef struct dml__score_digit {
+    uint32_t key, known;
+    int shift;
+    double sum[256];
+} dml__score_digit;
+
+static void dml__sum_scores(const dml__scores *scores, bool by_weight, dml__score_digit *digit)
+{
+    int equal = 0;
+    memset(digit->sum, 0, sizeof digit->sum);
+    for (int i = 0; i < scores->count; i++) {
+        const uint32_t key = dml__score_key(scores->at[i]);
+        if ((key & digit->known) != digit->key || !dml__is_left(scores, i, &equal)) continue;
+        digit->sum[key >> digit->shift & 255] += by_weight ? dml__score_weight(scores, scores->at[i]) : 1;
+    }
+}
+
+/* Leaves the largest of what is left until they add up to `enough`: numbers, or this part of all weights. */
 static void dml__cut_scores(dml__scores *scores, bool by_weight, double enough)
 {
-    uint32_t key = 0, known = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        double sum[256] = { 0 };
-        int equal = 0, lowest = 255;
-        for (int i = 0; i < scores->count; i++) {
-            if (!dml__is_left(scores, i, &equal)) continue;
-            const uint32_t of_i = dml__score_key(scores->at[i]);
-            if ((of_i & known) != key) continue;
-            sum[of_i >> shift & 255] += by_weight ? dml__score_weight(scores, scores->at[i]) : 1;
+    dml__score_digit digit = { 0, 0, 24, { 0 } };
+    for (; digit.shift >= 0; digit.shift -= 8) {
+        int first = 0, at = 255;
+        dml__sum_scores(scores, by_weight, &digit);
+        if (by_weight && digit.shift == 24) {
+            double all = 0;
+            for (int i = 0; i < 256; i++) all += digit.sum[i];
+            enough *= all;
         }
-        while (lowest > 0 && (sum[lowest] == 0 || sum[lowest] < enough)) {
-            /* (Rounding, and weights of 0, may leave too little: then all are wanted.) */
-            bool more = false;
-            for (int b = 0; b < lowest; b++) more = more || sum[b] > 0;
-            if (!more) break;
-            enough -= sum[lowest--];
-        }
-        key |= (uint32_t)lowest << shift;
-        known |= (uint32_t)255 << shift;
+        while (first < 255 && !(digit.sum[first] > 0)) first++;
+        /* (Rounding may leave too little: then all are wanted.) */
+        while (at > first && digit.sum[at] < enough) enough -= digit.sum[at--];
+        digit.key |= (uint32_t)at << digit.shift;
+        digit.known |= (uint32_t)255 << digit.shift;
     }
-    const double each = by_weight ? dml__score_weight(scores, dml__score_of_key(key)) : 1;
+    const double each = by_weight ? dml__score_weight(scores, dml__score_of_key(digit.key)) : 1;
     const double equal = each > 0 ? ceil(enough / each) : 1;
     scores->cut.equal = equal < 1 ? 1 : equal < INT_MAX ? (int)equal : INT_MAX;
-    scores->cut.key = key;
+    scores->cut.key = digit.key;
 }
 
 /* Where `number` of all that is left falls. */
@@ -42002,7 +42192,7 @@ static int dml__draw_score(const dml__scores *scores, double number)
         if (!dml__is_left(scores, i, &equal)) continue;
         const double weight = dml__score_weight(scores, scores->at[i]);
         if (weight > 0) drawn = i;
-        if ((left -= weight) < 0) break;
+        if ((left -= weight) < 0 && drawn >= 0) break;
     }
     return drawn;
 }
@@ -42017,19 +42207,14 @@ DML_API int dml_sample(const float *logits, int count, const dml_sample_options 
     if (!logits || !(o.temperature >= 0) || !(o.top_p >= 0) || o.top_k < 0) return -1;
     scores.at = logits;
     scores.count = count;
-    scores.largest = -HUGE_VAL;
-    scores.temperature = o.temperature > 0 ? (double)o.temperature : 1;
+    scores.largest = -HUGE_VALF;
+    scores.temperature = o.temperature > 0 ? o.temperature : 1;
+    int best = -1;
     for (int i = 0; i < count; i++)
-        if ((double)logits[i] > scores.largest) scores.largest = (double)logits[i];
-    if (!(scores.largest > -HUGE_VAL)) return -1;
+        if (logits[i] > scores.largest) scores.largest = logits[best = i];
+    if (best < 0 || o.top_k == 1) return best;
     if (o.top_k > 0 && o.top_k < count) dml__cut_scores(&scores, false, o.top_k);
-    if (o.top_p > 0 && o.top_p < 1) {
-        double all = 0;
-        int equal = 0;
-        for (int i = 0; i < count; i++)
-            if (dml__is_left(&scores, i, &equal)) all += dml__score_weight(&scores, logits[i]);
-        dml__cut_scores(&scores, true, (double)o.top_p * all);
-    }
+    if (o.top_p > 0 && o.top_p < 1) dml__cut_scores(&scores, true, (double)o.top_p);
     return dml__draw_score(&scores, (double)number);
 }
 

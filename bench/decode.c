@@ -26,7 +26,7 @@ typedef struct job {
 static void feed(void *argument)
 {
     job *j = (job *)argument;
-    dml_decoder_rewind(j->decoder, j->place);
+    dml_decoder_rewind(j->decoder, DML_ALL_TEXTS, j->place);
     dml_decoder_feed(j->decoder, j->texts, j->tokens, j->count, j->scores);
 }
 

@@ -1,11 +1,11 @@
 /* gpt: a small language model that learns to write, in one process or cut over many.
 
-       gpt                                              sums that it makes itself, "27+45=72", until it can
-   add gpt --data input.txt                             any text, byte by byte; it ends with some of its own
-       gpt --data input.txt --load F --steps 0 --prompt "Now"                    only that, by a model from
-   --save F dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two dmlrun -n 2 gpt
-   --pipeline-parallel-size 2       half of the layers on each rank dmlrun -n 8 gpt --tensor-parallel-size 2
-   --pipeline-parallel-size 2       two such models, side by side
+       gpt                                              learns sums that it makes itself, "27+45=72"
+       gpt --data input.txt --save F                    any text, byte by byte; it ends with some of its own
+       gpt --data input.txt --load F --steps 0 --prompt "Now"            writes on, by a decoder
+       dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two
+       dmlrun -n 2 gpt --pipeline-parallel-size 2       half of the layers on each rank
+       dmlrun -n 8 gpt --tensor-parallel-size 2 --pipeline-parallel-size 2      two such models, side by side
 
    However many processes there are, they train on the same batches and follow the same losses. */
 #define DML_IMPLEMENTATION
@@ -58,7 +58,7 @@ static options parse_options(int argc, char **argv)
           .high = 1e3 },
         { "--heads", "N", "of each attention", .integer = &o.heads, .low = 1, .high = 1e3 },
         { "--channels", "C", "numbers for each letter", .integer = &o.channels, .low = 1, .high = 1e5 },
-        { "--context", "T", "letters that it looks at", .integer = &o.context, .low = 1, .high = 1e5 },
+        { "--context", "T", "letters that it looks at", .integer = &o.context, .low = 2, .high = 1e5 },
         { "--batch", "B", "samples a step, of all ranks", .integer = &o.batch, .low = 1, .high = 1e6 },
         { "--micro-batch-size", "B", "samples that go through the layers at a time",
           .integer = &o.micro_batch, .low = 1, .high = 1e6 },
@@ -79,8 +79,8 @@ static options parse_options(int argc, char **argv)
         { "--load", "F", "begin with such a model, also of another --tensor-parallel-size", .text = &o.load },
         { "--prompt", "TEXT", "what the text of its own goes on from; otherwise a new line",
           .text = &o.prompt },
-        { "--temperature", "X", "of its letters: below 1 the likely ones are likelier",
-          .real = &o.temperature, .low = 1e-3, .high = 1e3 },
+        { "--temperature", "X", "of its letters: below 1 the likely ones are likelier; 0: the likeliest",
+          .real = &o.temperature, .low = 0, .high = 1e3 },
         { "--top-k", "K", "only the K likeliest letters; 0: all", .integer = &o.top_k, .low = 0,
           .high = 256 },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
@@ -404,8 +404,8 @@ static int32_t letter_behind(const options *o, dml_context *ctx, dml_decoder *wr
 {
     int32_t next[BYTES];
     float scores[BYTES];
-    if (dml_decoder_place(writer) + count - *seen > o->context) {
-        dml_decoder_rewind(writer, 0);
+    if (dml_decoder_place(writer, 0) + count - *seen > o->context) {
+        dml_decoder_rewind(writer, 0, 0);
         *seen = count - (o->context + 1) / 2;
     }
     while (*seen < count) {
@@ -420,7 +420,8 @@ static int32_t letter_behind(const options *o, dml_context *ctx, dml_decoder *wr
 static void write_text(const options *o, const place *p, const model *m, const reader *r, dml_context *ctx)
 {
     const dml_random random = { (uint64_t)o->seed, LETTERS, 0 };
-    const dml_sample_options how = { .temperature = (float)o->temperature, .top_k = o->top_k };
+    const dml_sample_options how = { .temperature = o->temperature > 0 ? (float)o->temperature : DML_ZERO,
+                                     .top_k = o->top_k };
     const bool asked = o->prompt && *o->prompt;
     const char *prompt = asked ? o->prompt : "\n";
     const int given = (int)strlen(prompt), end = given + WRITES;
@@ -508,7 +509,7 @@ int main(int argc, char **argv)
     if (dml_comm_all_reduce(p.job, &right, 1, DML_I64, DML_SUM) != DML_OK)
         args_exit(1, "%s", dml_comm_error(p.job));
     report_end(&log, right, total);
-    if (!t.sums && p.model == 0) write_text(&o, &p, &m, &r, ctx);
+    if ((!t.sums || o.prompt) && p.model == 0) write_text(&o, &p, &m, &r, ctx);
     if (o.save && p.model == 0) {
         stage_path(&p, o.save, path);
         if (dml_parallel_save(m.graph, path) != DML_OK) args_exit(1, "%s", dml_error(ctx));

@@ -11,6 +11,7 @@
 #include "ops/op_gather.h"
 #include "ops/op_matmul.h"
 #include "ops/op_rotary_internal.h"
+#include "ops/op_shape.h"
 #include "ops/op_shape_internal.h"
 #include "ops/table.h"
 
@@ -49,25 +50,31 @@ static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
         const dml_node *node = nodes->at[n];
         for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
     }
+    const dml_node *other = NULL; /* another input that it is made of */
     for (int n = 0; n < nodes->count; n++) {
         const dml_node *node = nodes->at[n];
         bool of_input = node == p->input;
-        if (goes[n] && node->op == dml__input_op() && !of_input)
-            return dml__fail(&dml__node_context(node)->error, DML_ERROR_UNSUPPORTED,
-                             "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone",
-                             p->output->name, node->name, p->input->name);
+        if (goes[n] && node->op == dml__input_op() && !of_input) other = node;
         for (int i = 0; i < node->inputs; i++) of_input = of_input || goes[node->input[i]->index];
         goes[n] = goes[n] && of_input;
     }
+    dml__error *error = &dml__node_context(p->output)->error;
+    if (!goes[p->output->index])
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: '%s' isn't made of '%s'", p->output->name,
+                         p->input->name);
+    if (other)
+        return dml__fail(
+            error, DML_ERROR_UNSUPPORTED,
+            "decoder: '%s' is made of input '%s', too; it takes one of '%s' alone, of which other numbers "
+            "may be columns (dml_slice)",
+            p->output->name, other->name, p->input->name);
     for (int n = p->output->index; n >= 0; n--) {
         const dml_node *node = nodes->at[n];
         const bool attends = goes[n] && node->op == dml__attention_op();
         for (int i = 0; (attends || nodes->wide[n]) && i < node->inputs; i++)
             nodes->wide[node->input[i]->index] = true;
     }
-    if (goes[p->output->index]) return DML_OK;
-    return dml__fail(&dml__node_context(p->output)->error, DML_ERROR_ARGUMENT,
-                     "decoder: '%s' isn't made of '%s'", p->output->name, p->input->name);
+    return DML_OK;
 }
 
 static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
@@ -98,7 +105,9 @@ static dml_status dml__nodes_collect(const dml__positions *p, dml__nodes *nodes)
 typedef enum dml__dependence {
     DML__MIXES_POSITIONS,
     DML__ROW_BY_ROW,    /* of input 0; the others are the same for all */
-    DML__ALONG_AN_AXIS, /* row by row, unless that is the axis of the positions */
+    DML__ALONG_AN_AXIS, /* row by row, unless the first int of its attributes, an axis, is that of the
+                           positions */
+    DML__RESHAPES,      /* each row */
     DML__ELEMENTS,
     DML__ATTENDS,
     DML__TURNS, /* by angles of its position */
@@ -110,7 +119,10 @@ static dml__dependence dml__dependence_of(const dml_node *node)
     const dml__op *op = node->op, *const by_row[] = { dml__dense_op(), dml__embedding_op(),
                                                       dml__layer_norm_op(), dml__rms_norm_op(),
                                                       dml__stop_gradient_op() };
-    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op() };
+    const dml__op *const along[] = { dml__softmax_op(), dml__log_softmax_op(), dml__slice_op(),
+                                     dml__concat_op(),  dml__sum_op(),         dml__mean_op(),
+                                     dml__max_op(),     dml__min_op(),         dml__norm_op(),
+                                     dml__argmax_op() };
     if (op->needs & DML__IS_ELEMENTWISE) return DML__ELEMENTS;
     for (size_t i = 0; i < sizeof by_row / sizeof *by_row; i++)
         if (op == by_row[i]) return DML__ROW_BY_ROW;
@@ -120,7 +132,10 @@ static dml__dependence dml__dependence_of(const dml_node *node)
         return node->input[1]->shape.ndim == 2 && !((const dml_matmul_options *)node->attributes)->transpose_a
                    ? DML__ROW_BY_ROW
                    : DML__MIXES_POSITIONS;
+    if (op == dml__permute_op())
+        return ((const dml_shape *)node->attributes)->dims[0] ? DML__MIXES_POSITIONS : DML__ROW_BY_ROW;
     return op == dml__attention_op() ? DML__ATTENDS
+           : op == dml__reshape_op() ? DML__RESHAPES
            : op == dml__rotary_op()  ? DML__TURNS
            : op == dml__dropout_op() ? DML__PASSES
                                      : DML__MIXES_POSITIONS;
@@ -141,6 +156,15 @@ static dml_status dml__check_row(const dml_node *node, const dml__nodes *nodes)
     for (int i = 1; i < node->inputs; i++)
         if (nodes->goes[node->input[i]->index])
             return dml__cannot_decode(node, "takes more than its first input from the net's");
+    return DML_OK;
+}
+
+static dml_status dml__check_axis(const dml_node *node, const dml__nodes *nodes)
+{
+    if (*(const int *)node->attributes == 0) return dml__cannot_decode(node, "works along the positions");
+    for (int i = 0; i < node->inputs; i++)
+        if (!nodes->goes[node->input[i]->index])
+            return dml__cannot_decode(node, "takes numbers that the net's input doesn't go through");
     return DML_OK;
 }
 
@@ -176,16 +200,10 @@ static dml_status dml__check_node(const dml__positions *p, const dml_node *node,
     case DML__ROW_BY_ROW: return dml__check_row(node, nodes);
     case DML__ELEMENTS: return dml__check_elements(node, nodes);
     case DML__ATTENDS: return dml__check_attention(node, nodes);
-    case DML__ALONG_AN_AXIS:
-        if (*(const int *)node->attributes == 0) /* which such an op's attributes begin with */
-            return dml__cannot_decode(node, "works along the positions");
-        return DML_OK;
+    case DML__ALONG_AN_AXIS: return dml__check_axis(node, nodes);
     case DML__MIXES_POSITIONS:
         return dml__cannot_decode(
-            node,
-            "is none of those that work position by position: dense, embedding, layer_norm, rms_norm, "
-            "softmax and slice along another axis, arithmetic and activations, dropout, rotary and causal "
-            "attention");
+            node, "is none of those that work position by position, which are listed at dml_decoder_create");
     default: return DML_OK;
     }
 }
@@ -214,17 +232,22 @@ static bool dml__rows_of_tables(const dml__positions *p, const dml_node *node, c
     return true;
 }
 
-/* A node's inputs as they are for all positions, or for the row that is wanted. */
+/* The row that is wanted of what is there for all positions. */
+static dml_node *dml__last_row(const dml__positions *p, dml__nodes *nodes, int n)
+{
+    nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
+    if (nodes->row[n]) dml__node_is_extra(nodes->row[n]);
+    return nodes->row[n];
+}
+
+/* A node's inputs as they are for all positions, or for that row. */
 static bool dml__inputs_again(const dml__positions *p, const dml_node *node, dml__nodes *nodes, bool wide,
                               dml_node **input)
 {
     for (int i = 0; i < node->inputs; i++) {
         const int n = node->input[i]->index;
         input[i] = !nodes->goes[n] ? node->input[i] : wide ? nodes->made[n] : nodes->row[n];
-        if (input[i]) continue;
-        input[i] = nodes->row[n] = dml_take(nodes->made[n], p->given[DML__POSITIONS_ROW], 0);
-        if (!input[i]) return false;
-        dml__node_is_extra(input[i]);
+        if (!input[i] && !(input[i] = dml__last_row(p, nodes, n))) return false;
     }
     return true;
 }
@@ -243,6 +266,10 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
         kept->offset += dml__attention_kept_bytes(node, p->samples, p->positions);
     } else if (how == DML__TURNS) {
         again = dml__rotary_at(node, input[0], places, p->positions);
+    } else if (how == DML__RESHAPES) {
+        dml_shape shape = node->shape;
+        shape.dims[0] = input[0]->shape.dims[0];
+        again = dml_reshape(input[0], shape);
     } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
         again = dml__node_create(node->op, node->inputs, input, node->attributes,
                                  (size_t)(node->name - (const char *)node->attributes));
@@ -280,6 +307,8 @@ static bool dml__positions_give(dml__positions *p)
     p->given[DML__POSITIONS_PLACES] = dml_input(graph, "places", DML_I32, p->count);
     p->given[DML__POSITIONS_ROW] = dml_input(graph, "row", DML_I32, 1);
     p->given[DML__POSITIONS_PLACE] = dml_input(graph, "place", DML_I32, 1);
+    shape.dims[0] = 1;
+    p->given[DML__POSITIONS_LAST] = dml_input_shaped(graph, "last", p->input->dtype, shape);
     for (int i = 0; i < DML__POSITIONS_GIVEN; i++)
         if (!p->given[i]) return false;
     return true;
@@ -292,6 +321,7 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
     const int output = p->output->index;
     if (!dml__positions_give(p)) return false;
     nodes->made[p->input->index] = p->given[DML__POSITIONS_INPUT];
+    nodes->row[p->input->index] = p->given[DML__POSITIONS_LAST];
     for (int n = p->input->index + 1; n < nodes->count; n++) {
         if (!nodes->goes[n]) continue;
         const bool attends = nodes->at[n]->op == dml__attention_op();
@@ -301,8 +331,9 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
         (wide ? nodes->made : nodes->row)[n] = again;
         if (attends) p->attention[p->attentions++] = again;
     }
-    p->row = nodes->made[output] ? nodes->made[output] : nodes->row[output];
-    return true;
+    p->row = nodes->row[output];
+    if (p->count == 1) p->row = nodes->made[output];
+    return p->row || (p->row = dml__last_row(p, nodes, output)) != NULL;
 }
 
 DML__LOCAL dml_status dml__positions_build(dml__positions *p)
@@ -322,10 +353,12 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p)
         if (!dml__positions_make(p, &nodes)) status = graph->context->error.status;
         dml_pop_scope(graph);
     }
+    for (dml_node *node = last->next; node; node = node->next) node->again = true;
     if (status != DML_OK) {
         dml__graph_drop_after(graph, last);
         dml__release(memory, p->attention);
         p->attention = NULL;
+        p->attentions = 0;
     }
     dml__nodes_release(memory, &nodes);
     return status;

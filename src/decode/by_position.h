@@ -14,6 +14,7 @@ enum {
     DML__POSITIONS_PLACES, /* (count) */
     DML__POSITIONS_ROW,    /* (1) */
     DML__POSITIONS_PLACE,  /* (1) */
+    DML__POSITIONS_LAST,   /* that row of the input: (1, ...) */
     DML__POSITIONS_GIVEN
 };
 

@@ -19,42 +19,55 @@ typedef struct dml_decoder_options {
 
        dml_decoder *writer = dml_decoder_create(logits, letters, NULL);
        dml_decoder_feed(writer, 1, prompt, length, scores);
-       for (int i = 0; i < 100; i++) {
-           int32_t next = dml_sample(scores, 256, NULL, dml_random_uniform(&random, i));
+       while (dml_decoder_place(writer, 0) < T) {
+           const float number = dml_random_uniform(&random, dml_decoder_place(writer, 0));
+           const int32_t next = dml_sample(scores, 256, NULL, number);
            putchar(next);
            dml_decoder_feed(writer, 1, &next, 1, scores);
        }
 
    The net may be made of dense layers, embeddings, layer and RMS norms, arithmetic and activations, dropout,
-   learned and rotary positions, causal attention (of shared heads, with a window), softmax and slices along
-   other axes, and matmul with a matrix of parameters. NULL, with the error on the context, for a NULL node;
-   DML_ERROR_ARGUMENT for a batch or chunk below 0, or nodes that don't depend on each other;
-   DML_ERROR_UNSUPPORTED, with the node that stands in the way, for other nets, and for those with other
-   inputs; DML_ERROR_MEMORY.
+   learned positions (f32, T x width) and rotary ones, causal attention (also with a window and shared heads),
+   of reshapes, permutes, slices, concats, softmaxes and reductions that leave the first axis alone,
+   dml_stop_gradient, and dml_matmul with a matrix of parameters. Of T larger than it was trained with, the
+   same file fits as long as no parameter has T rows. A step of dml_lstm is a net of one position, whose
+   states are inputs and watched nodes, and needs no decoder.
 
-   Its nodes are added to the graph, in a scope "decoder.1" of their own, and stay there. It keeps
-   2 x channels of keys and values x T floats a layer of attention and text. Trained parameters are used as
-   they are at each call; what was kept was made of those of its time. The context, which closes it too, is
-   used as by dml_program_run. */
+   NULL, with the error on the context (but for a NULL node): DML_ERROR_ARGUMENT for a batch or chunk below 0,
+   or nodes that don't depend on each other; DML_ERROR_UNSUPPORTED, with the node that stands in the way, for
+   other nets, and for those with other inputs; DML_ERROR_MEMORY.
+
+   It compiles the net, which lays out the graph's parameters: what has parameters is built before. Its nodes
+   are in the graph, in scopes "decoder.1.1" and the like, and leave it with the decoder if they are still its
+   last. It keeps 2 x channels of keys and values x T floats a layer of attention and text, on the device.
+   Trained parameters are used as they are at each call; what was kept was made of those of its time. The
+   context, which closes it too, is used as by dml_program_run. */
 typedef struct dml_decoder dml_decoder;
 DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
                                         const dml_decoder_options *options);
 DML_API void dml_decoder_destroy(dml_decoder *decoder);
 
-/* The next `count` positions of `rows` texts: x (rows, count, ...), of which each position is a row of the
-   input. last (rows, ...), if it isn't NULL, becomes the output's row at the last of them. Texts that are
-   shorter than others can't be fed with them: what a batch has in common is how many positions it has had.
+/* The next `count` positions of texts 0 .. rows - 1, each behind those that it has had: x (rows, count, ...),
+   of which each position is a row of the input. last (rows, ...), if it isn't NULL, becomes the output's row
+   at the last of them; it may be x.
 
-   DML_ERROR_ARGUMENT, with nothing fed: for rows not in 1 .. batch, or more of them than since the place was
-   0, a count below 1, NULL or an index out of range. DML_ERROR_STATE: for more positions than T in all;
-   dml_decoder_rewind makes room. After another failure the place is what it was. */
+   DML_ERROR_ARGUMENT, with nothing fed: for rows not in 1 .. batch, a count below 1, NULL or an index out of
+   range. DML_ERROR_STATE: for more positions than T in all. After another failure the texts are what they
+   were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
 
-/* How many positions were fed. */
-DML_API int dml_decoder_place(const dml_decoder *decoder);
+/* How many positions a text has had. */
+DML_API int dml_decoder_place(const dml_decoder *decoder, int text);
 
-/* Forgets all from `place` on, 0 .. dml_decoder_place, so that other positions can follow there: 0 begins
-   another text, the length of a prompt another answer to it. DML_ERROR_ARGUMENT otherwise. */
-DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int place);
+/* Forgets all of a text from `place` on, 0 .. dml_decoder_place, so that other positions can follow there: 0
+   begins another text; the length of a prompt less one, and feeding its last position again, gives its scores
+   for another answer. DML_ALL_TEXTS: of all that are further. Texts of different lengths are fed side by side
+   with any positions behind the shorter ones, which are then rewound. DML_ERROR_ARGUMENT otherwise. */
+#define DML_ALL_TEXTS (-1)
+DML_API dml_status dml_decoder_rewind(dml_decoder *decoder, int text, int place);
+
+/* Text `to` becomes what text `from` is: a prompt is read once for several answers, or a beam goes on from
+   another's. DML_ERROR_ARGUMENT for a text that isn't in 0 .. batch - 1. */
+DML_API dml_status dml_decoder_copy(dml_decoder *decoder, int from, int to);
 
 #endif

@@ -36,7 +36,7 @@ typedef struct dml__score_cut {
 typedef struct dml__scores {
     const float *at; /* (count) */
     int count;
-    double largest, temperature;
+    float largest, temperature;
     dml__score_cut cut;
 } dml__scores;
 
@@ -51,37 +51,51 @@ static bool dml__is_left(const dml__scores *scores, int i, int *equal)
 
 static double dml__score_weight(const dml__scores *scores, float x)
 {
-    const double x_of_largest = (double)x - scores->largest; /* NaN: both are infinite */
-    return x_of_largest < 0 ? exp(x_of_largest / scores->temperature) : 1;
+    const float behind = x - scores->largest; /* NaN: both are infinite */
+    if (behind == -HUGE_VALF) return 0;
+    return behind < 0 ? (double)expf(behind / scores->temperature) : 1;
 }
 
-/* Leaves the largest of what is left until they add up to `enough`: of numbers, or of weights. */
+/* Which bits of keys have been found, and of those of which `left` is wanted, the next eight. */
+typedef struct dml__score_digit {
+    uint32_t key, known;
+    int shift;
+    double sum[256];
+} dml__score_digit;
+
+static void dml__sum_scores(const dml__scores *scores, bool by_weight, dml__score_digit *digit)
+{
+    int equal = 0;
+    memset(digit->sum, 0, sizeof digit->sum);
+    for (int i = 0; i < scores->count; i++) {
+        const uint32_t key = dml__score_key(scores->at[i]);
+        if ((key & digit->known) != digit->key || !dml__is_left(scores, i, &equal)) continue;
+        digit->sum[key >> digit->shift & 255] += by_weight ? dml__score_weight(scores, scores->at[i]) : 1;
+    }
+}
+
+/* Leaves the largest of what is left until they add up to `enough`: numbers, or this part of all weights. */
 static void dml__cut_scores(dml__scores *scores, bool by_weight, double enough)
 {
-    uint32_t key = 0, known = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        double sum[256] = { 0 };
-        int equal = 0, lowest = 255;
-        for (int i = 0; i < scores->count; i++) {
-            if (!dml__is_left(scores, i, &equal)) continue;
-            const uint32_t of_i = dml__score_key(scores->at[i]);
-            if ((of_i & known) != key) continue;
-            sum[of_i >> shift & 255] += by_weight ? dml__score_weight(scores, scores->at[i]) : 1;
+    dml__score_digit digit = { 0, 0, 24, { 0 } };
+    for (; digit.shift >= 0; digit.shift -= 8) {
+        int first = 0, at = 255;
+        dml__sum_scores(scores, by_weight, &digit);
+        if (by_weight && digit.shift == 24) {
+            double all = 0;
+            for (int i = 0; i < 256; i++) all += digit.sum[i];
+            enough *= all;
         }
-        while (lowest > 0 && (sum[lowest] == 0 || sum[lowest] < enough)) {
-            /* (Rounding, and weights of 0, may leave too little: then all are wanted.) */
-            bool more = false;
-            for (int b = 0; b < lowest; b++) more = more || sum[b] > 0;
-            if (!more) break;
-            enough -= sum[lowest--];
-        }
-        key |= (uint32_t)lowest << shift;
-        known |= (uint32_t)255 << shift;
+        while (first < 255 && !(digit.sum[first] > 0)) first++;
+        /* (Rounding may leave too little: then all are wanted.) */
+        while (at > first && digit.sum[at] < enough) enough -= digit.sum[at--];
+        digit.key |= (uint32_t)at << digit.shift;
+        digit.known |= (uint32_t)255 << digit.shift;
     }
-    const double each = by_weight ? dml__score_weight(scores, dml__score_of_key(key)) : 1;
+    const double each = by_weight ? dml__score_weight(scores, dml__score_of_key(digit.key)) : 1;
     const double equal = each > 0 ? ceil(enough / each) : 1;
     scores->cut.equal = equal < 1 ? 1 : equal < INT_MAX ? (int)equal : INT_MAX;
-    scores->cut.key = key;
+    scores->cut.key = digit.key;
 }
 
 /* Where `number` of all that is left falls. */
@@ -97,7 +111,7 @@ static int dml__draw_score(const dml__scores *scores, double number)
         if (!dml__is_left(scores, i, &equal)) continue;
         const double weight = dml__score_weight(scores, scores->at[i]);
         if (weight > 0) drawn = i;
-        if ((left -= weight) < 0) break;
+        if ((left -= weight) < 0 && drawn >= 0) break;
     }
     return drawn;
 }
@@ -112,19 +126,14 @@ DML_API int dml_sample(const float *logits, int count, const dml_sample_options 
     if (!logits || !(o.temperature >= 0) || !(o.top_p >= 0) || o.top_k < 0) return -1;
     scores.at = logits;
     scores.count = count;
-    scores.largest = -HUGE_VAL;
-    scores.temperature = o.temperature > 0 ? (double)o.temperature : 1;
+    scores.largest = -HUGE_VALF;
+    scores.temperature = o.temperature > 0 ? o.temperature : 1;
+    int best = -1;
     for (int i = 0; i < count; i++)
-        if ((double)logits[i] > scores.largest) scores.largest = (double)logits[i];
-    if (!(scores.largest > -HUGE_VAL)) return -1;
+        if (logits[i] > scores.largest) scores.largest = logits[best = i];
+    if (best < 0 || o.top_k == 1) return best;
     if (o.top_k > 0 && o.top_k < count) dml__cut_scores(&scores, false, o.top_k);
-    if (o.top_p > 0 && o.top_p < 1) {
-        double all = 0;
-        int equal = 0;
-        for (int i = 0; i < count; i++)
-            if (dml__is_left(&scores, i, &equal)) all += dml__score_weight(&scores, logits[i]);
-        dml__cut_scores(&scores, true, (double)o.top_p * all);
-    }
+    if (o.top_p > 0 && o.top_p < 1) dml__cut_scores(&scores, true, (double)o.top_p);
     return dml__draw_score(&scores, (double)number);
 }
 

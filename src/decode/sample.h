@@ -5,7 +5,8 @@
 #include "base/platform.h"
 
 typedef struct dml_sample_options {
-    float temperature; /* scores are divided by it: less makes the likely likelier; 0: 1 */
+    float temperature; /* scores are divided by it: less makes the likely likelier; 0: 1; DML_ZERO: the
+                          largest */
     int top_k;         /* only the k largest are drawn; 0: all; 1: the largest, whatever the number */
     float top_p;       /* of these only the largest whose probabilities add up to this; 0 or 1: all. Source:
                           Holtzman et al., "The curious case of neural text degeneration", 2020, section 3.1 */

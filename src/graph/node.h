@@ -36,6 +36,7 @@ struct dml_node {
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     bool sums;        /* what each rank of a model has, to what all have alike */
+    bool again;       /* of a decoder, which makes nodes of the model again: no tables of the model have it */
     bool cut;         /* a parameter of which this rank has a part: its attributes, a dml__shard of its own */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */

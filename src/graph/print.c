@@ -109,10 +109,10 @@ static bool dml__is_parameter(const dml_node *node)
     return node->op == dml__parameter_op();
 }
 
-/* Whether a table has the node: a program's has what it runs, a graph's (NULL) everything. */
+/* Whether a table has the node: a program's has what it runs, a graph's (NULL) all but decoders'. */
 static bool dml__is_listed(const dml_program *program, const dml_node *node)
 {
-    return !program || dml__node_slot(program, node) >= 0;
+    return program ? dml__node_slot(program, node) >= 0 : !node->again;
 }
 
 /* The parameters that this node is the first of those listed to use, and how many of them are trained. */
@@ -188,7 +188,7 @@ DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
             "output", "parameters", "flops", "bytes", "saved");
     for (const dml_node *node = graph->first; node; node = node->next) {
         size_t own, trained;
-        if (dml__is_parameter(node)) continue;
+        if (dml__is_parameter(node) || !dml__is_listed(NULL, node)) continue;
         const size_t bytes = node->op->view ? 0 : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype);
         const size_t saved = dml__left_bytes(node, 1);
         dml__count_own(NULL, node, &own, &trained);
@@ -272,7 +272,8 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     if (!graph) return DML_ERROR_ARGUMENT;
     if (!file) return dml__fail_null(&graph->context->error, "dml_graph_to_dot", "file");
     fputs("digraph model {\n    rankdir=TB;\n", file);
-    for (const dml_node *node = graph->first; node; node = node->next) dml__print_dot_node(node, file);
+    for (const dml_node *node = graph->first; node; node = node->next)
+        if (dml__is_listed(NULL, node)) dml__print_dot_node(node, file);
     fputs("}\n", file);
     return dml__printed(graph, file, "a drawing");
 }

@@ -444,8 +444,8 @@ static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
                    memory->shape.dims[1] != h->channels))
         return dml__fail(
             error, DML_ERROR_SHAPE,
-            "multi_head_attention: its memory is %s %s%s; it must be f32 positions x %d, like the "
-            "input",
+            "multi_head_attention: its memory is %s %s%s; it must be f32 positions x %d, of each sample like "
+            "the input, or of none",
             dml_dtype_name(memory->dtype), dml_shape_format(&memory->shape, text),
             memory->batched ? " a sample" : "", h->channels);
     if (lengths && (lengths->dtype != DML_I32 || lengths->shape.ndim || lengths->batched != x->batched))

@@ -42,6 +42,7 @@ static inline int dml__attention_column(const dml__attention *o, int part, int w
    behind as many as its last input, i32, says of each sample. */
 typedef struct dml__attention_kept {
     dml__attention attention; /* first, for what both kinds share */
+    const dml_graph *graph;   /* that has it, and no clone */
     dml_ref kept; /* (samples, kv_heads, 2, positions, width): of each head the keys, then the values */
     int positions;
 } dml__attention_kept;
@@ -50,6 +51,10 @@ typedef struct dml__attention_kept {
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
                                             dml_ref kept, int positions);
 DML__LOCAL const dml__op *dml__attention_kept_op(void);
+
+/* What it keeps is gone: it runs no more. Or sample `from` is copied to sample `to`. */
+DML__LOCAL void dml__attention_forget(dml_node *node);
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to);
 
 /* Bytes that it keeps, for so many samples. */
 DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);

@@ -75,9 +75,13 @@ static dml_status dml__attention_store(const dml__run *run, const dml_node *node
 static dml_status dml__attention_kept_forward(const dml__run *run, const dml_node *node)
 {
     const dml_attention_shape s = dml__attention_kept_shape(node, run->rows);
+    const dml__attention_kept *o = dml__attention_kept_of(node);
     dml_ref part[3];
+    if (!o->kept.buffer || o->graph != node->graph)
+        return dml__fail(run->error, DML_ERROR_STATE, "attention_kept '%s' is a decoder's, which is gone",
+                         node->name);
     part[0] = dml__attention_value(run, node, 0);
-    part[1] = part[2] = dml__attention_kept_of(node)->kept;
+    part[1] = part[2] = o->kept;
     part[2].offset += s.keys * s.width * sizeof(float);
     dml_status status = dml__attention_store(run, node, &s, 1, part[1]);
     if (status == DML_OK) status = dml__attention_store(run, node, &s, 2, part[2]);
@@ -119,6 +123,22 @@ DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, i
     return (size_t)samples * (size_t)positions * 2 * s.kv_heads * s.width * sizeof(float);
 }
 
+DML__LOCAL void dml__attention_forget(dml_node *node)
+{
+    ((dml__attention_kept *)node->attributes)->kept.buffer = NULL;
+}
+
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to)
+{
+    const dml_attention_shape s = dml__attention_kept_shape(node, 1);
+    const size_t bytes = s.kv_heads * s.kv_head_step * sizeof(float);
+    dml_device *device = &dml__node_context(node)->device;
+    dml_ref source = dml__attention_kept_of(node)->kept, target = source;
+    source.offset += (size_t)from * bytes;
+    target.offset += (size_t)to * bytes;
+    return device->backend->copy(device, target, source, bytes);
+}
+
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
                                             dml_ref kept, int positions)
 {
@@ -126,6 +146,7 @@ DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *cons
     dml_node *all[4];
     memset(&o, 0, sizeof o);
     o.attention = *(const dml__attention *)like->attributes;
+    o.graph = like->graph;
     o.kept = kept;
     o.positions = positions;
     const int parts = dml__attention_input(&o.attention, 2) + 1;

@@ -1,8 +1,11 @@
 /* Nets of many kinds, position by position: the rows of the whole net, however they are fed. */
 #include "decode/decoder.h"
 
+#include "base/os_thread.h"
 #include "device/context.h"
+#include "graph/clone.h"
 #include "graph/node.h"
+#include "graph/print.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "ops/op_activation.h"
@@ -48,8 +51,17 @@ static dml_node *attend(dml_node *h, int length)
     const dml_multi_head_attention_options m = {
         .causal = true, .window = window, .kv_heads = shared ? HEADS / 2 : 0, .rotary = any(2)
     };
-    const unsigned kind = any(4);
+    const unsigned kind = any(5);
     if (kind < 2) return dml_multi_head_attention(h, HEADS, &m);
+    if (kind == 2 && any(2)) { /* queries and keys of a norm of their own */
+        const dml_shape heads = dml_shape_of(length, HEADS, WIDTH), rows = dml_shape_of(length, CHANNELS);
+        q = dml_reshape(dml_rms_norm(dml_reshape(dml_dense(h, CHANNELS), heads), NULL), rows);
+        k = dml_reshape(
+            dml_permute(dml_permute(dml_reshape(dml_dense(h, CHANNELS), heads), dml_shape_of(0, 2, 1)),
+                        dml_shape_of(0, 2, 1)),
+            rows);
+        return dml_attention(q, k, dml_dense(h, CHANNELS), HEADS, &(dml_attention_options){ .causal = true });
+    }
     if (kind == 2) return dml_attention_packed(dml_dense(h, CHANNELS + 2 * kv), HEADS, &o);
     q = dml_rotary(dml_dense(h, CHANNELS), HEADS,
                    &(dml_rotary_options){ .offset = 3, .interleaved = any(2) });
@@ -88,6 +100,14 @@ static dml_node *net(dml_graph *g, int length, bool letters)
     if (any(3) == 0) /* a parameter under a function is a table of positions, too */
         h = dml_mul(h, dml_tanh(dml_parameter(g, "gates", dml_init_normal(0, 1), length, 1)));
     for (unsigned layers = 1 + any(2), i = 0; i < layers; i++) h = block(h, length);
+    if (letters && any(3) == 0)
+        h = dml_add(h, dml_embedding(dml_graph_find(g, "x"), LETTERS, CHANNELS)); /* of one row */
+    if (any(3) == 0)
+        h = dml_concat((dml_node *[]){ dml_slice(h, 1, 1, CHANNELS), dml_mean(h, dml_shape_of(1), true) }, 2,
+                       1);
+    if (any(6) == 0) /* the output is an attention, of one head */
+        return dml_attention(dml_dense(h, LETTERS), dml_dense(h, LETTERS), dml_dense(h, LETTERS), 1,
+                             &(dml_attention_options){ .causal = true });
     h = norm(h);
     if (letters && any(2)) return dml_dense_with(h, table, NULL);
     if (any(2)) return dml_matmul(h, dml_parameter(g, "out", dml_init_normal(0, 1), CHANNELS, LETTERS));
@@ -129,13 +149,12 @@ static void texts_destroy(texts *t)
 /* The next `count` positions of `rows` texts, as dml_decoder_feed takes them, and the last of their rows. */
 static dml_status feed(dml_decoder *d, const texts *t, int rows, int count, float *last)
 {
-    const int place = dml_decoder_place(d);
     const size_t each = t->letters ? sizeof(int32_t) : 3 * sizeof(float);
     const char *from = t->letters ? (const char *)t->letter : (const char *)t->number;
     char *x = (char *)malloc((size_t)rows * (size_t)count * each);
     for (int r = 0; r < rows; r++)
-        memcpy(x + (size_t)(r * count) * each, from + (size_t)(r * t->length + place) * each,
-               (size_t)count * each);
+        memcpy(x + (size_t)(r * count) * each,
+               from + (size_t)(r * t->length + dml_decoder_place(d, r)) * each, (size_t)count * each);
     const dml_status status = dml_decoder_feed(d, rows, x, count, last);
     free(x);
     return status;
@@ -145,26 +164,56 @@ static void check_rows(const dml_decoder *d, const texts *t, int rows, const flo
 {
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < LETTERS; c++) {
-            const float want = t->want[(r * t->length + dml_decoder_place(d) - 1) * LETTERS + c];
+            const float want = t->want[(r * t->length + dml_decoder_place(d, r) - 1) * LETTERS + c];
             CHECK_MESSAGE(fabsf(last[r * LETTERS + c] - want) <= 2e-5f * (1 + fabsf(want)),
                           "text %d, position %d, letter %d: %g, the whole net has %g", r,
-                          dml_decoder_place(d) - 1, c, (double)last[r * LETTERS + c], (double)want);
+                          dml_decoder_place(d, r) - 1, c, (double)last[r * LETTERS + c], (double)want);
         }
 }
 
-/* In pieces of any size, twice, the second time from somewhere in the first. */
+static int furthest(const dml_decoder *d, int rows)
+{
+    int most = 0;
+    for (int r = 0; r < rows; r++)
+        if (dml_decoder_place(d, r) > most) most = dml_decoder_place(d, r);
+    return most;
+}
+
+/* In pieces of any size, several times, each from anywhere in the one before: all texts at one place, or each
+   at its own. */
 static void feed_all(dml_context *context, dml_decoder *d, const texts *t, int rows)
 {
     float last[TEXTS * LETTERS];
-    for (int again = 0; again < 2; again++) {
-        while (dml_decoder_place(d) < t->length) {
-            const int left = t->length - dml_decoder_place(d);
+    for (int again = 0; again < 3; again++) {
+        while (furthest(d, rows) < t->length) {
+            const int left = t->length - furthest(d, rows);
             const int count = any(2) ? 1 : 1 + (int)any((unsigned)left);
             CHECK_MESSAGE(feed(d, t, rows, count, last) == DML_OK, "%s", dml_error(context));
             check_rows(d, t, rows, last);
         }
-        CHECK_INT(dml_decoder_rewind(d, (int)any((unsigned)t->length)), DML_OK);
+        if (again == 0)
+            CHECK_INT(dml_decoder_rewind(d, DML_ALL_TEXTS, (int)any((unsigned)t->length)), DML_OK);
+        for (int r = 0; r < rows && again; r++)
+            CHECK_INT(dml_decoder_rewind(d, r, (int)any((unsigned)dml_decoder_place(d, r) + 1)), DML_OK);
     }
+}
+
+/* A text that is copied goes on as the one it was copied of. */
+static void copy_texts(dml_context *context, dml_decoder *d, texts *t)
+{
+    float last[TEXTS * LETTERS];
+    const size_t letters = (size_t)t->length, scores = letters * LETTERS;
+    CHECK_INT(dml_decoder_rewind(d, DML_ALL_TEXTS, 0), DML_OK);
+    CHECK_INT(feed(d, t, 1, 1 + (int)any((unsigned)t->length - 1), NULL), DML_OK);
+    for (int to = 0; to < TEXTS; to++) {
+        CHECK_INT(dml_decoder_copy(d, 0, to), DML_OK);
+        memcpy(t->letter + (size_t)to * letters, t->letter, letters * sizeof *t->letter);
+        memcpy(t->number + (size_t)to * 3 * letters, t->number, 3 * letters * sizeof *t->number);
+        memmove(t->want + (size_t)to * scores, t->want, scores * sizeof *t->want);
+        CHECK_INT(dml_decoder_place(d, to), dml_decoder_place(d, 0));
+    }
+    CHECK_MESSAGE(feed(d, t, TEXTS, 1, last) == DML_OK, "%s", dml_error(context));
+    check_rows(d, t, TEXTS, last);
 }
 
 static void one_net(unsigned seed, int longest)
@@ -178,14 +227,18 @@ static void one_net(unsigned seed, int longest)
     const size_t parameters = dml_graph_parameter_count(g);
     const dml_decoder_options o = { .batch = TEXTS,
                                     .chunk = (int)any(3) ? 1 + (int)any((unsigned)length + 4) : 0 };
+    const dml_node *before = g->last;
     dml_decoder *d = dml_decoder_create(y, dml_graph_find(g, "x"), &o);
     CHECK_MESSAGE(d, "net %u: %s", seed, dml_error(context));
     CHECK(dml_graph_parameter_count(g) == parameters);
     texts t = texts_create(context, y, length, letters);
     feed_all(context, d, &t, 1 + (int)any(TEXTS));
-    CHECK_INT(dml_decoder_rewind(d, 0), DML_OK);
+    CHECK_INT(dml_decoder_rewind(d, DML_ALL_TEXTS, 0), DML_OK);
     feed_all(context, d, &t, TEXTS);
+    copy_texts(context, d, &t);
     texts_destroy(&t);
+    dml_decoder_destroy(d);
+    CHECK(g->last == before);
     dml_close(context);
 }
 
@@ -212,12 +265,36 @@ static void new_values_are_used(void)
     float values[LETTERS * CHANNELS];
     for (int i = 0; i < LETTERS * CHANNELS; i++) values[i] = (float)any(100) / 50 - 1;
     CHECK_INT(dml_parameter_write(table, values, LETTERS * CHANNELS), DML_OK);
-    CHECK_INT(dml_decoder_rewind(d, 0), DML_OK);
+    CHECK_INT(dml_decoder_rewind(d, DML_ALL_TEXTS, 0), DML_OK);
     t = texts_create(context, y, 9, true);
     feed_all(context, d, &t, 1);
     texts_destroy(&t);
     dml_decoder_destroy(d);
     dml_decoder_destroy(NULL);
+    dml_close(context);
+}
+
+/* Tables of the model don't have what decoders make again. */
+static void tables_leave_it_out(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    char *table[2];
+    state = 5;
+    dml_node *y = net(g, 9, true);
+    for (int i = 0; i < 2; i++) {
+        FILE *file = tmpfile();
+        CHECK_INT(dml_graph_print(g, file), DML_OK);
+        CHECK_INT(dml_graph_to_dot(g, file), DML_OK);
+        const size_t bytes = (size_t)ftell(file);
+        table[i] = (char *)calloc(bytes + 1, 1);
+        rewind(file);
+        CHECK(fread(table[i], 1, bytes, file) == bytes);
+        fclose(file);
+        CHECK(dml_decoder_create(y, dml_graph_find(g, "x"), NULL));
+    }
+    CHECK_STRING(table[1], table[0]);
+    free(table[0]), free(table[1]);
     dml_close(context);
 }
 
@@ -237,7 +314,7 @@ static void two_at_once(void)
             check_rows(d[k], &t[k], 1, last);
         }
     dml_decoder_destroy(d[0]);
-    CHECK_INT(dml_decoder_rewind(d[1], 0), DML_OK);
+    CHECK_INT(dml_decoder_rewind(d[1], 0, 0), DML_OK);
     feed_all(context, d[1], &t[1], 1);
     texts_destroy(&t[0]), texts_destroy(&t[1]);
     dml_close(context);
@@ -257,7 +334,7 @@ static void wrong_calls(void)
     state = 9;
     dml_node *y = net(g, 6, true);
     dml_decoder *d = dml_decoder_create(y, dml_graph_find(g, "x"), &(dml_decoder_options){ .batch = 2 });
-    const int32_t x[8] = { 0 }, wrong[3] = { 1, LETTERS, 2 };
+    const int32_t x[8] = { 0 }, wrong[4] = { 1, 2, 0, LETTERS };
     float last[2 * LETTERS];
     check_feed(context, dml_decoder_feed(d, 3, x, 1, last), DML_ERROR_ARGUMENT,
                "3 texts given; it takes 1 to 2");
@@ -265,24 +342,157 @@ static void wrong_calls(void)
     check_feed(context, dml_decoder_feed(d, 1, x, 0, last), DML_ERROR_ARGUMENT, "0 positions given");
     check_feed(context, dml_decoder_feed(d, 1, NULL, 1, last), DML_ERROR_ARGUMENT, "no positions (NULL)");
     check_feed(context, dml_decoder_feed(d, 1, x, 7, last), DML_ERROR_STATE, "7 positions given behind 0");
-    check_feed(context, dml_decoder_rewind(d, 1), DML_ERROR_ARGUMENT,
+    check_feed(context, dml_decoder_rewind(d, 0, 1), DML_ERROR_ARGUMENT,
                "place 1 asked for; it must be in 0 .. 0");
     CHECK_INT(dml_decoder_feed(d, 1, x, 2, NULL), DML_OK);
-    check_feed(context, dml_decoder_feed(d, 1, wrong, 3, last), DML_ERROR_ARGUMENT, "13");
-    CHECK_INT(dml_decoder_place(d), 2);
-    check_feed(context, dml_decoder_feed(d, 2, x, 1, last), DML_ERROR_ARGUMENT,
-               "it takes 1 to 1, as many as before");
-    check_feed(context, dml_decoder_feed(d, 1, x, 5, last), DML_ERROR_STATE,
+    check_feed(context, dml_decoder_feed(d, 2, wrong, 2, last), DML_ERROR_ARGUMENT,
+               "position 1 of text 1 is 13; of 'x' they must be in 0 .. 12");
+    CHECK_INT(dml_decoder_place(d, 0), 2);
+    CHECK_INT(dml_decoder_place(d, 1), 0);
+    check_feed(context, dml_decoder_feed(d, 2, x, 5, last), DML_ERROR_STATE,
                "5 positions given behind 2, but the net has 6");
-    check_feed(context, dml_decoder_rewind(d, 3), DML_ERROR_ARGUMENT,
+    check_feed(context, dml_decoder_rewind(d, 0, 3), DML_ERROR_ARGUMENT,
                "place 3 asked for; it must be in 0 .. 2");
-    check_feed(context, dml_decoder_rewind(d, -1), DML_ERROR_ARGUMENT, "place -1");
+    check_feed(context, dml_decoder_rewind(d, DML_ALL_TEXTS, -1), DML_ERROR_ARGUMENT, "place -1");
+    check_feed(context, dml_decoder_rewind(d, 2, 0), DML_ERROR_ARGUMENT,
+               "dml_decoder_rewind: text 2 asked for, of 2");
+    check_feed(context, dml_decoder_copy(d, 0, 2), DML_ERROR_ARGUMENT, "dml_decoder_copy: text 2 asked for");
+    check_feed(context, dml_decoder_copy(d, -1, 0), DML_ERROR_ARGUMENT, "text -1 asked for");
     CHECK_INT(dml_decoder_feed(d, 1, x, 4, last), DML_OK);
+    CHECK_INT(dml_decoder_place(d, 0), 6);
     CHECK_INT(dml_decoder_feed(NULL, 1, x, 1, last), DML_ERROR_ARGUMENT);
-    CHECK_INT(dml_decoder_rewind(NULL, 0), DML_ERROR_ARGUMENT);
-    CHECK_INT(dml_decoder_place(NULL), 0);
+    CHECK_INT(dml_decoder_rewind(NULL, 0, 0), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_decoder_copy(NULL, 0, 0), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_decoder_place(NULL, 0), 0);
+    CHECK_INT(dml_decoder_place(d, 2), 0);
     CHECK(!dml_decoder_create(NULL, y, NULL) && !dml_decoder_create(y, NULL, NULL));
     dml_close(context);
+}
+
+/* Of rows alone nothing is kept, and the last of several is all that counts; but what is wrong is found. */
+static void without_attention(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *x = dml_input(g, "x", DML_I32, 8), *y = dml_dense(dml_embedding(x, LETTERS, 4), LETTERS);
+    dml_decoder *d = dml_decoder_create(y, x, NULL);
+    const int32_t wrong[4] = { 0, 1, LETTERS, 2 };
+    check_feed(context, dml_decoder_feed(d, 1, wrong, 4, NULL), DML_ERROR_ARGUMENT,
+               "position 2 of text 0 is 13");
+    CHECK_INT(dml_decoder_place(d, 0), 0);
+    texts t = texts_create(context, y, 8, true);
+    feed_all(context, d, &t, 1);
+    texts_destroy(&t);
+    dml_close(context);
+}
+
+/* What stays in the graph of a decoder that is gone, or is cloned, doesn't run. */
+static void gone(void)
+{
+    dml_context *context = dml_open(NULL), *other = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *x = dml_input(g, "x", DML_F32, 8, 4);
+    dml_node *y = dml_attention(x, x, x, 1, &(dml_attention_options){ .causal = true });
+    dml_decoder *d = dml_decoder_create(y, x, NULL);
+    dml_node *behind = dml_tanh(y), *kept = dml_graph_find(g, "decoder.1.1.attention_kept_1");
+    dml_graph *clone = dml_graph_clone(g, other);
+    CHECK(behind && kept && clone);
+    dml_decoder_destroy(d);
+    CHECK(dml_graph_find(g, "decoder.1.1.attention_kept_1") == kept);
+    for (int i = 0; i < 2; i++) {
+        dml_node *node = i ? dml_graph_find(clone, "decoder.1.1.attention_kept_1") : kept;
+        dml_program *program = dml_compile(node, &(dml_program_options){ .batch = 1 });
+        const float input[4] = { 0 };
+        const int32_t past = 0;
+        float out[4];
+        CHECK_INT(dml_program_run(program, 1, DML_INPUTS(input, &past), out), DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(i ? other : context),
+                       "'decoder.1.1.attention_kept_1' is a decoder's, which is gone");
+    }
+    dml_close(other);
+    dml_close(context);
+}
+
+/* A thread that finds another in the context changes nothing. */
+typedef struct intruder {
+    dml_decoder *decoder;
+    int refused, took;
+} intruder;
+
+static void intrude(void *argument)
+{
+    intruder *i = (intruder *)argument;
+    const int32_t letters[2] = { 1, 2 };
+    for (int k = 0; k < 300; k++) {
+        const dml_status status = dml_decoder_feed(i->decoder, 2, letters, 1, NULL); /* of texts 0 and 1 */
+        if (status == DML_OK)
+            i->took++;
+        else
+            i->refused += status == DML_ERROR_STATE;
+        dml_decoder_rewind(i->decoder, 1, 0);
+    }
+}
+
+static void two_threads(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *g = dml_graph_create(context);
+    state = 11;
+    dml_node *y = net(g, 700, true);
+    dml_decoder *d =
+        dml_decoder_create(y, dml_graph_find(g, "x"), &(dml_decoder_options){ .batch = 2, .chunk = 1 });
+    intruder i = { d, 0, 0 };
+    dml__thread thread;
+    if (!dml__thread_start(&thread, intrude, &i)) {
+        SKIP("no threads here");
+        dml_close(context);
+        return;
+    }
+    const int32_t letter = 3;
+    int fed = 0;
+    for (int k = 0; k < 300; k++) fed += dml_decoder_feed(d, 1, &letter, 1, NULL) == DML_OK;
+    dml__thread_join(&thread);
+    CHECK_INT(dml_decoder_place(d, 0) - i.took, fed);
+    CHECK_INT(i.took + i.refused, 300);
+    CHECK_MESSAGE(dml_status_of(context) == DML_OK, "%s", dml_error(context));
+    dml_close(context);
+}
+
+/* Nothing is left of what fails, and as many as one likes can come one behind the other. */
+static int32_t calls_left;
+static void *allocate_some(void *user, size_t bytes)
+{
+    (void)user;
+    return calls_left-- > 0 ? malloc(bytes) : NULL;
+}
+static void release_some(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+static void no_memory(void)
+{
+    bool done = false;
+    for (int32_t calls = 0; !done && calls < 2000; calls++) {
+        calls_left = INT32_MAX;
+        dml_context *context =
+            dml_open(&(dml_options){ .threads = 1, .allocator = { allocate_some, release_some, NULL } });
+        dml_graph *g = dml_graph_create(context);
+        state = 3;
+        dml_node *y = net(g, 12, true), *x = dml_graph_find(g, "x");
+        dml_program_destroy(dml_compile(y, &(dml_program_options){ .batch = 1 }));
+        const dml_node *last = g->last;
+        calls_left = calls;
+        dml_decoder *d = dml_decoder_create(y, x, NULL);
+        calls_left = INT32_MAX;
+        done = d != NULL;
+        CHECK(done || (g->last == last && dml_status_of(context) == DML_ERROR_MEMORY));
+        dml_decoder_destroy(d);
+        CHECK(g->last == last);
+        dml_close(context);
+    }
+    CHECK(done);
 }
 
 /* ---- what it refuses ---- */
@@ -427,7 +637,7 @@ static void wrong_options(void)
             CHECK_CONTAINS(dml_error(context), "of different graphs");
         } else {
             CHECK(!dml_decoder_create(dml_tanh(y), y, NULL));
-            CHECK_CONTAINS(dml_error(context), "it takes an input");
+            CHECK_CONTAINS(dml_error(context), "is no input; the output comes first");
         }
         CHECK_INT(dml_status_of(context), DML_ERROR_ARGUMENT);
         dml_close(context);
@@ -438,8 +648,13 @@ int main(void)
 {
     RUN_EACH(random_nets);
     RUN(new_values_are_used);
+    RUN(tables_leave_it_out);
     RUN(two_at_once);
     RUN(wrong_calls);
+    RUN(without_attention);
+    RUN(gone);
+    RUN(two_threads);
+    RUN(no_memory);
     RUN(other_nets);
     RUN(wrong_options);
     return test_report("decode/decoder");

@@ -119,6 +119,9 @@ static void infinities(void)
     CHECK_INT(dml_sample(logits, 4, NULL, 0.75f), 3);
     CHECK_INT(dml_sample(logits, 4, &(dml_sample_options){ .top_k = 3, .top_p = 0.4f }, 0.75f), 1);
     CHECK_INT(dml_sample(none, 2, NULL, 0.5f), -1);
+    CHECK_INT(dml_sample(logits, 4, &(dml_sample_options){ .temperature = HUGE_VALF }, 0.75f), 3);
+    CHECK_INT(dml_sample(logits, 4, NULL, -1), 1);
+    CHECK_INT(dml_sample(logits, 4, NULL, 2), 3);
 }
 
 static void what_cant_be(void)
