@@ -454,6 +454,7 @@ static void two_threads(void)
     dml__thread_join(&thread);
     CHECK_INT(dml_decoder_place(d, 0) - i.took, fed);
     CHECK_INT(i.took + i.refused, 300);
+    CHECK_INT(dml_decoder_rewind(d, DML_ALL_TEXTS, 0), DML_OK); /* who was refused last isn't any more */
     CHECK_MESSAGE(dml_status_of(context) == DML_OK, "%s", dml_error(context));
     dml_close(context);
 }
