@@ -397,6 +397,7 @@ static void gone(void)
     dml_node *behind = dml_tanh(y), *kept = dml_graph_find(g, "decoder.1.1.attention_kept_1");
     dml_graph *clone = dml_graph_clone(g, other);
     CHECK(behind && kept && clone);
+    CHECK(dml_node_flops(kept) == 8 * (4 * 4 + 3)); /* of one query and all keys */
     dml_decoder_destroy(d);
     CHECK(dml_graph_find(g, "decoder.1.1.attention_kept_1") == kept);
     for (int i = 0; i < 2; i++) {
