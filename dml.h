@@ -28543,6 +28543,12 @@ DML__LOCAL dml_node *dml__named_node_create(const struct dml__op *op, const char
                                             dml_node *const *input, const void *attributes,
                                             size_t attribute_bytes);
 
+/* A node of that op and with those attributes, on other inputs. */
+DML__LOCAL dml_node *dml__node_like(const dml_node *node, dml_node *const *input);
+
+/* Marks what y is made of; by index, `node` too. */
+DML__LOCAL void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed);
+
 /* For infer: whether a shape that was given can be one, else an error that says why not. */
 DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape);
 
@@ -32900,14 +32906,18 @@ static dml_node *dml__apply_node(dml_node *node, dml_node *const *made)
     }
     for (int i = 0; i < node->inputs; i++)
         input[i] = made[node->input[i]->index] ? made[node->input[i]->index] : node->input[i];
-    dml_node *again = dml__node_create(node->op, node->inputs, input, node->attributes,
-                                       (size_t)(node->name - (const char *)node->attributes));
+    dml_node *again = dml__node_like(node, input);
     if (again && node->extra) dml__node_is_extra(again);
     return again;
 }
 
-/* Marks what y is made of; by index, as all is here. */
-static void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed)
+DML__LOCAL dml_node *dml__node_like(const dml_node *node, dml_node *const *input)
+{
+    return dml__node_create(node->op, node->inputs, input, node->attributes,
+                            (size_t)(node->name - (const char *)node->attributes));
+}
+
+DML__LOCAL void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed)
 {
     needed[y->index] = true;
     for (int n = y->index; n >= 0; n--)
@@ -41371,11 +41381,7 @@ static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
 static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
 {
     bool *goes = nodes->goes;
-    goes[p->output->index] = true;
-    for (int n = p->output->index; n >= 0; n--) {
-        const dml_node *node = nodes->at[n];
-        for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
-    }
+    dml__mark_needed(p->output, nodes->at, goes);
     const dml_node *other = NULL; /* another input that it is made of */
     for (int n = 0; n < nodes->count; n++) {
         const dml_node *node = nodes->at[n];
@@ -41597,8 +41603,7 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
         shape.dims[0] = input[0]->shape.dims[0];
         again = dml_reshape(input[0], shape);
     } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
-        again = dml__node_create(node->op, node->inputs, input, node->attributes,
-                                 (size_t)(node->name - (const char *)node->attributes));
+        again = dml__node_like(node, input);
     }
     if (again) dml__node_is_extra(again);
     return again;
@@ -42137,7 +42142,8 @@ static double dml__score_weight(const dml__scores *scores, float x)
     return behind < 0 ? (double)expf(behind / scores->temperature) : 1;
 }
 
-/* Which bits of keys have been found, and of those of which `left` is wanted, the next eight. */
+/* The bits of the last key that is left, as far as they are known; and how much there is of each value of the
+   next eight. */
 typedef struct dml__score_digit {
     uint32_t key, known;
     int shift;

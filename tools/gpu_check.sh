@@ -84,7 +84,7 @@ fi
 
 # What has to do with devices, on all of them; where there is none of a kind, the tests say so.
 part tests 400 make -j"$jobs" test BUILD="$build" V=normal \
-    T='gpu/kernels gpu/tensor gpu/backend gpu/tune device graph/in_place graph/narrow ops/ops train/trainer_update dist/mirrored dist/buckets'
+    T='gpu/kernels gpu/tensor gpu/backend gpu/tune device graph/in_place graph/narrow ops/ops decode/decoder train/trainer_update dist/mirrored dist/buckets'
 case $devices in
 *cuda*)
     # Where cuBLASLt is there, dml's own products of 16-bit factors don't run otherwise.

@@ -45,11 +45,7 @@ static void dml__nodes_release(dml__memory *memory, dml__nodes *nodes)
 static dml_status dml__nodes_mark(const dml__positions *p, dml__nodes *nodes)
 {
     bool *goes = nodes->goes;
-    goes[p->output->index] = true;
-    for (int n = p->output->index; n >= 0; n--) {
-        const dml_node *node = nodes->at[n];
-        for (int i = 0; goes[n] && i < node->inputs; i++) goes[node->input[i]->index] = true;
-    }
+    dml__mark_needed(p->output, nodes->at, goes);
     const dml_node *other = NULL; /* another input that it is made of */
     for (int n = 0; n < nodes->count; n++) {
         const dml_node *node = nodes->at[n];
@@ -271,8 +267,7 @@ static dml_node *dml__node_again(const dml__positions *p, const dml_node *node, 
         shape.dims[0] = input[0]->shape.dims[0];
         again = dml_reshape(input[0], shape);
     } else if (how != DML__ELEMENTS || dml__rows_of_tables(p, node, nodes, places, input)) {
-        again = dml__node_create(node->op, node->inputs, input, node->attributes,
-                                 (size_t)(node->name - (const char *)node->attributes));
+        again = dml__node_like(node, input);
     }
     if (again) dml__node_is_extra(again);
     return again;

@@ -56,7 +56,8 @@ static double dml__score_weight(const dml__scores *scores, float x)
     return behind < 0 ? (double)expf(behind / scores->temperature) : 1;
 }
 
-/* Which bits of keys have been found, and of those of which `left` is wanted, the next eight. */
+/* The bits of the last key that is left, as far as they are known; and how much there is of each value of the
+   next eight. */
 typedef struct dml__score_digit {
     uint32_t key, known;
     int shift;

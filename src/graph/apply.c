@@ -34,14 +34,18 @@ static dml_node *dml__apply_node(dml_node *node, dml_node *const *made)
     }
     for (int i = 0; i < node->inputs; i++)
         input[i] = made[node->input[i]->index] ? made[node->input[i]->index] : node->input[i];
-    dml_node *again = dml__node_create(node->op, node->inputs, input, node->attributes,
-                                       (size_t)(node->name - (const char *)node->attributes));
+    dml_node *again = dml__node_like(node, input);
     if (again && node->extra) dml__node_is_extra(again);
     return again;
 }
 
-/* Marks what y is made of; by index, as all is here. */
-static void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed)
+DML__LOCAL dml_node *dml__node_like(const dml_node *node, dml_node *const *input)
+{
+    return dml__node_create(node->op, node->inputs, input, node->attributes,
+                            (size_t)(node->name - (const char *)node->attributes));
+}
+
+DML__LOCAL void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed)
 {
     needed[y->index] = true;
     for (int n = y->index; n >= 0; n--)

@@ -91,6 +91,12 @@ DML__LOCAL dml_node *dml__named_node_create(const struct dml__op *op, const char
                                             dml_node *const *input, const void *attributes,
                                             size_t attribute_bytes);
 
+/* A node of that op and with those attributes, on other inputs. */
+DML__LOCAL dml_node *dml__node_like(const dml_node *node, dml_node *const *input);
+
+/* Marks what y is made of; by index, `node` too. */
+DML__LOCAL void dml__mark_needed(const dml_node *y, dml_node *const *node, bool *needed);
+
 /* For infer: whether a shape that was given can be one, else an error that says why not. */
 DML__LOCAL dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape);
 

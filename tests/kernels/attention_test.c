@@ -255,10 +255,77 @@ static void special_values(void)
     data_destroy(&d);
 }
 
+/* k or v (samples, keys, heads x width), head by head (samples, heads, step), or back. */
+static void turn_heads(const dml_attention_shape *s, size_t step, bool back, float *rows, float *heads)
+{
+    for (size_t n = 0; n < s->samples; n++)
+        for (size_t k = 0; k < s->keys; k++)
+            for (size_t i = 0; i < s->kv_heads * s->width; i++) {
+                float *row = rows + (n * s->keys + k) * s->kv_heads * s->width + i;
+                float *head = heads + (n * s->kv_heads + i / s->width) * step + k * s->width + i % s->width;
+                *(back ? row : head) = *(back ? head : row);
+            }
+}
+
+/* Keys and values that lie head by head: the same bits, forward and backward. */
+static void by_heads(void)
+{
+    static const situation ins[] = { { 2, 5, 150, 4, 2, 6, true, 0, 3, APART },
+                                     { 3, 1, 40, 2, 2, 17, true, 9, 3, APART },
+                                     { 2, 140, 9, 3, 1, 8, false, 0, 0, APART } };
+    for (int i = 0; i < 3; i++) {
+        unsigned state = 77;
+        dml_attention_shape s = { ins[i].samples,
+                                  ins[i].queries,
+                                  ins[i].keys,
+                                  ins[i].heads,
+                                  ins[i].kv_heads,
+                                  ins[i].width,
+                                  ins[i].heads * ins[i].width,
+                                  ins[i].kv_heads * ins[i].width,
+                                  ins[i].kv_heads * ins[i].width,
+                                  ins[i].causal,
+                                  ins[i].window,
+                                  0.4f,
+                                  0,
+                                  ins[i].lengths == 3 };
+        const size_t step = 2 * s.keys * s.width + 5, rows = s.samples * s.keys * s.k_step,
+                     all = s.samples * s.kv_heads * step, nq = s.samples * s.queries * s.q_step;
+        const size_t lines = s.samples * s.heads * s.queries;
+        const int32_t lengths[3] = { 3, 0, 7 };
+        float *q = kernel_array(nq, &state), *dy = kernel_array(nq, &state), *y[2], *sums[2], *dq[2];
+        float *k[2] = { kernel_array(rows, &state), kernel_array(all, &state) }, *dk[2];
+        float *v[2] = { kernel_array(rows, &state), kernel_array(all, &state) }, *dv[2];
+        turn_heads(&s, step, false, k[0], k[1]);
+        turn_heads(&s, step, false, v[0], v[1]);
+        for (int how = 0; how < 2; how++) {
+            y[how] = kernel_array(nq, &state), sums[how] = kernel_array(lines, &state);
+            dq[how] = kernel_array(nq, &state);
+            dk[how] = kernel_array(how ? all : rows, &state),
+            dv[how] = kernel_array(how ? all : rows, &state);
+            const dml_attention_gradients to = { { dq[how], dk[how], dv[how] }, { 0, 0, 0 } };
+            const int32_t *given = s.past ? lengths : NULL;
+            if (how) s.k_step = s.v_step = s.width, s.kv_head_step = step;
+            dml_attention_forward(kernel_pools[1], &s, q, k[how], v[how], given, sums[how], y[how]);
+            dml_attention_backward(kernel_pools[1], &s, q, k[how], v[how], given, sums[how], y[how], dy, &to);
+        }
+        CHECK(kernel_same(y[0], y[1], nq) && kernel_same(dq[0], dq[1], nq));
+        turn_heads(&s, step, true, k[0], dk[1]);
+        turn_heads(&s, step, true, v[0], dv[1]);
+        CHECK(kernel_same(dk[0], k[0], rows) && kernel_same(dv[0], v[0], rows));
+        for (int how = 0; how < 2; how++) {
+            kernel_free(y[how]), kernel_free(sums[how]), kernel_free(dq[how]);
+            kernel_free(k[how]), kernel_free(v[how]), kernel_free(dk[how]), kernel_free(dv[how]);
+        }
+        kernel_free(q), kernel_free(dy);
+    }
+}
+
 static void all(void)
 {
     every_situation();
     special_values();
+    by_heads();
 }
 
 static void every_isa(void)

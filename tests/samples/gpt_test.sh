@@ -59,6 +59,7 @@ check "text, and some of its own" sh -c "'$gpt' --data text $small >out && grep 
 check "a model that is loaded writes" sh -c "'$gpt' --data text $small --save written >out && '$gpt' --data text $small --steps 0 --load written >again"
 check "the same as when it was trained" sh -c "tail -n +3 out >a; tail -n +2 again >b; cmp a b && [ \$(wc -c <a) -gt 400 ]"
 check "what goes on from a prompt" sh -c "'$gpt' --data text $small --steps 0 --load written --prompt 'A tensor ' --temperature 0.5 --top-k 5 | grep -q '^A tensor '"
+check "the likeliest letters, whatever the seed" sh -c "for seed in 1 2; do '$gpt' --data text $small --steps 0 --load written --prompt A --temperature 0 --seed \$seed | tail -n +3 >likely\$seed; done; cmp likely1 likely2 && [ \$(wc -c <likely1) -gt 300 ]"
 check "that several ranks write" sh -c "'$dmlrun' -n 2 '$gpt' --data text $small --pipeline-parallel-size 2 | grep -q 'test accuracy'"
 
 # A rank that dies ends the others, which name it.
