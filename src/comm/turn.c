@@ -142,6 +142,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     for (int rank = 0; rank < job->world; rank++)
         job->wishes[rank] = rank == job->rank || job->engine ? 0 : dml__link_wishes(job, rank);
     const double before = dml_seconds();
+    dml__note_awake(job, before);
     job->sleeping = true;
     job->stats.slept++;
     dml__mutex_unlock(&job->mutex);
@@ -282,8 +283,9 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended. */
-    if (idle_from >= 0 || job->active || job->unmatched) job->clock = dml_seconds();
+    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended, before the
+       next call. But a helper may be asked between calls. */
+    if (idle_from >= 0 || job->active || job->unmatched || job->helper_started) job->clock = dml_seconds();
     dml__note_time(job, job->clock);
     dml__count_idle(job, &idle_from, job->clock);
     job->waiting--;

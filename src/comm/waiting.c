@@ -112,11 +112,13 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
     return waiting;
 }
 
-static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
-                                         dml_request *request, dml__absence absent)
+static dml__control dml__waiting_message(dml__comm_job *job, dml__control_kind kind, dml_request *request,
+                                         dml__absence absent)
 {
     dml__control control = dml__control_message(kind);
-    const double quiet = dml_seconds() - job->moved_at;
+    const double now = dml_seconds();
+    dml__note_time(job, now); /* what a progress thread moved, which looks at the clock where nothing does */
+    const double quiet = now - job->moved_at;
     control.rank = request && !dml__waits_for_any(job) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);

@@ -181,6 +181,42 @@ static void a_rank_that_comes_back_late(void)
     }
 }
 
+/* ---- a rank that has just had what it looked for ---- */
+
+/* Rank 1 sends late what rank 0 waits for, since it has to hear from rank 2 first. */
+static void looking_body(job_rank *me)
+{
+    const double tenth = TIMEOUT * JOB_SLOW / 10;
+    float x = 0;
+    if (me->rank == 1) dml_comm_start_progress_thread(me->comm);
+    dml_comm_barrier(me->comm);
+    if (me->rank == 0) dml_comm_receive(me->comm, &x, 1, DML_F32, 1, 1, NULL);
+    if (me->rank == 1) {
+        dml_request *request = dml_comm_receive_start(me->comm, &x, 1, DML_F32, 2, 0);
+        while (!dml_comm_done(me->comm, request)) job_sleep(0.001);
+        job_sleep(4 * tenth);
+        dml_comm_done(me->comm, request);
+        job_sleep(2 * tenth);
+        dml_comm_wait(me->comm, request);
+        dml_comm_send(me->comm, &x, 1, DML_F32, 0, 1);
+    }
+    if (me->rank == 2) {
+        job_sleep(5 * tenth);
+        dml_comm_send(me->comm, &x, 1, DML_F32, 1, 0);
+    }
+}
+
+/* It says when that came: less than the timeout ago, so nobody is to blame yet. */
+static void a_rank_that_looked_for_what_came(void)
+{
+    job one;
+    job_prepare(&one, WORLD, TIMEOUT, looking_body, NULL);
+    job_start(&one);
+    job_wait(&one, 10);
+    check_job(&one, "looks");
+    job_release(&one);
+}
+
 /* ---- a rank that is stopped while another waits for any ---- */
 
 typedef enum any_wait {
@@ -286,6 +322,7 @@ static void a_rank_that_is_stopped_while_others_wait_for_any(void)
 int main(void)
 {
     RUN(a_rank_that_comes_back_late);
+    RUN(a_rank_that_looked_for_what_came);
     RUN(a_rank_that_is_stopped_while_others_wait_for_any);
     RUN(a_job_that_is_stopped_and_continued);
     RUN(a_rank_that_is_stopped);
