@@ -16896,11 +16896,13 @@ DML__LOCAL dml__waiting dml__waiting_of(const dml__comm_job *job, const dml_requ
     return waiting;
 }
 
-static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind,
-                                         dml_request *request, dml__absence absent)
+static dml__control dml__waiting_message(dml__comm_job *job, dml__control_kind kind, dml_request *request,
+                                         dml__absence absent)
 {
     dml__control control = dml__control_message(kind);
-    const double quiet = dml_seconds() - job->moved_at;
+    const double now = dml_seconds();
+    dml__note_time(job, now); /* what a progress thread moved, which looks at the clock where nothing does */
+    const double quiet = now - job->moved_at;
     control.rank = request && !dml__waits_for_any(job) ? dml__waits_for(request) : -1;
     control.bytes = DML__WAITING_BYTES;
     const dml__waiting waiting = dml__waiting_of(job, request);
@@ -19730,6 +19732,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     for (int rank = 0; rank < job->world; rank++)
         job->wishes[rank] = rank == job->rank || job->engine ? 0 : dml__link_wishes(job, rank);
     const double before = dml_seconds();
+    dml__note_awake(job, before);
     job->sleeping = true;
     job->stats.slept++;
     dml__mutex_unlock(&job->mutex);
@@ -19870,8 +19873,9 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended. */
-    if (idle_from >= 0 || job->active || job->unmatched) job->clock = dml_seconds();
+    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended, before the
+       next call. But a helper may be asked between calls. */
+    if (idle_from >= 0 || job->active || job->unmatched || job->helper_started) job->clock = dml_seconds();
     dml__note_time(job, job->clock);
     dml__count_idle(job, &idle_from, job->clock);
     job->waiting--;
