@@ -2752,15 +2752,16 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
    message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
    grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
    one, or its host so many for all of its ranks: then a processor stays with a rank until that has nothing
-   left to do. A port sends one segment at a time at the full bandwidth, as
-   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
-   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
+   left to do. A port sends at the full bandwidth, as LogGP's G says. Messages of a host that are under way to
+   others at once take turns, as the streams of several connections do: each hands its card a quarter of a
+   segment (a packet that the card cuts up) and waits for the others' before its next one. Inside of a host
+   they take turns by segments. A segment reaches the receiver's port as it leaves the sender's (cut
    through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
    taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
    other messages.
 
-   Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
-   not begin at the same time. */
+   Not in the model: lost packets, congestion control's ramp, grants that stand behind data in a card's queue
+   or in their stream's, the bound of eager buffers, and that ranks do not begin at the same time. */
 #ifndef DML_COMM_PRICE_H
 #define DML_COMM_PRICE_H
 
@@ -2837,6 +2838,7 @@ typedef struct dml__price_step {
     int32_t works_behind;          /* in its rank's, of what waits for a processor */
     uint32_t works;                /* segments that do */
     double ready;                  /* a send in a port's queue: when its processor is done with it */
+    double gone;                   /* bytes of its next segment that have left */
     uint32_t total, issued, done;
     uint32_t came; /* segments that a receive has; those that a send has grants for */
     uint32_t granted;
@@ -12842,21 +12844,45 @@ static void dml__price_compute(dml__price_run *run, int index, uint32_t segment)
     if (processor && !processor->processor_busy) dml__price_start(run, processor, step->rank);
 }
 
+/* A send stands last in a port's line. */
+static void dml__price_stand(dml__price_run *run, dml__price_port *port, int index)
+{
+    dml__price_step *send = &run->steps[index];
+    send->queued_behind = -1;
+    if (port->head >= 0)
+        run->steps[port->tail].queued_behind = index;
+    else
+        port->head = index;
+    port->tail = index;
+}
+
+/* Bytes that a message sends before the others of its port have their turn. */
+static double dml__price_turn(const dml__price_run *run)
+{
+    return (double)(run->segment * run->element_bytes) / 4;
+}
+
 /* Lets a port that is idle send what waits longest. */
 static void dml__price_serve(dml__price_run *run, int port_index)
 {
     dml__price_port *port = &run->ports[port_index];
     if (port->current >= 0 || port->head < 0) return;
     dml__price_step *send = &run->steps[port->head];
-    const double bytes = dml__price_segment_bytes(run, send, send->issued);
+    const double left = dml__price_segment_bytes(run, send, send->issued) - send->gone;
+    const double turn = send->path == DML__PATH_INSIDE ? left : dml__price_turn(run);
+    const double bytes = left < turn ? left : turn;
     const double start = send->ready > run->now ? send->ready : run->now;
     port->current = port->head;
     port->head = send->queued_behind;
-    send->queued = false;
-    send->issued++;
     dml__price_plan(run, start + bytes / dml__price_link_of(run, send)->bandwidth, DML__PRICE_SENT,
                     port_index);
-    dml__price_plan(run, dml__price_transfer(run, send, start, bytes), DML__PRICE_CAME, send->partner);
+    const double came = dml__price_transfer(run, send, start, bytes);
+    send->gone += bytes;
+    if (bytes < left) return;
+    send->gone = 0;
+    send->queued = false;
+    send->issued++;
+    dml__price_plan(run, came, DML__PRICE_CAME, send->partner);
     dml__price_try(run, port->current); /* its next segment stands behind those of other messages */
 }
 
@@ -12865,14 +12891,8 @@ static void dml__price_queue(dml__price_run *run, int index, double ready)
 {
     dml__price_step *send = &run->steps[index];
     const int port_index = dml__price_port_of(run, send);
-    dml__price_port *port = &run->ports[port_index];
     send->ready = ready;
-    send->queued_behind = -1;
-    if (port->head >= 0)
-        run->steps[port->tail].queued_behind = index;
-    else
-        port->head = index;
-    port->tail = index;
+    dml__price_stand(run, &run->ports[port_index], index);
     dml__price_serve(run, port_index);
 }
 
@@ -12974,17 +12994,23 @@ static void dml__price_worked(dml__price_run *run, int index)
     if (next >= 0) dml__price_start(run, processor, next);
 }
 
+/* A port has sent a segment of a message, or a part of one. */
+static void dml__price_sent(dml__price_run *run, int port_index)
+{
+    dml__price_port *port = &run->ports[port_index];
+    const int index = port->current;
+    const bool whole = run->steps[index].gone <= 0;
+    port->current = -1;
+    if (!whole) dml__price_stand(run, port, index);
+    dml__price_serve(run, port_index); /* before what follows the send may stand in line */
+    if (whole) dml__price_advance(run, index);
+}
+
 static void dml__price_happen(dml__price_run *run, const dml__price_event *event)
 {
     const int index = (int)(event->what >> DML__PRICE_KIND_BITS);
     switch (event->what & ((1 << DML__PRICE_KIND_BITS) - 1)) {
-    case DML__PRICE_SENT: {
-        const int send = run->ports[index].current;
-        run->ports[index].current = -1;
-        dml__price_serve(run, index); /* before what follows the send may stand in line */
-        dml__price_advance(run, send);
-        break;
-    }
+    case DML__PRICE_SENT: dml__price_sent(run, index); break;
     case DML__PRICE_CAME:
         run->steps[index].came++;
         dml__price_try(run, index);
@@ -13018,6 +13044,7 @@ static void dml__price_begin(dml__price_run *run)
         dml__price_step *step = &run->steps[i];
         step->total = dml__price_total(step, run->segment);
         step->issued = step->done = step->granted = step->came = step->works = 0;
+        step->gone = 0;
         step->queued = false;
         step->followers = -1;
         if (step->step.kind == DML__STEP_SEND && dml__price_is_eager(run, step)) step->came = step->total;

@@ -6,15 +6,16 @@
    message is cut into segments, each with the overhead of a frame; a large one waits for its receiver's
    grant; a step may follow another by position; sums and copies take a processor's time, of which a rank has
    one, or its host so many for all of its ranks: then a processor stays with a rank until that has nothing
-   left to do. A port sends one segment at a time at the full bandwidth, as
-   LogGP's G says and as a card's queue does; messages that are under way at once take turns by segments, as
-   the streams of several connections do. A segment reaches the receiver's port as it leaves the sender's (cut
+   left to do. A port sends at the full bandwidth, as LogGP's G says. Messages of a host that are under way to
+   others at once take turns, as the streams of several connections do: each hands its card a quarter of a
+   segment (a packet that the card cuts up) and waits for the others' before its next one. Inside of a host
+   they take turns by segments. A segment reaches the receiver's port as it leaves the sender's (cut
    through), so an uncontended one takes latency + bytes / bandwidth and not twice the latter; where a port is
    taken it queues, in the network and not at the sender's, so a sender never stands behind its receiver's
    other messages.
 
-   Not in the model: lost packets, congestion control's ramp, the bound of eager buffers, and that ranks do
-   not begin at the same time. */
+   Not in the model: lost packets, congestion control's ramp, grants that stand behind data in a card's queue
+   or in their stream's, the bound of eager buffers, and that ranks do not begin at the same time. */
 #ifndef DML_COMM_PRICE_H
 #define DML_COMM_PRICE_H
 
@@ -95,6 +96,7 @@ typedef struct dml__price_step {
     int32_t works_behind;          /* in its rank's, of what waits for a processor */
     uint32_t works;                /* segments that do */
     double ready;                  /* a send in a port's queue: when its processor is done with it */
+    double gone;                   /* bytes of its next segment that have left */
     uint32_t total, issued, done;
     uint32_t came; /* segments that a receive has; those that a send has grants for */
     uint32_t granted;

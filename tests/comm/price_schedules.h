@@ -156,6 +156,14 @@ static void write_halves(const dml__collective *c, dml__schedule *s)
         add(s, DML__STEP_RECEIVE, c->rank - half, DML__SPACE_OUT, 0, c->count);
 }
 
+/* Rank 0 sends all of it to rank 1, and an eighth to rank 2. */
+static void write_unequal(const dml__collective *c, dml__schedule *s)
+{
+    if (c->rank) add(s, DML__STEP_RECEIVE, 0, DML__SPACE_OUT, 0, c->rank == 1 ? c->count : c->count / 8);
+    if (!c->rank) add(s, DML__STEP_SEND, 1, DML__SPACE_OUT, 0, c->count);
+    if (!c->rank) add(s, DML__STEP_SEND, 2, DML__SPACE_OUT, 0, c->count / 8);
+}
+
 static void write_barrier(const dml__collective *c, dml__schedule *s)
 {
     int got = -1;
@@ -177,7 +185,7 @@ static void write_lonely(const dml__collective *c, dml__schedule *s)
     if (c->rank == 1) add(s, DML__STEP_SEND, 2, DML__SPACE_OUT, 0, c->count);
 }
 
-enum { RING, BUTTERFLY, HALVING, TREE, CHAIN, BARRIER, GATHER, HALVES, STUCK, LONELY, KINDS };
+enum { RING, BUTTERFLY, HALVING, TREE, CHAIN, BARRIER, GATHER, HALVES, UNEQUAL, STUCK, LONELY, KINDS };
 
 static const dml__algorithm_info algorithms[KINDS] = {
     { "ring", DML__CALL_ALL_REDUCE, write_ring, false, false, NULL, NULL, NULL },
@@ -188,6 +196,7 @@ static const dml__algorithm_info algorithms[KINDS] = {
     { "dissemination", DML__CALL_BARRIER, write_barrier, false, false, NULL, NULL, NULL },
     { "all_at_once", DML__CALL_GATHER, write_gather, false, false, NULL, NULL, NULL },
     { "halves", DML__CALL_BROADCAST, write_halves, false, false, NULL, NULL, NULL },
+    { "unequal", DML__CALL_BROADCAST, write_unequal, false, false, NULL, NULL, NULL },
     { "stuck", DML__CALL_BROADCAST, write_stuck, false, false, NULL, NULL, NULL },
     { "lonely", DML__CALL_BROADCAST, write_lonely, false, false, NULL, NULL, NULL },
 };

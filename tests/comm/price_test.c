@@ -146,6 +146,31 @@ static void test_ports(void)
     CHECK(last.distinct == 9); /* each of them has a turn of its own */
 }
 
+/* What is under way to two hosts at once takes turns of a quarter of a segment: 4 KiB and 512 bytes, those
+   end after the first KiB of the others. To two ranks of its own host, after a segment. */
+static void test_streams(void)
+{
+    dml__price_model model = flat();
+    double ends[3];
+    model.segment = 4096;
+    CHECK(price_status(&model, UNEQUAL, 3, 1024, ends) == DML_OK);
+    CHECK_PRICE(ends[2], ALPHA + (1024 + 512) * BETA);
+    CHECK_PRICE(ends[1], ALPHA + (4096 + 512) * BETA);
+    CHECK(price_status(&model, UNEQUAL, 3, 8 * 1024, ends) == DML_OK);
+    CHECK_PRICE(ends[2], ALPHA + 8 * 1024 * BETA);
+    CHECK_PRICE(ends[1], ALPHA + 9 * 4096 * BETA);
+    /* A segment of ten elements, of which a turn are two and a half: three elements end in the second one. */
+    model.segment = 40;
+    CHECK(price_status(&model, UNEQUAL, 3, 24, ends) == DML_OK);
+    CHECK_PRICE(ends[2], ALPHA + (4 * 10 - 8) * BETA);
+    CHECK_PRICE(ends[1], ALPHA + 108 * BETA);
+    model.ranks_per_host = 3;
+    model.segment = 4096;
+    CHECK(price_status(&model, UNEQUAL, 3, 1024, ends) == DML_OK);
+    CHECK_PRICE(ends[2], ALPHA + (4096 + 512) * BETA);
+    CHECK_PRICE(ends[1], ALPHA + 4096 * BETA);
+}
+
 static void test_hosts(void)
 {
     dml__price_model model = flat();
@@ -519,6 +544,7 @@ int main(void)
     RUN(test_pipeline);
     RUN(test_grant);
     RUN(test_ports);
+    RUN(test_streams);
     RUN(test_hosts);
     RUN(test_shared_processors);
     RUN(test_racks);
