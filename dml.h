@@ -532,6 +532,44 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool);
 
 #endif
 
+/* ---- kernels/q8.h ---- */
+
+/* q8.h: matrices of 8-bit numbers with a scale for each block of a row, for products that wait for what they
+   read of one factor: a quarter of the bytes of f32. */
+#ifndef DML_KERNELS_Q8_H
+#define DML_KERNELS_Q8_H
+
+/* k's of a column that share a scale; the last ones of a column may be fewer. */
+#define DML_Q8_BLOCK 64
+
+/* Bytes of a matrix (k, n) in 8 bits: 1 1/16 an element, of k's and n's rounded up to whole blocks and fours.
+ */
+DML_API size_t dml_q8_bytes(int n, int k);
+
+/* op(B) (k, n), row-major as in dml_sgemm, becomes q8 (dml_q8_bytes, aligned as a float is): each element a
+   number in -127 .. 127 times its block's scale, which is the block's largest magnitude / 127, so that none
+   is further off than half a scale, but for rounding (linear quantization, symmetric, as ggml's Q8_0 with
+   blocks of 32). A block with an infinity or a NaN becomes NaN, one of numbers below 3e-37 zeros. How they
+   lie is for dml_q8gemm alone. Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm. */
+DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n, int k, const float *b,
+                                   int ldb, void *q8);
+
+/* b (n, k): the transpose of the matrix that q8 stands for. DML_ERROR_ARGUMENT for a negative size, or NULL
+   for what isn't empty. */
+DML_API dml_status dml_q8_to_f32(int n, int k, const void *q8, float *b);
+
+/* C (m, ldc) = activation(A B + bias) of A (m, lda) in f32 and the matrix (k, n) that q8 stands for; a NULL
+   epilogue is none. All arithmetic is f32's: with e = 2^-24, |C - exact| <= 2 (k + 4) e (|A| |B| + |bias|).
+   For few rows B is widened as it is read, for more while it is packed. Bitwise the same for any number of
+   threads and any scratch. Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm_fused. */
+DML_API dml_status dml_q8gemm(dml_pool *pool, int m, int n, int k, const float *a, int lda, const void *q8,
+                              float *c, int ldc, const dml_epilogue *epilogue);
+
+/* The scratch with which it is fastest; none for few rows. */
+DML_API dml_scratch dml_q8gemm_scratch(int m, int n, int k);
+
+#endif
+
 /* ---- kernels/half.h ---- */
 
 /* half.h: float16, the 16-bit float of IEEE 754. (bf16.h has the other one.) */
@@ -2865,6 +2903,11 @@ typedef struct dml_decoder_options {
     int batch; /* texts side by side at most; 0: 1 */
     int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
+    /* DML_F32 (0): parameters are read where they are. DML_I8: the matrices of dense layers, and those of
+       parameters in dml_matmul, whose rows have 64 elements or more are copied to 8 bits with a scale for
+       each 64 (kernels/q8.h): a position, which waits for reading them, takes about a quarter of the time,
+       and they a quarter of the graph's memory more. Sums stay f32's. On the CPU. */
+    dml_dtype weights;
 } dml_decoder_options;
 
 /* Of a net that was built to be trained on whole texts: `input` (T, ...) -> `output` (T, ...), whose row t
@@ -2889,14 +2932,16 @@ typedef struct dml_decoder_options {
    states are inputs and watched nodes, and needs no decoder.
 
    NULL, with the error on the context (but for a NULL node): DML_ERROR_ARGUMENT for a batch or chunk below 0,
-   or nodes that don't depend on each other; DML_ERROR_UNSUPPORTED, with the node that stands in the way, for
-   other nets, and for those with other inputs; DML_ERROR_MEMORY.
+   weights of another type, or nodes that don't depend on each other; DML_ERROR_UNSUPPORTED, with the node
+   that stands in the way, for other nets, and for those with other inputs, and for weights in 8 bits on a
+   device; DML_ERROR_MEMORY.
 
    It compiles the net, which lays out the graph's parameters: what has parameters is built before. Its nodes
    are in the graph, in scopes "decoder.1.1" and the like, and leave it with the decoder if they are still its
    last. It keeps 2 x channels of keys and values x T floats a layer of attention and text, on the device.
-   Trained parameters are used as they are at each call; what was kept was made of those of its time. The
-   context, which closes it too, is used as by dml_program_run. */
+   Trained parameters are used as they are at each call, in 8 bits as they were at the first one or at the
+   last dml_decoder_take_weights; what was kept was made of those of its time. The context, which closes it
+   too, is used as by dml_program_run. */
 typedef struct dml_decoder dml_decoder;
 DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
                                         const dml_decoder_options *options);
@@ -2910,6 +2955,10 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder);
    range. DML_ERROR_STATE: for more positions than T in all. After another failure the texts are what they
    were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
+
+/* Weights in 8 bits are made anew of the graph's parameters, at the next call, after these were trained or
+   loaded; others are always read as they are. */
+DML_API void dml_decoder_take_weights(dml_decoder *decoder);
 
 /* How many positions a text has had. */
 DML_API int dml_decoder_place(const dml_decoder *decoder, int text);
@@ -12964,6 +13013,394 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool)
     case DML__BF16_WIDENED: break;
     }
     return "widened";
+}
+
+DML__DRIVERS_END
+
+#endif
+
+/* ---- kernels/q8.c ---- */
+
+#ifndef DML_KERNELS_Q8_C
+#define DML_KERNELS_Q8_C
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* As it is made: of four columns after the other, of each block of k's, their scales and their numbers.
+   Reading it from end to end is what few rows wait for; caches are slow to follow several lines at once.
+   Columns and k's that there aren't are zeros. */
+#define DML__Q8_TILE 4
+typedef struct dml__q8_tile {
+    float scale[DML__Q8_TILE];
+    int8_t q[DML__Q8_TILE][DML_Q8_BLOCK];
+} dml__q8_tile;
+
+typedef struct dml__q8_matrix {
+    const dml__q8_tile *tiles; /* (columns / 4, blocks), both rounded up */
+    ptrdiff_t blocks;
+    dml_isa isa;
+} dml__q8_matrix;
+
+static ptrdiff_t dml__q8_blocks(ptrdiff_t k)
+{
+    return dml__quotient_up(k, DML_Q8_BLOCK);
+}
+
+DML_API size_t dml_q8_bytes(int n, int k)
+{
+    if (n < 1 || k < 1) return 0;
+    return (size_t)dml__quotient_up(n, DML__Q8_TILE) * (size_t)dml__q8_blocks(k) * sizeof(dml__q8_tile);
+}
+
+/* ---- from f32, and back ---- */
+
+typedef struct dml__q8_making {
+    const float *b;
+    ptrdiff_t column_step, k_step, n, k;
+    dml__q8_tile *tiles;
+} dml__q8_making;
+
+static void dml__q8_round(const float *x, int8_t *q, float *scale)
+{
+    float most = 0, odd = 0; /* odd: NaN if one of them isn't finite */
+    for (int i = 0; i < DML_Q8_BLOCK; i++) {
+        const float size = fabsf(x[i]);
+        odd += x[i] - x[i];
+        if (size > most) most = size;
+    }
+    const float inverse = most > 0 ? 127 / most : 0;
+    const bool usable = odd == 0 && inverse <= FLT_MAX;
+    *scale = odd != 0 ? odd : usable ? most / 127 : 0;
+    for (int i = 0; i < DML_Q8_BLOCK; i++) {
+        const float value = usable ? x[i] * inverse : 0;
+        q[i] = (int8_t)(value < 0 ? value - 0.5f : value + 0.5f);
+    }
+}
+
+static void dml__q8_make_tile(const dml__q8_making *m, ptrdiff_t j, ptrdiff_t p, dml__q8_tile *tile)
+{
+    float x[DML__Q8_TILE][DML_Q8_BLOCK];
+    const ptrdiff_t columns = dml__smaller(DML__Q8_TILE, m->n - j),
+                    count = dml__smaller(DML_Q8_BLOCK, m->k - p);
+    const float *from = m->b + j * m->column_step + p * m->k_step;
+    memset(x, 0, sizeof x);
+    for (ptrdiff_t i = 0; i < count; i++)
+        for (ptrdiff_t c = 0; c < columns; c++) x[c][i] = from[c * m->column_step + i * m->k_step];
+    for (int c = 0; c < DML__Q8_TILE; c++) dml__q8_round(x[c], tile->q[c], &tile->scale[c]);
+}
+
+static void dml__q8_make_task(void *argument, int task, int worker)
+{
+    const dml__q8_making *m = (const dml__q8_making *)argument;
+    const ptrdiff_t blocks = dml__q8_blocks(m->k);
+    (void)worker;
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        dml__q8_make_tile(m, (ptrdiff_t)task * DML__Q8_TILE, block * DML_Q8_BLOCK,
+                          &m->tiles[task * blocks + block]);
+}
+
+DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n, int k, const float *b,
+                                   int ldb, void *q8)
+{
+    const dml__gemm_arguments arguments = {
+        DML_NO_TRANS, trans_b, 1, n, k, true, b, b, b, k > 1 ? k : 1, ldb, n > 1 ? n : 1, NULL
+    };
+    const dml_status status = n > 0 && k > 0 && !q8 ? DML_ERROR_ARGUMENT : dml__check_gemm(&arguments);
+    if (n == 0 || k == 0 || status != DML_OK) return n == 0 || k == 0 ? DML_OK : status;
+    const bool trans = trans_b == DML_TRANS;
+    dml__q8_making m = { b, trans ? ldb : 1, trans ? 1 : ldb, n, k, (dml__q8_tile *)q8 };
+    dml_pool_run((double)n * k > 65536 ? pool : NULL, (int)dml__quotient_up(n, DML__Q8_TILE),
+                 dml__q8_make_task, &m);
+    return DML_OK;
+}
+
+DML_API dml_status dml_q8_to_f32(int n, int k, const void *q8, float *b)
+{
+    if (n < 0 || k < 0 || (n > 0 && k > 0 && (!q8 || !b))) return DML_ERROR_ARGUMENT;
+    const dml__q8_tile *tiles = (const dml__q8_tile *)q8;
+    for (ptrdiff_t j = 0; j < n; j++)
+        for (ptrdiff_t p = 0; p < k; p++) {
+            const dml__q8_tile *tile = &tiles[j / DML__Q8_TILE * dml__q8_blocks(k) + p / DML_Q8_BLOCK];
+            const int column = (int)(j % DML__Q8_TILE);
+            b[j * k + p] = (float)tile->q[column][p % DML_Q8_BLOCK] * tile->scale[column];
+        }
+    return DML_OK;
+}
+
+/* ---- vectors ---- */
+
+DML__INLINE dml__v4 dml__plain_from_i8(const int8_t *q)
+{
+    const dml__v4 value = { (float)q[0], (float)q[1], (float)q[2], (float)q[3] };
+    return value;
+}
+
+#if defined(DML__HAS_AVX2)
+DML__AVX2 DML__INLINE __m256 dml__avx2_from_i8(const int8_t *q)
+{
+    const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)q);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
+}
+#endif
+#if defined(DML__HAS_AVX512)
+DML__AVX512 DML__INLINE __m512 dml__avx512_from_i8(const int8_t *q)
+{
+    const __m128i sixteen = _mm_loadu_si128((const __m128i *)(const void *)q);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen));
+}
+#endif
+#if defined(__aarch64__)
+DML__INLINE float32x4_t dml__neon_from_i8(const int8_t *q)
+{
+    int32_t four;
+    memcpy(&four, q, sizeof four);
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+#endif
+
+/* ---- few rows: dot products, of up to 4 rows of A with a tile's columns, widened as they are read ---- */
+
+/* More rows than this are worth packing B for: its numbers are widened again for each four. */
+#define DML__Q8_FEW 12
+#define DML__Q8_WORK 65536.0 /* multiply-adds of a task */
+/* Bytes ahead of which lines are asked for: from memory that is half as fast again as without. */
+#define DML__Q8_AHEAD 2048
+
+typedef struct dml__q8_kernel {
+    /* Of so many tiles, of four columns with all k's: sums (rows, 4) with rows of A, whose last k's, of the
+       last block, are in `tail` (rows, DML_Q8_BLOCK). */
+    void (*dots)(const dml__q8_tile *tiles, ptrdiff_t blocks, const float *a, ptrdiff_t lda,
+                 const float *tail, int rows, float *sums);
+    /* out = a column's numbers, of a tile and from there on. */
+    void (*line)(const dml__q8_tile *tile, int column, int from, int count, float *out);
+} dml__q8_kernel;
+
+#define DML__DEFINE_Q8(isa, target, vector, lanes)                                                           \
+    target DML__INLINE void dml__q8_block_##isa(const dml__q8_tile *tile, const float *a, ptrdiff_t lda,     \
+                                                const int rows, vector sum[][DML__Q8_TILE])                  \
+    {                                                                                                        \
+        vector factor[DML__Q8_TILE];                                                                         \
+        DML__UNROLL                                                                                          \
+        for (int j = 0; j < DML__Q8_TILE; j++) factor[j] = dml__##isa##_splat(tile->scale[j]);               \
+        for (int p = 0; p < DML_Q8_BLOCK; p += lanes) {                                                      \
+            vector line[DML__Q8_TILE];                                                                       \
+            DML__UNROLL                                                                                      \
+            for (int r = 0; r < rows; r++) line[r] = dml__##isa##_load(a + r * lda + p);                     \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < DML__Q8_TILE; j++) {                                                         \
+                const vector value = dml__##isa##_multiply(dml__##isa##_from_i8(tile->q[j] + p), factor[j]); \
+                DML__UNROLL                                                                                  \
+                for (int r = 0; r < rows; r++) sum[r][j] = dml__##isa##_fma(line[r], value, sum[r][j]);      \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    target DML__INLINE void dml__q8_rows_##isa(const dml__q8_tile *tiles, ptrdiff_t blocks, const float *a,  \
+                                               ptrdiff_t lda, const float *tail, const int rows,             \
+                                               float *sums)                                                  \
+    {                                                                                                        \
+        vector sum[DML__Q8_TILE][DML__Q8_TILE];                                                              \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < DML__Q8_TILE; j++) sum[r][j] = dml__##isa##_splat(0);                        \
+        }                                                                                                    \
+        for (ptrdiff_t block = 0; block + 1 < blocks; block++) {                                             \
+            for (size_t line = 0; line < sizeof *tiles; line += 64)                                          \
+                DML__PREFETCH((const char *)(tiles + block) + DML__Q8_AHEAD + line);                         \
+            dml__q8_block_##isa(tiles + block, a + block * DML_Q8_BLOCK, lda, rows, sum);                    \
+        }                                                                                                    \
+        if (blocks) dml__q8_block_##isa(tiles + blocks - 1, tail, DML_Q8_BLOCK, rows, sum);                  \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++)                                                                       \
+            dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums + DML__Q8_TILE * r);          \
+    }                                                                                                        \
+    target DML__PASSES_##isa static void dml__q8_dots_##isa(const dml__q8_tile *tiles, ptrdiff_t blocks,     \
+                                                            const float *a, ptrdiff_t lda,                   \
+                                                            const float *tail, int rows, float *sums)        \
+    {                                                                                                        \
+        switch (rows) {                                                                                      \
+        case 1: dml__q8_rows_##isa(tiles, blocks, a, lda, tail, 1, sums); break;                             \
+        case 2: dml__q8_rows_##isa(tiles, blocks, a, lda, tail, 2, sums); break;                             \
+        case 3: dml__q8_rows_##isa(tiles, blocks, a, lda, tail, 3, sums); break;                             \
+        default: dml__q8_rows_##isa(tiles, blocks, a, lda, tail, 4, sums);                                   \
+        }                                                                                                    \
+    }                                                                                                        \
+    target DML__PASSES_##isa static void dml__q8_line_##isa(const dml__q8_tile *tile, int column, int from,  \
+                                                            int count, float *out)                           \
+    {                                                                                                        \
+        const int8_t *q = tile->q[column] + from;                                                            \
+        const vector factor = dml__##isa##_splat(tile->scale[column]);                                       \
+        int p = 0;                                                                                           \
+        for (; p + lanes <= count; p += lanes)                                                               \
+            dml__##isa##_store(out + p, dml__##isa##_multiply(dml__##isa##_from_i8(q + p), factor));         \
+        for (; p < count; p++) out[p] = (float)q[p] * tile->scale[column];                                   \
+    }                                                                                                        \
+    static const dml__q8_kernel dml__q8_kernel_##isa = { dml__q8_dots_##isa, dml__q8_line_##isa };
+
+DML__DEFINE_Q8(plain, , dml__v4, 4)
+#if defined(DML__HAS_AVX2)
+DML__DEFINE_Q8(avx2, DML__AVX2, __m256, 8)
+#endif
+#if defined(DML__HAS_AVX512)
+DML__DEFINE_Q8(avx512, DML__AVX512, __m512, 16)
+#endif
+#if defined(__aarch64__)
+DML__DEFINE_Q8(neon, , float32x4_t, 4)
+#endif
+
+static const dml__q8_kernel *dml__q8_kernel_get(dml_isa isa)
+{
+#if defined(DML__HAS_AVX512)
+    if (isa == DML_ISA_AVX512) return &dml__q8_kernel_avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    if (isa == DML_ISA_AVX2) return &dml__q8_kernel_avx2;
+#endif
+#if defined(__aarch64__)
+    if (isa == DML_ISA_NEON) return &dml__q8_kernel_neon;
+#endif
+    (void)isa;
+    return &dml__q8_kernel_plain;
+}
+
+typedef struct dml__q8_dots {
+    dml__q8_matrix b;
+    ptrdiff_t m, n;
+    const float *a;
+    ptrdiff_t lda;
+    float *c;
+    ptrdiff_t ldc;
+    dml_epilogue epilogue;
+    float tail[DML__Q8_FEW][DML_Q8_BLOCK]; /* of A's rows the last block's k's, and zeros */
+    ptrdiff_t tiles;                       /* of a task: columns / 4 */
+} dml__q8_dots;
+
+/* What is done to the sums of some rows from i on, with columns from j on, before they are C's. */
+static void dml__q8_finish(const dml__q8_dots *dots, ptrdiff_t i, int rows, ptrdiff_t j, const float *sums)
+{
+    const float *bias = dots->epilogue.bias;
+    const bool relu = dots->epilogue.activation == DML_ACTIVATION_RELU;
+    const ptrdiff_t count = dml__smaller(DML__Q8_TILE, dots->n - j);
+    for (int r = 0; r < rows; r++)
+        for (ptrdiff_t q = 0; q < count; q++) {
+            const float value = sums[DML__Q8_TILE * r + q] + (bias ? bias[j + q] : 0);
+            dots->c[(i + r) * dots->ldc + j + q] = relu && value <= 0 ? 0 : value; /* keeps a NaN */
+        }
+}
+
+DML__DRIVERS_BEGIN
+
+static void dml__q8_dots_task(void *argument, int task, int worker)
+{
+    const dml__q8_dots *dots = (const dml__q8_dots *)argument;
+    const dml__q8_kernel *kernel = dml__q8_kernel_get(dots->b.isa);
+    const ptrdiff_t all = dml__quotient_up(dots->n, DML__Q8_TILE), begin = task * dots->tiles;
+    const ptrdiff_t end = dml__smaller(begin + dots->tiles, all);
+    float sums[DML__Q8_TILE * DML__Q8_TILE];
+    (void)worker;
+    for (ptrdiff_t at = begin; at < end; at++)
+        for (ptrdiff_t i = 0; i < dots->m; i += DML__Q8_TILE) {
+            const int rows = (int)dml__smaller(DML__Q8_TILE, dots->m - i);
+            kernel->dots(dots->b.tiles + at * dots->b.blocks, dots->b.blocks, dots->a + i * dots->lda,
+                         dots->lda, dots->tail[i], rows, sums);
+            dml__q8_finish(dots, i, rows, at * DML__Q8_TILE, sums);
+        }
+}
+
+/* As few tasks as can be: B is best read from end to end. */
+static void dml__q8_run_dots(dml_pool *pool, dml__q8_dots *dots, ptrdiff_t k)
+{
+    const ptrdiff_t tiles = dml__quotient_up(dots->n, DML__Q8_TILE);
+    const ptrdiff_t last = (dots->b.blocks - 1) * DML_Q8_BLOCK;
+    double tasks = (double)dots->m * (double)dots->n * (double)k / DML__Q8_WORK;
+    if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
+    dots->tiles = tasks < 2 ? tiles : (ptrdiff_t)((double)tiles / tasks) + 1;
+    for (ptrdiff_t i = 0; i < dots->m && k > 0; i++)
+        memcpy(dots->tail[i], dots->a + i * dots->lda + last, (size_t)(k - last) * sizeof(float));
+    dml_pool_run(pool, (int)dml__quotient_up(tiles, dots->tiles), dml__q8_dots_task, dots);
+}
+
+/* ---- more: B is widened while it is packed ---- */
+
+/* Of a column so many k's, which may be in two blocks. */
+static void dml__q8_widen(const dml__q8_matrix *b, const dml__q8_kernel *kernel, ptrdiff_t column,
+                          ptrdiff_t k, int count, float *out)
+{
+    const dml__q8_tile *tile = b->tiles + column / DML__Q8_TILE * b->blocks + k / DML_Q8_BLOCK;
+    const int from = (int)(k % DML_Q8_BLOCK), lane = (int)(column % DML__Q8_TILE);
+    const int now = count < DML_Q8_BLOCK - from ? count : DML_Q8_BLOCK - from;
+    kernel->line(tile, lane, from, now, out);
+    if (now < count) kernel->line(tile + 1, lane, 0, count - now, out + now);
+}
+
+static void dml__pack_q8(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                         float *out)
+{
+    const dml__q8_matrix *b = (const dml__q8_matrix *)source;
+    const dml__q8_kernel *kernel = dml__q8_kernel_get(b->isa);
+    float line[4][DML_Q8_BLOCK];
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (int lane = 0; lane < lanes; lane += 4) {
+        const int group = lanes - lane < 4 ? lanes - lane : 4;
+        for (int begin = 0; begin < kc; begin += DML_Q8_BLOCK) {
+            const int count = kc - begin < DML_Q8_BLOCK ? kc - begin : DML_Q8_BLOCK;
+            for (int l = 0; l < group; l++)
+                dml__q8_widen(b, kernel, first + lane + l, k0 + begin, count, line[l]);
+            dml__pack_transposed(line[0], DML_Q8_BLOCK, group, count, width,
+                                 out + (ptrdiff_t)begin * width + lane);
+        }
+    }
+}
+
+static dml__product dml__q8_product(const dml__matrix *a, const dml__q8_matrix *b, int m, int n, int k)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a.pack = dml__pack_matrix;
+    product.a.source = a;
+    product.b.pack = dml__pack_q8;
+    product.b.source = b;
+    product.alpha = 1;
+    return product;
+}
+
+DML_API dml_status dml_q8gemm(dml_pool *pool, int m, int n, int k, const float *a, int lda, const void *q8,
+                              float *c, int ldc, const dml_epilogue *epilogue)
+{
+    const dml__gemm_arguments arguments = { DML_NO_TRANS, DML_TRANS,     m,   n,       k, true, a, q8, c,
+                                            lda,          k > 1 ? k : 1, ldc, epilogue };
+    const dml_status status = dml__check_gemm(&arguments);
+    if (status != DML_OK || m == 0 || n == 0) return status;
+    const dml__q8_matrix b = { (const dml__q8_tile *)q8, dml__q8_blocks(k), dml__pool_machine(pool).isa };
+    const dml_epilogue none = { NULL, DML_ACTIVATION_NONE };
+    if (m <= DML__Q8_FEW) {
+        dml__q8_dots dots = { b, m, n, a, lda, c, ldc, epilogue ? *epilogue : none, { { 0 } }, 0 };
+        dml__q8_run_dots(pool, &dots, k);
+        return DML_OK;
+    }
+    const dml__matrix left = { a, lda, 1 };
+    dml__product product = dml__q8_product(&left, &b, m, n, k);
+    product.epilogue = epilogue ? *epilogue : none;
+    product.c = c;
+    product.ldc = ldc;
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_q8gemm_scratch(int m, int n, int k)
+{
+    const dml_scratch none = { 0, 0 };
+    const dml__matrix left = { NULL, k, 1 };
+    const dml__q8_matrix b = { NULL, dml__q8_blocks(k), DML_ISA_SCALAR };
+    if (m <= DML__Q8_FEW || n < 1 || k < 1) return none;
+    const dml__product product = dml__q8_product(&left, &b, m, n, k);
+    return dml__product_scratch(&product);
 }
 
 DML__DRIVERS_END
@@ -28642,6 +29079,15 @@ DML__LOCAL dml_status dml__make_name(dml_graph *graph, const struct dml__op *op,
 struct dml_program;
 struct dml__formula_chain;
 
+/* A matrix of parameters that a program's products read in 8 bits (kernels/q8.h), as it was when these were
+   made, and not where it lies in w. */
+typedef struct dml__q8_weights {
+    const dml_node *parameter; /* (n, k), or (k, n) where it isn't transposed */
+    int n, k;
+    bool transposed;
+    void *q8; /* (dml_q8_bytes) */
+} dml__q8_weights;
+
 /* One run of a program. */
 typedef struct dml__run {
     struct dml_program *program;
@@ -28763,6 +29209,9 @@ DML__LOCAL size_t dml__left_bytes(const dml_node *node, int rows);
    of its own. */
 DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t outer, size_t n, size_t inner,
                                       float beta, dml_ref to);
+
+/* The node's matrix `w` (n, k), or as it is transposed, in 8 bits; NULL: the program reads it as it is. */
+DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -30278,6 +30727,8 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
+    const dml__q8_weights *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
+    int q8_count;
     struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;
     dml_buffer *arena;
@@ -30466,6 +30917,15 @@ DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
 DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const dml_node *node)
 {
     return run->chain && dml__slot_of(run, node)->chained[run->backward] ? run->chain : NULL;
+}
+
+DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed)
+{
+    for (int i = 0; i < run->program->q8_count; i++) {
+        const dml__q8_weights *q8 = &run->program->q8[i];
+        if (q8->parameter == w && q8->transposed == transposed) return q8;
+    }
+    return NULL;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
@@ -33688,6 +34148,10 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
         dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
         if (bias) epilogue.bias = dml__host_value(run, bias);
         if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
+        const dml__q8_weights *q8 = dml__weights_in_q8(run, w, true);
+        if (q8)
+            return dml_q8gemm(run->pool, rows, units, in, dml__host_value(run, x), in, q8->q8,
+                              dml__host_value(run, node), units, &epilogue);
         return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
                                dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
                                dml__host_value(run, node), units, &epilogue);
@@ -34013,8 +34477,24 @@ static dml_status dml__matmul_make(const dml__run *run, const dml_node *node, in
                                     : dml__matmul_on_device(run, &product, alpha, ref, beta);
 }
 
+/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
+static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
+                                                dml__matmul_product *product)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    const dml__q8_weights *q8 = dml__weights_in_q8(run, node->input[1], o->transpose_b);
+    if (!q8 || o->transpose_a || (o->scale != 0 && o->scale != 1)) return NULL;
+    *product = dml__matmul_product_of(node, DML__MATMUL_C, run->rows);
+    return product->axes ? NULL : q8;
+}
+
 static dml_status dml__matmul_op_forward(const dml__run *run, const dml_node *node)
 {
+    dml__matmul_product product;
+    const dml__q8_weights *q8 = dml__matmul_in_q8(run, node, &product);
+    if (q8)
+        return dml_q8gemm(run->pool, product.m, product.n, product.k, dml__host_value(run, node->input[0]),
+                          product.k, q8->q8, dml__host_value(run, node), product.n, NULL);
     return dml__matmul_make(run, node, DML__MATMUL_C, 0.0f);
 }
 
@@ -41697,6 +42177,141 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p)
 
 #endif
 
+/* ---- decode/weights_q8.c ---- */
+
+#ifndef DML_DECODE_WEIGHTS_Q8_C
+#define DML_DECODE_WEIGHTS_Q8_C
+
+/* ---- decode/weights_q8.h ---- */
+
+/* weights_q8.h: the matrices of a decoder's weights in 8 bits. */
+#ifndef DML_DECODE_WEIGHTS_Q8_H
+#define DML_DECODE_WEIGHTS_Q8_H
+
+typedef struct dml__weights_q8 {
+    dml__q8_weights *matrix; /* (count) */
+    int count;
+    char *numbers; /* of all of them */
+} dml__weights_q8;
+
+/* Makes room for the matrices of parameters that the program's dense layers, and products with one, multiply
+   rows of DML_Q8_BLOCK elements or more with, and scratch for products of as many rows as its batch has. They
+   are what they should be when they have been taken. */
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program);
+DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *memory);
+
+/* As the graph's parameters are now. */
+DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_graph *graph);
+
+/* The program reads them from now on, or, with NULL, the graph's parameters. */
+static inline void dml__weights_q8_use(dml_program *program, const dml__weights_q8 *weights)
+{
+    if (!program) return;
+    program->q8 = weights ? weights->matrix : NULL;
+    program->q8_count = weights ? weights->count : 0;
+}
+
+#endif
+
+#include <string.h>
+
+/* What the op of a node multiplies rows with, if that is a matrix of parameters in one of the two ways that
+   dml_q8_from_f32 takes; without its numbers. False: it isn't. */
+static bool dml__weights_q8_of(const dml_node *node, dml__q8_weights *matrix)
+{
+    const bool dense = node->op == dml__dense_op(), product = node->op == dml__matmul_op();
+    if (!dense && !product) return false;
+    const dml_node *w = node->input[1];
+    memset(matrix, 0, sizeof *matrix);
+    matrix->parameter = w;
+    matrix->transposed = dense;
+    if (product) {
+        const dml_matmul_options *o = (const dml_matmul_options *)node->attributes;
+        if (o->transpose_a || (o->scale != 0 && o->scale != 1)) return false;
+        matrix->transposed = o->transpose_b;
+    }
+    if (w->op != dml__parameter_op() || w->shape.ndim != 2) return false;
+    matrix->n = w->shape.dims[matrix->transposed ? 0 : 1];
+    matrix->k = w->shape.dims[matrix->transposed ? 1 : 0];
+    return matrix->k >= DML_Q8_BLOCK;
+}
+
+static bool dml__weights_q8_has(const dml__weights_q8 *weights, const dml__q8_weights *matrix)
+{
+    for (int i = 0; i < weights->count; i++)
+        if (weights->matrix[i].parameter == matrix->parameter &&
+            weights->matrix[i].transposed == matrix->transposed)
+            return true;
+    return false;
+}
+
+static size_t dml__weights_q8_bytes(const dml__q8_weights *matrix)
+{
+    const size_t bytes = dml_q8_bytes(matrix->n, matrix->k);
+    return (bytes + DML__ALIGNMENT - 1) / DML__ALIGNMENT * DML__ALIGNMENT;
+}
+
+/* Where each has its numbers, and scratch for products of so many rows with it. */
+static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context *context, int rows)
+{
+    size_t bytes = 0;
+    dml_scratch most = { 0, 0 };
+    for (int i = 0; i < weights->count; i++) bytes += dml__weights_q8_bytes(&weights->matrix[i]);
+    weights->numbers = (char *)dml__allocate(&context->memory, bytes);
+    char *at = weights->numbers;
+    for (int i = 0; i < weights->count && at; i++) {
+        dml__q8_weights *matrix = &weights->matrix[i];
+        matrix->q8 = at;
+        at += dml__weights_q8_bytes(matrix);
+        most = dml__larger_scratch(most, dml_q8gemm_scratch(rows, matrix->n, matrix->k));
+    }
+    if (at && dml_pool_reserve(context->pool, most) == DML_OK) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "decoder: no memory left for %zu bytes of weights in "
+                     "8 bits",
+                     bytes);
+}
+
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml__q8_weights matrix;
+    size_t rows = 1;
+    memset(weights, 0, sizeof *weights);
+    weights->matrix = (dml__q8_weights *)dml__allocate_array(&context->memory, (size_t)program->slots,
+                                                             sizeof *weights->matrix);
+    for (int i = 0; i < program->slots && weights->matrix; i++) {
+        const dml_node *node = program->slot[i].node;
+        if (!dml__weights_q8_of(node, &matrix)) continue;
+        if (!dml__weights_q8_has(weights, &matrix)) weights->matrix[weights->count++] = matrix;
+        const size_t own = dml_shape_count(&node->shape) / (size_t)matrix.n * (size_t)program->batch;
+        if (own > rows) rows = own;
+    }
+    if (weights->matrix)
+        return dml__weights_q8_lay_out(weights, context, rows < INT32_MAX ? (int)rows : INT32_MAX);
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for weights in 8 bits");
+}
+
+DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *memory)
+{
+    dml__release(memory, weights->matrix);
+    dml__release(memory, weights->numbers);
+}
+
+DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_graph *graph)
+{
+    const dml_ref at = { graph->w, 0 };
+    const float *w = (const float *)dml__host(at);
+    for (int i = 0; i < weights->count; i++) {
+        const dml__q8_weights *matrix = &weights->matrix[i];
+        dml_q8_from_f32(graph->context->pool, matrix->transposed ? DML_TRANS : DML_NO_TRANS, matrix->n,
+                        matrix->k, w + dml_parameter_offset(matrix->parameter),
+                        matrix->transposed ? matrix->k : matrix->n, matrix->q8);
+    }
+}
+
+#endif
+
 /* ---- decode/decoder.c ---- */
 
 #ifndef DML_DECODE_DECODER_C
@@ -41724,6 +42339,8 @@ struct dml_decoder {
     dml_graph *graph;
     dml_node *before, *last; /* its nodes are those behind the first, up to the second */
     dml_buffer *kept;
+    dml__weights_q8 q8; /* none: the programs read the graph's parameters */
+    bool q8_taken;
     dml__pace one, chunk;  /* of a position; of several. Without programs: not there */
     int batch, positions;  /* texts; positions of each at most */
     int32_t *place;        /* (batch): how many positions each text has had */
@@ -41755,6 +42372,7 @@ static void dml__decoder_release(dml_decoder *decoder)
     dml__decoder_drop_nodes(decoder);
     for (int i = 0; i < 2; i++) dml__release(memory, paces[i]->net.attention);
     dml__buffer_destroy(context, decoder->kept);
+    dml__weights_q8_release(&decoder->q8, memory);
     dml__release(memory, decoder->place);
     dml__release(memory, decoder->x);
     dml__release(memory, decoder->x_last);
@@ -41778,19 +42396,26 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder)
 
 /* ---- made ---- */
 
-static dml_status dml__decoder_check(const dml_node *output, const dml_node *input, int batch, int chunk)
+static dml_status dml__decoder_check(const dml_node *output, const dml_node *input,
+                                     const dml_decoder_options *o)
 {
     dml__error *error = &dml__node_context(output)->error;
     char text[DML_SHAPE_TEXT];
     if (error->status != DML_OK) return error->status;
     if (output->graph != input->graph)
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: its nodes are of different graphs");
-    if (batch < 1 || chunk < 0)
+    if (o->batch < 1 || o->chunk < 0)
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
             "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the "
             "default",
-            batch, chunk);
+            o->batch, o->chunk);
+    if (o->weights != DML_F32 && o->weights != DML_I8)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: weights in %s asked for; there are f32 and i8",
+                         dml_dtype_name(o->weights));
+    if (o->weights == DML_I8 && !dml__node_context(output)->device.host_memory)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "decoder: weights in i8 are for the CPU; on this device they are read in f32");
     if (input->op != dml__input_op())
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: '%s' is no input; the output comes first",
                          input->name);
@@ -41837,16 +42462,30 @@ static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t byte
     return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
+/* Weights in 8 bits. What one pace's output needs the other's does, with other rows. */
+static bool dml__decoder_read_q8(dml_decoder *decoder)
+{
+    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
+    const dml__pace *most = decoder->chunk.gives ? &decoder->chunk : &decoder->one;
+    if (dml__weights_q8_create(&decoder->q8, most->gives) != DML_OK) return false;
+    for (int i = 0; i < 2; i++) {
+        dml__weights_q8_use(paces[i]->gives, &decoder->q8);
+        dml__weights_q8_use(paces[i]->keeps, &decoder->q8);
+    }
+    return true;
+}
+
 /* What is kept, the programs, and what they are given. */
-static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int wanted, dml_dtype dtype)
+static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const dml_decoder_options *o)
 {
     dml_context *context = decoder->context;
     size_t bytes;
     if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
-    const int chunk = dml__decoder_chunk(net, wanted, bytes);
-    if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
-    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
+    const int chunk = dml__decoder_chunk(net, o->chunk, bytes);
+    if (!dml__pace_make(&decoder->one, net, 1, o->dtype)) return false;
+    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, o->dtype)) return false;
+    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder)) return false;
     dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
     decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
@@ -41870,7 +42509,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (!o.batch) o.batch = 1;
-    if (dml__decoder_check(output, input, o.batch, o.chunk) != DML_OK) return NULL;
+    if (dml__decoder_check(output, input, &o) != DML_OK) return NULL;
     dml_decoder *decoder = (dml_decoder *)dml__allocate(&context->memory, sizeof *decoder);
     if (!decoder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for it");
@@ -41890,7 +42529,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     decoder->positions = net.positions;
     decoder->position_bytes =
         dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
-    const bool made = dml__decoder_equip(decoder, &net, o.chunk, o.dtype);
+    const bool made = dml__decoder_equip(decoder, &net, &o);
     decoder->last = output->graph->last;
     if (!made) {
         dml__decoder_release(decoder);
@@ -42010,6 +42649,10 @@ static dml_status dml__decoder_feed_all(dml_decoder *decoder, int rows, const ch
 {
     dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
     int done = 0;
+    if (status == DML_OK && decoder->q8.count && !decoder->q8_taken) {
+        dml__weights_q8_take(&decoder->q8, decoder->graph);
+        decoder->q8_taken = true;
+    }
     for (int now; done < count && status == DML_OK; done += status == DML_OK ? now : 0) {
         status = dml__decoder_step(decoder, rows, x, count, done, last, &now);
         for (int row = 0; row < rows && status == DML_OK; row++) decoder->place[row] += now;
@@ -42026,6 +42669,11 @@ DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *
     const dml_status status = dml__decoder_feed_all(decoder, rows, (const char *)x, count, last);
     dml__leave(decoder->context, entry);
     return status;
+}
+
+DML_API void dml_decoder_take_weights(dml_decoder *decoder)
+{
+    if (decoder) decoder->q8_taken = false;
 }
 
 DML_API int dml_decoder_place(const dml_decoder *decoder, int text)

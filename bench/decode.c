@@ -20,6 +20,7 @@ typedef struct job {
     int32_t *tokens; /* (texts, context) */
     float *scores;   /* (texts, classes) */
     int texts, place, count;
+    dml_dtype weights;
 } job;
 
 /* `count` tokens of each text behind `place` others. */
@@ -30,18 +31,18 @@ static void feed(void *argument)
     dml_decoder_feed(j->decoder, j->texts, j->tokens, j->count, j->scores);
 }
 
-static bool open_job(job *j, const net *of, int texts, int threads)
+static bool open_job(job *j, const net *of, int texts, dml_dtype weights, int threads)
 {
     const model *m = models;
     while (strcmp(m->name, of->name) != 0) m++;
     memset(j, 0, sizeof *j);
-    j->net = of, j->texts = texts;
+    j->net = of, j->texts = texts, j->weights = weights;
     j->context = dml_open(&(dml_options){ .threads = threads });
     j->graph = dml_graph_create(j->context);
     dml_node *x = dml_input(j->graph, "tokens", DML_I32, of->context);
     network n = { x, 0, false };
     m->build(&n);
-    j->decoder = dml_decoder_create(n.top, x, &(dml_decoder_options){ .batch = texts });
+    j->decoder = dml_decoder_create(n.top, x, &(dml_decoder_options){ .batch = texts, .weights = weights });
     j->tokens = (int32_t *)bench_floats("decode", (size_t)texts * (size_t)of->context);
     j->scores = bench_floats("decode", (size_t)texts * (size_t)of->classes);
     for (int i = 0; i < texts * of->context; i++) j->tokens[i] = i * 7919 % of->classes;
@@ -67,7 +68,9 @@ static double least_seconds(const job *j)
     const double weights = (double)dml_graph_parameter_count(j->graph);
     const double wide = (double)j->net->width * j->net->layers, seen = j->place + 0.5 * (j->count + 1);
     const double flops = 2 * j->texts * (j->count * (weights - scores + 2 * wide * seen) + scores);
-    const size_t read = (size_t)((weights + 2 * wide * j->texts * (j->place + j->count)) * sizeof(float));
+    const double weight_bytes = j->weights == DML_I8 ? 1 + 4.0 / DML_Q8_BLOCK : sizeof(float);
+    const size_t read =
+        (size_t)(weight_bytes * weights + sizeof(float) * 2 * wide * j->texts * (j->place + j->count));
     return bench_least_seconds(dml_context_pool(j->context), flops, read, 0, read);
 }
 
@@ -80,19 +83,24 @@ static void measure(job *j, int place, int count, bench_peers *peers, double sec
     snprintf(line, sizeof line, "decode %s %d %d %d %d", j->net->name, j->net->context, j->texts, place,
              count);
     const double before = least_seconds(j);
+    bench_peers none;
+    memset(&none, 0, sizeof none);
+    if (j->weights == DML_I8) peers = &none; /* of which none has such weights */
     const double one = bench_beside(peers, line, feed, j, seconds);
     const double after = least_seconds(j);
     if (dml_status_of(j->context) != DML_OK) return;
-    printf("name=decode what=%s model=%s texts=%d behind=%d tokens=%d ms=%.4g",
-           count > 1 ? "prompt" : "token", j->net->name, j->texts, place, count, 1e3 * one);
+    printf("name=decode what=%s model=%s weights=%s texts=%d behind=%d tokens=%d ms=%.4g",
+           count > 1 ? "prompt" : "token", j->net->name, dml_dtype_name(j->weights), j->texts, place, count,
+           1e3 * one);
     bench_row(peers, dml_pool_threads(dml_context_pool(j->context)), one, before < after ? before : after,
               j->texts * count, "tokens/s");
 }
 
-static int measure_net(const net *of, int texts, int threads, bench_peers *peers, double seconds)
+static int measure_net(const net *of, int texts, dml_dtype weights, int threads, bench_peers *peers,
+                       double seconds)
 {
     job j;
-    if (open_job(&j, of, texts, threads)) {
+    if (open_job(&j, of, texts, weights, threads)) {
         measure(&j, 0, of->context / 4, peers, seconds);
         measure(&j, of->context / 16, 1, peers, seconds);
         measure(&j, of->context - 1, 1, peers, seconds);
@@ -100,12 +108,14 @@ static int measure_net(const net *of, int texts, int threads, bench_peers *peers
     return close_job(&j);
 }
 
-static const char usage[] = "usage: decode [options]\n" BENCH_COMMON_USAGE
-                            "Prints rows for a prompt, a token behind a few others, and the last one that "
-                            "the net takes, of gpt (4 layers of\n"
-                            "128, 65 letters, texts of 64) and gpt2 (124M, texts of 1024), for one text and "
-                            "eight side by side. The limit is\n"
-                            "arithmetic, or reading the weights and what is kept once.\n";
+static const char usage[] =
+    "usage: decode [options]\n" BENCH_COMMON_USAGE
+    "Prints rows for a prompt, a token behind a few others, and the last one that "
+    "the net takes, of gpt (4 layers of\n"
+    "128, 65 letters, texts of 64) and gpt2 (124M, texts of 1024), for one text and "
+    "eight side by side, with weights\n"
+    "in f32 and in 8 bits. The limit is arithmetic, or reading the weights and what is "
+    "kept once.\n";
 
 int main(int argc, char **argv)
 {
@@ -121,7 +131,9 @@ int main(int argc, char **argv)
         bench_peers_start(&peers, "decode", common.peers, names, threads);
         for (int i = 0; i < NETS; i++)
             for (int texts = 1; texts <= TEXTS && (nets[i].quick || !common.quick); texts += TEXTS - 1)
-                failed |= measure_net(&nets[i], texts, threads, &peers, common.seconds);
+                for (int w = 0; w < 2; w++)
+                    failed |=
+                        measure_net(&nets[i], texts, w ? DML_I8 : DML_F32, threads, &peers, common.seconds);
         bench_peers_end(&peers);
     }
     return failed;

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "decode/by_position.h"
+#include "decode/weights_q8.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
@@ -32,6 +33,8 @@ struct dml_decoder {
     dml_graph *graph;
     dml_node *before, *last; /* its nodes are those behind the first, up to the second */
     dml_buffer *kept;
+    dml__weights_q8 q8; /* none: the programs read the graph's parameters */
+    bool q8_taken;
     dml__pace one, chunk;  /* of a position; of several. Without programs: not there */
     int batch, positions;  /* texts; positions of each at most */
     int32_t *place;        /* (batch): how many positions each text has had */
@@ -63,6 +66,7 @@ static void dml__decoder_release(dml_decoder *decoder)
     dml__decoder_drop_nodes(decoder);
     for (int i = 0; i < 2; i++) dml__release(memory, paces[i]->net.attention);
     dml__buffer_destroy(context, decoder->kept);
+    dml__weights_q8_release(&decoder->q8, memory);
     dml__release(memory, decoder->place);
     dml__release(memory, decoder->x);
     dml__release(memory, decoder->x_last);
@@ -86,19 +90,26 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder)
 
 /* ---- made ---- */
 
-static dml_status dml__decoder_check(const dml_node *output, const dml_node *input, int batch, int chunk)
+static dml_status dml__decoder_check(const dml_node *output, const dml_node *input,
+                                     const dml_decoder_options *o)
 {
     dml__error *error = &dml__node_context(output)->error;
     char text[DML_SHAPE_TEXT];
     if (error->status != DML_OK) return error->status;
     if (output->graph != input->graph)
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: its nodes are of different graphs");
-    if (batch < 1 || chunk < 0)
+    if (o->batch < 1 || o->chunk < 0)
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
             "decoder: a batch of %d and a chunk of %d asked for; both are 1 or more, or 0 for the "
             "default",
-            batch, chunk);
+            o->batch, o->chunk);
+    if (o->weights != DML_F32 && o->weights != DML_I8)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: weights in %s asked for; there are f32 and i8",
+                         dml_dtype_name(o->weights));
+    if (o->weights == DML_I8 && !dml__node_context(output)->device.host_memory)
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "decoder: weights in i8 are for the CPU; on this device they are read in f32");
     if (input->op != dml__input_op())
         return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: '%s' is no input; the output comes first",
                          input->name);
@@ -145,16 +156,30 @@ static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t byte
     return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
+/* Weights in 8 bits. What one pace's output needs the other's does, with other rows. */
+static bool dml__decoder_read_q8(dml_decoder *decoder)
+{
+    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
+    const dml__pace *most = decoder->chunk.gives ? &decoder->chunk : &decoder->one;
+    if (dml__weights_q8_create(&decoder->q8, most->gives) != DML_OK) return false;
+    for (int i = 0; i < 2; i++) {
+        dml__weights_q8_use(paces[i]->gives, &decoder->q8);
+        dml__weights_q8_use(paces[i]->keeps, &decoder->q8);
+    }
+    return true;
+}
+
 /* What is kept, the programs, and what they are given. */
-static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, int wanted, dml_dtype dtype)
+static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const dml_decoder_options *o)
 {
     dml_context *context = decoder->context;
     size_t bytes;
     if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
-    const int chunk = dml__decoder_chunk(net, wanted, bytes);
-    if (!dml__pace_make(&decoder->one, net, 1, dtype)) return false;
-    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, dtype)) return false;
+    const int chunk = dml__decoder_chunk(net, o->chunk, bytes);
+    if (!dml__pace_make(&decoder->one, net, 1, o->dtype)) return false;
+    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, o->dtype)) return false;
+    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder)) return false;
     dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
     decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
@@ -178,7 +203,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (!o.batch) o.batch = 1;
-    if (dml__decoder_check(output, input, o.batch, o.chunk) != DML_OK) return NULL;
+    if (dml__decoder_check(output, input, &o) != DML_OK) return NULL;
     dml_decoder *decoder = (dml_decoder *)dml__allocate(&context->memory, sizeof *decoder);
     if (!decoder) {
         dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for it");
@@ -198,7 +223,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     decoder->positions = net.positions;
     decoder->position_bytes =
         dml_shape_count(&input->shape) / (size_t)net.positions * dml_dtype_size(input->dtype);
-    const bool made = dml__decoder_equip(decoder, &net, o.chunk, o.dtype);
+    const bool made = dml__decoder_equip(decoder, &net, &o);
     decoder->last = output->graph->last;
     if (!made) {
         dml__decoder_release(decoder);
@@ -318,6 +343,10 @@ static dml_status dml__decoder_feed_all(dml_decoder *decoder, int rows, const ch
 {
     dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
     int done = 0;
+    if (status == DML_OK && decoder->q8.count && !decoder->q8_taken) {
+        dml__weights_q8_take(&decoder->q8, decoder->graph);
+        decoder->q8_taken = true;
+    }
     for (int now; done < count && status == DML_OK; done += status == DML_OK ? now : 0) {
         status = dml__decoder_step(decoder, rows, x, count, done, last, &now);
         for (int row = 0; row < rows && status == DML_OK; row++) decoder->place[row] += now;
@@ -334,6 +363,11 @@ DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *
     const dml_status status = dml__decoder_feed_all(decoder, rows, (const char *)x, count, last);
     dml__leave(decoder->context, entry);
     return status;
+}
+
+DML_API void dml_decoder_take_weights(dml_decoder *decoder)
+{
+    if (decoder) decoder->q8_taken = false;
 }
 
 DML_API int dml_decoder_place(const dml_decoder *decoder, int text)

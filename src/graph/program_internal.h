@@ -7,6 +7,7 @@
 #include "device/context_internal.h"
 #include "graph/graph.h"
 #include "graph/node.h"
+#include "graph/op.h"
 #include "graph/program.h"
 
 /* Where a node lives in a program. Views have the slot of the node they look at, a relu that the op before it
@@ -79,6 +80,8 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
+    const dml__q8_weights *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
+    int q8_count;
     struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;
     dml_buffer *arena;

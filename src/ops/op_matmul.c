@@ -7,6 +7,7 @@
 #include "graph/op.h"
 #include "ops/table.h"
 #include "kernels/gemm.h"
+#include "kernels/q8.h"
 #include "thread/scratch.h"
 
 #include <stdio.h>
@@ -241,8 +242,24 @@ static dml_status dml__matmul_make(const dml__run *run, const dml_node *node, in
                                     : dml__matmul_on_device(run, &product, alpha, ref, beta);
 }
 
+/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
+static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
+                                                dml__matmul_product *product)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    const dml__q8_weights *q8 = dml__weights_in_q8(run, node->input[1], o->transpose_b);
+    if (!q8 || o->transpose_a || (o->scale != 0 && o->scale != 1)) return NULL;
+    *product = dml__matmul_product_of(node, DML__MATMUL_C, run->rows);
+    return product->axes ? NULL : q8;
+}
+
 static dml_status dml__matmul_op_forward(const dml__run *run, const dml_node *node)
 {
+    dml__matmul_product product;
+    const dml__q8_weights *q8 = dml__matmul_in_q8(run, node, &product);
+    if (q8)
+        return dml_q8gemm(run->pool, product.m, product.n, product.k, dml__host_value(run, node->input[0]),
+                          product.k, q8->q8, dml__host_value(run, node), product.n, NULL);
     return dml__matmul_make(run, node, DML__MATMUL_C, 0.0f);
 }
 

@@ -490,4 +490,38 @@ EMULATED __m256 _mm256_castsi256_ps(emulated__256i a)
     return (__m256)a;
 }
 
+/* --- integers of 8 bits --- */
+
+EMULATED __m512i _mm512_cvtepi8_epi32(__m128i narrow)
+{
+    int8_t from[16];
+    __m512i value;
+    memcpy(from, &narrow, sizeof from);
+    for (int i = 0; i < 16; i++) value[i] = from[i];
+    return value;
+}
+
+EMULATED __m512 _mm512_cvtepi32_ps(__m512i a)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = (float)a[i];
+    return value;
+}
+
+EMULATED emulated__256i _mm256_cvtepi8_epi32(__m128i narrow)
+{
+    int8_t from[16];
+    emulated__256i value;
+    memcpy(from, &narrow, sizeof from);
+    for (int i = 0; i < 8; i++) value[i] = from[i];
+    return value;
+}
+
+EMULATED __m256 _mm256_cvtepi32_ps(emulated__256i a)
+{
+    __m256 value;
+    for (int i = 0; i < 8; i++) value[i] = (float)a[i];
+    return value;
+}
+
 #endif
