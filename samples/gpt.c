@@ -27,7 +27,7 @@ enum { PLACES = 2000, SUMS = 2001, LETTERS = 2002 }; /* streams of random number
 enum { SUM_TEXT = 200000, MOST_TESTS = 128, WRITES = 400 };
 
 typedef struct options {
-    const char *data, *device, *dtype, *save, *load, *log, *profile, *prompt;
+    const char *data, *device, *dtype, *weights, *save, *load, *log, *profile, *prompt;
     int layers, heads, channels, context, batch, micro_batch, steps, seed, threads, tensor, pipeline;
     int top_k;
     double lr, timeout, temperature;
@@ -37,6 +37,7 @@ static options parse_options(int argc, char **argv)
 {
     options o = { .device = "cpu",
                   .dtype = "f32",
+                  .weights = "f32",
                   .layers = 2,
                   .heads = 4,
                   .channels = 64,
@@ -81,6 +82,8 @@ static options parse_options(int argc, char **argv)
           .text = &o.prompt },
         { "--temperature", "X", "of its letters: below 1 the likely ones are likelier; 0: the likeliest",
           .real = &o.temperature, .low = 0, .high = 1e3 },
+        { "--weights", "f32|i8", "what it writes with: in 8 bits a letter waits for a quarter of the bytes",
+          .text = &o.weights },
         { "--top-k", "K", "only the K likeliest letters; 0: all", .integer = &o.top_k, .low = 0,
           .high = 256 },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
@@ -429,7 +432,10 @@ static void write_text(const options *o, const place *p, const model *m, const r
     batch b = allocate_batch(o, 1);
     dml_decoder *writer = NULL; /* of a model that isn't cut */
     if (o->tensor * o->pipeline == 1)
-        writer = dml_decoder_create(m->scores, dml_graph_find(m->graph, "letters"), NULL);
+        writer = dml_decoder_create(
+            m->scores, dml_graph_find(m->graph, "letters"),
+            &(dml_decoder_options){ .weights = strcmp(o->weights, "i8") ? DML_F32 : DML_I8 });
+    if (!writer && o->tensor * o->pipeline == 1) args_exit(1, "%s", dml_error(ctx));
     memcpy(written, prompt, (size_t)given);
     for (int count = given, seen = 0; count < end; count++) {
         const float number = dml_random_uniform(&random, (uint64_t)(count - given));
