@@ -134,7 +134,7 @@ static verdict judge(const report *all, const row *r)
         v.asked = true, v.bar = 0.8, v.reached = ratio_to(r, conv_peers);
     } else if (is(r, "name", "choice") || is(r, "name", "tuned")) {
         v.asked = true, v.bar = 1 / 1.1, v.reached = number(r, "ratio_peer");
-    } else if (is(r, "name", "gpu_products") || is(r, "name", "decode")) {
+    } else if (is(r, "name", "gpu_products") || (is(r, "name", "decode") && !is(r, "weights", "i8"))) {
         v.asked = true, v.bar = 1, v.reached = number(r, "ratio_peer");
     } else if (is(r, "name", "elementwise") || is(r, "name", "optimizer")) {
         const bool beyond = is(r, "level", "memory");
