@@ -534,22 +534,23 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool);
 
 /* ---- kernels/q8.h ---- */
 
-/* q8.h: matrices of 8-bit numbers with a scale for each block of a row, for products that wait for what they
-   read of one factor: a quarter of the bytes of f32. */
+/* q8.h: matrices of 8-bit numbers with a scale for each block of a column, for products that wait for what
+   they read of one factor: about a quarter of the bytes of f32. */
 #ifndef DML_KERNELS_Q8_H
 #define DML_KERNELS_Q8_H
 
 /* k's of a column that share a scale; the last ones of a column may be fewer. */
 #define DML_Q8_BLOCK 64
 
-/* Bytes of a matrix (k, n) in 8 bits: 1 1/16 an element, of k's and n's rounded up to whole blocks and fours.
- */
+/* Bytes of a matrix (k, n) in 8 bits: 1 1/16 an element, of k's and n's rounded up to whole blocks and fours;
+   0 where one of them is below 1. */
 DML_API size_t dml_q8_bytes(int n, int k);
 
 /* op(B) (k, n), row-major as in dml_sgemm, becomes q8 (dml_q8_bytes, aligned as a float is): each element a
    number in -127 .. 127 times its block's scale, which is the block's largest magnitude / 127, so that none
    is further off than half a scale, but for rounding (linear quantization, symmetric, as ggml's Q8_0 with
-   blocks of 32). A block with an infinity or a NaN becomes NaN, one of numbers below 3e-37 zeros. How they
+   blocks of 32). A block with an infinity or a NaN becomes NaN, one of magnitudes
+   below 127 / FLT_MAX, 3.74e-37, zeros. How they
    lie is for dml_q8gemm alone. Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm. */
 DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n, int k, const float *b,
                                    int ldb, void *q8);
@@ -2903,10 +2904,13 @@ typedef struct dml_decoder_options {
     int batch; /* texts side by side at most; 0: 1 */
     int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
-    /* DML_F32 (0): parameters are read where they are. DML_I8: the matrices of dense layers, and those of
-       parameters in dml_matmul, whose rows have 64 elements or more are copied to 8 bits with a scale for
-       each 64 (kernels/q8.h): a position, which waits for reading them, takes about a quarter of the time,
-       and they a quarter of the graph's memory more. Sums stay f32's. On the CPU. */
+    /* DML_F32 (0): parameters are read where they are. DML_I8: those that are multiplied with rows of 64
+       elements or more are copied to 8 bits with a scale for each 64 (kernels/q8.h): the weights of dense
+       layers, and 2-d parameters that are dml_matmul's second factor as they are, without another scale
+       than 1. A position, which waits for reading them, takes about a third of the time; they take a quarter
+       of the parameters' memory more. All else is read where it is: biases, norms, tables that are looked up.
+       Sums stay f32's, and of products with copies only those of more than 12 rows round to what `dtype`
+       says. On the CPU. */
     dml_dtype weights;
 } dml_decoder_options;
 
@@ -2939,9 +2943,9 @@ typedef struct dml_decoder_options {
    It compiles the net, which lays out the graph's parameters: what has parameters is built before. Its nodes
    are in the graph, in scopes "decoder.1.1" and the like, and leave it with the decoder if they are still its
    last. It keeps 2 x channels of keys and values x T floats a layer of attention and text, on the device.
-   Trained parameters are used as they are at each call, in 8 bits as they were at the first one or at the
-   last dml_decoder_take_weights; what was kept was made of those of its time. The context, which closes it
-   too, is used as by dml_program_run. */
+   Trained parameters are used as they are at each call, but for copies in 8 bits, which are made at the first
+   one and after dml_decoder_take_weights; what was kept was made of those of its time. The context, which
+   closes it too, is used as by dml_program_run. */
 typedef struct dml_decoder dml_decoder;
 DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
                                         const dml_decoder_options *options);
@@ -2956,8 +2960,8 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder);
    were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
 
-/* Weights in 8 bits are made anew of the graph's parameters, at the next call, after these were trained or
-   loaded; others are always read as they are. */
+/* Copies of weights in 8 bits are made anew of the graph's parameters at the next call, after these were
+   trained, loaded or written: until then products go on with the old ones, beside new biases and tables. */
 DML_API void dml_decoder_take_weights(dml_decoder *decoder);
 
 /* How many positions a text has had. */
@@ -13073,6 +13077,8 @@ static void dml__q8_round(const float *x, int8_t *q, float *scale)
     const float inverse = most > 0 ? 127 / most : 0;
     const bool usable = odd == 0 && inverse <= FLT_MAX;
     *scale = odd != 0 ? odd : usable ? most / 127 : 0;
+    if (127 * *scale > FLT_MAX)
+        *scale = nextafterf(*scale, 0); /* of FLT_MAX, which else comes back infinite */
     for (int i = 0; i < DML_Q8_BLOCK; i++) {
         const float value = usable ? x[i] * inverse : 0;
         q[i] = (int8_t)(value < 0 ? value - 0.5f : value + 0.5f);
@@ -13082,8 +13088,8 @@ static void dml__q8_round(const float *x, int8_t *q, float *scale)
 static void dml__q8_make_tile(const dml__q8_making *m, ptrdiff_t j, ptrdiff_t p, dml__q8_tile *tile)
 {
     float x[DML__Q8_TILE][DML_Q8_BLOCK];
-    const ptrdiff_t columns = dml__smaller(DML__Q8_TILE, m->n - j),
-                    count = dml__smaller(DML_Q8_BLOCK, m->k - p);
+    const ptrdiff_t columns = dml__smaller(DML__Q8_TILE, m->n - j);
+    const ptrdiff_t count = dml__smaller(DML_Q8_BLOCK, m->k - p);
     const float *from = m->b + j * m->column_step + p * m->k_step;
     memset(x, 0, sizeof x);
     for (ptrdiff_t i = 0; i < count; i++)
@@ -13105,10 +13111,12 @@ DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n,
                                    int ldb, void *q8)
 {
     const dml__gemm_arguments arguments = {
-        DML_NO_TRANS, trans_b, 1, n, k, true, b, b, b, k > 1 ? k : 1, ldb, n > 1 ? n : 1, NULL
+        /* as of a product with no rows of A */
+        DML_NO_TRANS, trans_b, 0, n, k, true, NULL, b, NULL, k > 1 ? k : 1, ldb, n > 1 ? n : 1, NULL
     };
-    const dml_status status = n > 0 && k > 0 && !q8 ? DML_ERROR_ARGUMENT : dml__check_gemm(&arguments);
-    if (n == 0 || k == 0 || status != DML_OK) return n == 0 || k == 0 ? DML_OK : status;
+    const dml_status status = dml__check_gemm(&arguments);
+    if (status != DML_OK || n == 0 || k == 0) return status;
+    if (!b || !q8) return DML_ERROR_ARGUMENT;
     const bool trans = trans_b == DML_TRANS;
     dml__q8_making m = { b, trans ? ldb : 1, trans ? 1 : ldb, n, k, (dml__q8_tile *)q8 };
     dml_pool_run((double)n * k > 65536 ? pool : NULL, (int)dml__quotient_up(n, DML__Q8_TILE),
@@ -13212,7 +13220,7 @@ typedef struct dml__q8_kernel {
                 DML__PREFETCH((const char *)(tiles + block) + DML__Q8_AHEAD + line);                         \
             dml__q8_block_##isa(tiles + block, a + block * DML_Q8_BLOCK, lda, rows, sum);                    \
         }                                                                                                    \
-        if (blocks) dml__q8_block_##isa(tiles + blocks - 1, tail, DML_Q8_BLOCK, rows, sum);                  \
+        dml__q8_block_##isa(tiles + blocks - 1, tail, DML_Q8_BLOCK, rows, sum);                              \
         DML__UNROLL                                                                                          \
         for (int r = 0; r < rows; r++)                                                                       \
             dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums + DML__Q8_TILE * r);          \
@@ -13318,7 +13326,7 @@ static void dml__q8_run_dots(dml_pool *pool, dml__q8_dots *dots, ptrdiff_t k)
     double tasks = (double)dots->m * (double)dots->n * (double)k / DML__Q8_WORK;
     if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
     dots->tiles = tasks < 2 ? tiles : (ptrdiff_t)((double)tiles / tasks) + 1;
-    for (ptrdiff_t i = 0; i < dots->m && k > 0; i++)
+    for (ptrdiff_t i = 0; i < dots->m; i++)
         memcpy(dots->tail[i], dots->a + i * dots->lda + last, (size_t)(k - last) * sizeof(float));
     dml_pool_run(pool, (int)dml__quotient_up(tiles, dots->tiles), dml__q8_dots_task, dots);
 }
@@ -13379,7 +13387,7 @@ DML_API dml_status dml_q8gemm(dml_pool *pool, int m, int n, int k, const float *
     if (status != DML_OK || m == 0 || n == 0) return status;
     const dml__q8_matrix b = { (const dml__q8_tile *)q8, dml__q8_blocks(k), dml__pool_machine(pool).isa };
     const dml_epilogue none = { NULL, DML_ACTIVATION_NONE };
-    if (m <= DML__Q8_FEW) {
+    if (m <= DML__Q8_FEW && k > 0) {
         dml__q8_dots dots = { b, m, n, a, lda, c, ldc, epilogue ? *epilogue : none, { { 0 } }, 0 };
         dml__q8_run_dots(pool, &dots, k);
         return DML_OK;
@@ -42203,12 +42211,12 @@ DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *m
 /* As the graph's parameters are now. */
 DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_graph *graph);
 
-/* The program reads them from now on, or, with NULL, the graph's parameters. */
+/* The program, if there is one, reads them from now on, and not the graph's parameters. */
 static inline void dml__weights_q8_use(dml_program *program, const dml__weights_q8 *weights)
 {
     if (!program) return;
-    program->q8 = weights ? weights->matrix : NULL;
-    program->q8_count = weights ? weights->count : 0;
+    program->q8 = weights->matrix;
+    program->q8_count = weights->count;
 }
 
 #endif
@@ -42267,9 +42275,7 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
     }
     if (at && dml_pool_reserve(context->pool, most) == DML_OK) return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
-                     "decoder: no memory left for %zu bytes of weights in "
-                     "8 bits",
-                     bytes);
+                     "decoder: no memory left for %zu bytes of weights in 8 bits", bytes);
 }
 
 DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)
@@ -42411,8 +42417,9 @@ static dml_status dml__decoder_check(const dml_node *output, const dml_node *inp
             "default",
             o->batch, o->chunk);
     if (o->weights != DML_F32 && o->weights != DML_I8)
-        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: weights in %s asked for; there are f32 and i8",
-                         dml_dtype_name(o->weights));
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "decoder: weights in %s (%d) asked for; there are f32 and i8",
+                         dml_dtype_name(o->weights), (int)o->weights);
     if (o->weights == DML_I8 && !dml__node_context(output)->device.host_memory)
         return dml__fail(error, DML_ERROR_UNSUPPORTED,
                          "decoder: weights in i8 are for the CPU; on this device they are read in f32");

@@ -105,8 +105,9 @@ static dml_status dml__decoder_check(const dml_node *output, const dml_node *inp
             "default",
             o->batch, o->chunk);
     if (o->weights != DML_F32 && o->weights != DML_I8)
-        return dml__fail(error, DML_ERROR_ARGUMENT, "decoder: weights in %s asked for; there are f32 and i8",
-                         dml_dtype_name(o->weights));
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "decoder: weights in %s (%d) asked for; there are f32 and i8",
+                         dml_dtype_name(o->weights), (int)o->weights);
     if (o->weights == DML_I8 && !dml__node_context(output)->device.host_memory)
         return dml__fail(error, DML_ERROR_UNSUPPORTED,
                          "decoder: weights in i8 are for the CPU; on this device they are read in f32");

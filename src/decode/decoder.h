@@ -10,10 +10,13 @@ typedef struct dml_decoder_options {
     int batch; /* texts side by side at most; 0: 1 */
     int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
-    /* DML_F32 (0): parameters are read where they are. DML_I8: the matrices of dense layers, and those of
-       parameters in dml_matmul, whose rows have 64 elements or more are copied to 8 bits with a scale for
-       each 64 (kernels/q8.h): a position, which waits for reading them, takes about a quarter of the time,
-       and they a quarter of the graph's memory more. Sums stay f32's. On the CPU. */
+    /* DML_F32 (0): parameters are read where they are. DML_I8: those that are multiplied with rows of 64
+       elements or more are copied to 8 bits with a scale for each 64 (kernels/q8.h): the weights of dense
+       layers, and 2-d parameters that are dml_matmul's second factor as they are, without another scale
+       than 1. A position, which waits for reading them, takes about a third of the time; they take a quarter
+       of the parameters' memory more. All else is read where it is: biases, norms, tables that are looked up.
+       Sums stay f32's, and of products with copies only those of more than 12 rows round to what `dtype`
+       says. On the CPU. */
     dml_dtype weights;
 } dml_decoder_options;
 
@@ -46,9 +49,9 @@ typedef struct dml_decoder_options {
    It compiles the net, which lays out the graph's parameters: what has parameters is built before. Its nodes
    are in the graph, in scopes "decoder.1.1" and the like, and leave it with the decoder if they are still its
    last. It keeps 2 x channels of keys and values x T floats a layer of attention and text, on the device.
-   Trained parameters are used as they are at each call, in 8 bits as they were at the first one or at the
-   last dml_decoder_take_weights; what was kept was made of those of its time. The context, which closes it
-   too, is used as by dml_program_run. */
+   Trained parameters are used as they are at each call, but for copies in 8 bits, which are made at the first
+   one and after dml_decoder_take_weights; what was kept was made of those of its time. The context, which
+   closes it too, is used as by dml_program_run. */
 typedef struct dml_decoder dml_decoder;
 DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input,
                                         const dml_decoder_options *options);
@@ -63,8 +66,8 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder);
    were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
 
-/* Weights in 8 bits are made anew of the graph's parameters, at the next call, after these were trained or
-   loaded; others are always read as they are. */
+/* Copies of weights in 8 bits are made anew of the graph's parameters at the next call, after these were
+   trained, loaded or written: until then products go on with the old ones, beside new biases and tables. */
 DML_API void dml_decoder_take_weights(dml_decoder *decoder);
 
 /* How many positions a text has had. */

@@ -64,9 +64,7 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
     }
     if (at && dml_pool_reserve(context->pool, most) == DML_OK) return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
-                     "decoder: no memory left for %zu bytes of weights in "
-                     "8 bits",
-                     bytes);
+                     "decoder: no memory left for %zu bytes of weights in 8 bits", bytes);
 }
 
 DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)

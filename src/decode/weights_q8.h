@@ -21,12 +21,12 @@ DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *m
 /* As the graph's parameters are now. */
 DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_graph *graph);
 
-/* The program reads them from now on, or, with NULL, the graph's parameters. */
+/* The program, if there is one, reads them from now on, and not the graph's parameters. */
 static inline void dml__weights_q8_use(dml_program *program, const dml__weights_q8 *weights)
 {
     if (!program) return;
-    program->q8 = weights ? weights->matrix : NULL;
-    program->q8_count = weights ? weights->count : 0;
+    program->q8 = weights->matrix;
+    program->q8_count = weights->count;
 }
 
 #endif

@@ -58,6 +58,8 @@ static void dml__q8_round(const float *x, int8_t *q, float *scale)
     const float inverse = most > 0 ? 127 / most : 0;
     const bool usable = odd == 0 && inverse <= FLT_MAX;
     *scale = odd != 0 ? odd : usable ? most / 127 : 0;
+    if (127 * *scale > FLT_MAX)
+        *scale = nextafterf(*scale, 0); /* of FLT_MAX, which else comes back infinite */
     for (int i = 0; i < DML_Q8_BLOCK; i++) {
         const float value = usable ? x[i] * inverse : 0;
         q[i] = (int8_t)(value < 0 ? value - 0.5f : value + 0.5f);
@@ -67,8 +69,8 @@ static void dml__q8_round(const float *x, int8_t *q, float *scale)
 static void dml__q8_make_tile(const dml__q8_making *m, ptrdiff_t j, ptrdiff_t p, dml__q8_tile *tile)
 {
     float x[DML__Q8_TILE][DML_Q8_BLOCK];
-    const ptrdiff_t columns = dml__smaller(DML__Q8_TILE, m->n - j),
-                    count = dml__smaller(DML_Q8_BLOCK, m->k - p);
+    const ptrdiff_t columns = dml__smaller(DML__Q8_TILE, m->n - j);
+    const ptrdiff_t count = dml__smaller(DML_Q8_BLOCK, m->k - p);
     const float *from = m->b + j * m->column_step + p * m->k_step;
     memset(x, 0, sizeof x);
     for (ptrdiff_t i = 0; i < count; i++)
@@ -90,10 +92,12 @@ DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n,
                                    int ldb, void *q8)
 {
     const dml__gemm_arguments arguments = {
-        DML_NO_TRANS, trans_b, 1, n, k, true, b, b, b, k > 1 ? k : 1, ldb, n > 1 ? n : 1, NULL
+        /* as of a product with no rows of A */
+        DML_NO_TRANS, trans_b, 0, n, k, true, NULL, b, NULL, k > 1 ? k : 1, ldb, n > 1 ? n : 1, NULL
     };
-    const dml_status status = n > 0 && k > 0 && !q8 ? DML_ERROR_ARGUMENT : dml__check_gemm(&arguments);
-    if (n == 0 || k == 0 || status != DML_OK) return n == 0 || k == 0 ? DML_OK : status;
+    const dml_status status = dml__check_gemm(&arguments);
+    if (status != DML_OK || n == 0 || k == 0) return status;
+    if (!b || !q8) return DML_ERROR_ARGUMENT;
     const bool trans = trans_b == DML_TRANS;
     dml__q8_making m = { b, trans ? ldb : 1, trans ? 1 : ldb, n, k, (dml__q8_tile *)q8 };
     dml_pool_run((double)n * k > 65536 ? pool : NULL, (int)dml__quotient_up(n, DML__Q8_TILE),
@@ -197,7 +201,7 @@ typedef struct dml__q8_kernel {
                 DML__PREFETCH((const char *)(tiles + block) + DML__Q8_AHEAD + line);                         \
             dml__q8_block_##isa(tiles + block, a + block * DML_Q8_BLOCK, lda, rows, sum);                    \
         }                                                                                                    \
-        if (blocks) dml__q8_block_##isa(tiles + blocks - 1, tail, DML_Q8_BLOCK, rows, sum);                  \
+        dml__q8_block_##isa(tiles + blocks - 1, tail, DML_Q8_BLOCK, rows, sum);                              \
         DML__UNROLL                                                                                          \
         for (int r = 0; r < rows; r++)                                                                       \
             dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums + DML__Q8_TILE * r);          \
@@ -303,7 +307,7 @@ static void dml__q8_run_dots(dml_pool *pool, dml__q8_dots *dots, ptrdiff_t k)
     double tasks = (double)dots->m * (double)dots->n * (double)k / DML__Q8_WORK;
     if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
     dots->tiles = tasks < 2 ? tiles : (ptrdiff_t)((double)tiles / tasks) + 1;
-    for (ptrdiff_t i = 0; i < dots->m && k > 0; i++)
+    for (ptrdiff_t i = 0; i < dots->m; i++)
         memcpy(dots->tail[i], dots->a + i * dots->lda + last, (size_t)(k - last) * sizeof(float));
     dml_pool_run(pool, (int)dml__quotient_up(tiles, dots->tiles), dml__q8_dots_task, dots);
 }
@@ -364,7 +368,7 @@ DML_API dml_status dml_q8gemm(dml_pool *pool, int m, int n, int k, const float *
     if (status != DML_OK || m == 0 || n == 0) return status;
     const dml__q8_matrix b = { (const dml__q8_tile *)q8, dml__q8_blocks(k), dml__pool_machine(pool).isa };
     const dml_epilogue none = { NULL, DML_ACTIVATION_NONE };
-    if (m <= DML__Q8_FEW) {
+    if (m <= DML__Q8_FEW && k > 0) {
         dml__q8_dots dots = { b, m, n, a, lda, c, ldc, epilogue ? *epilogue : none, { { 0 } }, 0 };
         dml__q8_run_dots(pool, &dots, k);
         return DML_OK;

@@ -1,5 +1,5 @@
-/* q8.h: matrices of 8-bit numbers with a scale for each block of a row, for products that wait for what they
-   read of one factor: a quarter of the bytes of f32. */
+/* q8.h: matrices of 8-bit numbers with a scale for each block of a column, for products that wait for what
+   they read of one factor: about a quarter of the bytes of f32. */
 #ifndef DML_KERNELS_Q8_H
 #define DML_KERNELS_Q8_H
 
@@ -11,14 +11,15 @@
 /* k's of a column that share a scale; the last ones of a column may be fewer. */
 #define DML_Q8_BLOCK 64
 
-/* Bytes of a matrix (k, n) in 8 bits: 1 1/16 an element, of k's and n's rounded up to whole blocks and fours.
- */
+/* Bytes of a matrix (k, n) in 8 bits: 1 1/16 an element, of k's and n's rounded up to whole blocks and fours;
+   0 where one of them is below 1. */
 DML_API size_t dml_q8_bytes(int n, int k);
 
 /* op(B) (k, n), row-major as in dml_sgemm, becomes q8 (dml_q8_bytes, aligned as a float is): each element a
    number in -127 .. 127 times its block's scale, which is the block's largest magnitude / 127, so that none
    is further off than half a scale, but for rounding (linear quantization, symmetric, as ggml's Q8_0 with
-   blocks of 32). A block with an infinity or a NaN becomes NaN, one of numbers below 3e-37 zeros. How they
+   blocks of 32). A block with an infinity or a NaN becomes NaN, one of magnitudes
+   below 127 / FLT_MAX, 3.74e-37, zeros. How they
    lie is for dml_q8gemm alone. Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm. */
 DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n, int k, const float *b,
                                    int ldb, void *q8);

@@ -4,6 +4,7 @@
 #include "exact.h"
 #include "kernel_test.h"
 
+#include <float.h>
 #include <math.h>
 
 typedef struct factor {
@@ -143,6 +144,10 @@ static void odd_numbers(void)
         CHECK(fabs((double)back[4] - 4) < 1e-6 && fabs((double)back[K - 1] - 1) < 0.02);
         CHECK(dml_q8gemm(NULL, 1, 1, K, a, K, q8, &c, 1, NULL) == DML_OK && isnan(c));
     }
+    for (int i = 0; i < K; i++) x[i] = FLT_MAX / (float)(i % 3 + 1);
+    CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 1, K, x, K, q8), DML_OK);
+    CHECK_INT(dml_q8_to_f32(1, K, q8, back), DML_OK);
+    for (int i = 0; i < K; i++) CHECK(fabs((double)back[i] / FLT_MAX - 1.0 / (i % 3 + 1)) < 0.004);
     for (int i = 0; i < K; i++) x[i] = i < DML_Q8_BLOCK ? 0 : i < 2 * DML_Q8_BLOCK ? 1e-39f : -3e38f;
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 1, K, x, K, q8), DML_OK);
     CHECK_INT(dml_q8_to_f32(1, K, q8, back), DML_OK);
@@ -157,6 +162,8 @@ static void bad_arguments(void)
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 2, 2, b, 1, q8), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, -1, 2, b, 2, q8), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 2, -1, b, 2, q8), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, -1, 0, b, 2, q8), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 2, 0, NULL, 1, NULL), DML_OK);
     CHECK_INT(dml_q8_from_f32(NULL, (dml_transpose)7, 2, 2, b, 2, q8), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 2, 2, NULL, 2, q8), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_q8_from_f32(NULL, DML_TRANS, 2, 2, b, 2, NULL), DML_ERROR_ARGUMENT);
