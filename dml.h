@@ -13032,9 +13032,8 @@ DML__DRIVERS_END
 #include <math.h>
 #include <string.h>
 
-/* As it is made: of four columns after the other, of each block of k's, their scales and their numbers.
-   Reading it from end to end is what few rows wait for; caches are slow to follow several lines at once.
-   Columns and k's that there aren't are zeros. */
+/* As it is made: of four columns after the other, of each block of k's, their scales and their numbers, so
+   that few rows, which wait for it, read it from end to end. Columns and k's that there aren't are zeros. */
 #define DML__Q8_TILE 4
 typedef struct dml__q8_tile {
     float scale[DML__Q8_TILE];
@@ -13174,7 +13173,7 @@ DML__INLINE float32x4_t dml__neon_from_i8(const int8_t *q)
 /* More rows than this are worth packing B for: its numbers are widened again for each four. */
 #define DML__Q8_FEW 12
 #define DML__Q8_WORK 65536.0 /* multiply-adds of a task */
-/* Bytes ahead of which lines are asked for: from memory that is half as fast again as without. */
+/* Lines so many bytes ahead are asked for: from memory, that is half as fast again. */
 #define DML__Q8_AHEAD 2048
 
 typedef struct dml__q8_kernel {
