@@ -18,9 +18,9 @@ DML_API size_t dml_q8_bytes(int n, int k);
 /* op(B) (k, n), row-major as in dml_sgemm, becomes q8 (dml_q8_bytes, aligned as a float is): each element a
    number in -127 .. 127 times its block's scale, which is the block's largest magnitude / 127, so that none
    is further off than half a scale, but for rounding (linear quantization, symmetric, as ggml's Q8_0 with
-   blocks of 32). A block with an infinity or a NaN becomes NaN, one of magnitudes
-   below 127 / FLT_MAX, 3.74e-37, zeros. How they
-   lie is for dml_q8gemm alone. Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm. */
+   blocks of 32). A block with an infinity or a NaN becomes NaN, one of magnitudes below 127 / FLT_MAX
+   (3.74e-37) zeros. How they lie is for dml_q8gemm alone. Allocates nothing. DML_ERROR_ARGUMENT as for
+   dml_sgemm. */
 DML_API dml_status dml_q8_from_f32(dml_pool *pool, dml_transpose trans_b, int n, int k, const float *b,
                                    int ldb, void *q8);
 
