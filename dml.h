@@ -2135,6 +2135,10 @@ typedef struct dml_matmul_options {
 DML_API dml_node *dml_matmul(dml_node *a, dml_node *b);
 DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_options *options);
 
+/* Whether a product's first factor is rows as they lie, and nothing scales them; and whether its second one
+   is transposed. */
+DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed);
+
 #endif
 
 /* ---- ops/op_conv2d.h ---- */
@@ -29088,12 +29092,12 @@ struct dml__formula_chain;
 
 /* A matrix of parameters that a program's products read in 8 bits (kernels/q8.h), as it was when these were
    made, and not where it lies in w. */
-typedef struct dml__q8_weights {
-    const dml_node *parameter; /* (n, k), or (k, n) where it isn't transposed */
+typedef struct dml__q8_parameter {
+    const dml_node *node; /* (n, k), or (k, n) where it isn't transposed */
     int n, k;
     bool transposed;
     void *q8; /* (dml_q8_bytes) */
-} dml__q8_weights;
+} dml__q8_parameter;
 
 /* One run of a program. */
 typedef struct dml__run {
@@ -29218,7 +29222,8 @@ DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t 
                                       float beta, dml_ref to);
 
 /* The node's matrix `w` (n, k), or as it is transposed, in 8 bits; NULL: the program reads it as it is. */
-DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed);
+DML__LOCAL const dml__q8_parameter *dml__weights_in_q8(const dml__run *run, const dml_node *w,
+                                                       bool transposed);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -30734,7 +30739,7 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
-    const dml__q8_weights *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
+    const dml__q8_parameter *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
     int q8_count;
     struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;
@@ -30926,11 +30931,12 @@ DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const d
     return run->chain && dml__slot_of(run, node)->chained[run->backward] ? run->chain : NULL;
 }
 
-DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed)
+DML__LOCAL const dml__q8_parameter *dml__weights_in_q8(const dml__run *run, const dml_node *w,
+                                                       bool transposed)
 {
     for (int i = 0; i < run->program->q8_count; i++) {
-        const dml__q8_weights *q8 = &run->program->q8[i];
-        if (q8->parameter == w && q8->transposed == transposed) return q8;
+        const dml__q8_parameter *q8 = &run->program->q8[i];
+        if (q8->node == w && q8->transposed == transposed) return q8;
     }
     return NULL;
 }
@@ -34155,7 +34161,7 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
         dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
         if (bias) epilogue.bias = dml__host_value(run, bias);
         if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
-        const dml__q8_weights *q8 = dml__weights_in_q8(run, w, true);
+        const dml__q8_parameter *q8 = dml__weights_in_q8(run, w, true);
         if (q8)
             return dml_q8gemm(run->pool, rows, units, in, dml__host_value(run, x), in, q8->q8,
                               dml__host_value(run, node), units, &epilogue);
@@ -34484,13 +34490,21 @@ static dml_status dml__matmul_make(const dml__run *run, const dml_node *node, in
                                     : dml__matmul_on_device(run, &product, alpha, ref, beta);
 }
 
-/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
-static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
-                                                dml__matmul_product *product)
+DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed)
 {
     const dml_matmul_options *o = dml__matmul_options_of(node);
-    const dml__q8_weights *q8 = dml__weights_in_q8(run, node->input[1], o->transpose_b);
-    if (!q8 || o->transpose_a || (o->scale != 0 && o->scale != 1)) return NULL;
+    *transposed = o->transpose_b;
+    return !o->transpose_a && (o->scale == 0 || o->scale == 1);
+}
+
+/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
+static const dml__q8_parameter *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
+                                                  dml__matmul_product *product)
+{
+    bool transposed;
+    if (!dml__matmul_of_rows(node, &transposed)) return NULL;
+    const dml__q8_parameter *q8 = dml__weights_in_q8(run, node->input[1], transposed);
+    if (!q8) return NULL;
     *product = dml__matmul_product_of(node, DML__MATMUL_C, run->rows);
     return product->axes ? NULL : q8;
 }
@@ -34498,7 +34512,7 @@ static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_n
 static dml_status dml__matmul_op_forward(const dml__run *run, const dml_node *node)
 {
     dml__matmul_product product;
-    const dml__q8_weights *q8 = dml__matmul_in_q8(run, node, &product);
+    const dml__q8_parameter *q8 = dml__matmul_in_q8(run, node, &product);
     if (q8)
         return dml_q8gemm(run->pool, product.m, product.n, product.k, dml__host_value(run, node->input[0]),
                           product.k, q8->q8, dml__host_value(run, node), product.n, NULL);
@@ -42196,7 +42210,7 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p)
 #define DML_DECODE_WEIGHTS_Q8_H
 
 typedef struct dml__weights_q8 {
-    dml__q8_weights *matrix; /* (count) */
+    dml__q8_parameter *matrix; /* (count) */
     int count;
     char *numbers; /* of all of them */
 } dml__weights_q8;
@@ -42224,35 +42238,30 @@ static inline void dml__weights_q8_use(dml_program *program, const dml__weights_
 
 /* What the op of a node multiplies rows with, if that is a matrix of parameters in one of the two ways that
    dml_q8_from_f32 takes; without its numbers. False: it isn't. */
-static bool dml__weights_q8_of(const dml_node *node, dml__q8_weights *matrix)
+static bool dml__weights_q8_of(const dml_node *node, dml__q8_parameter *matrix)
 {
     const bool dense = node->op == dml__dense_op(), product = node->op == dml__matmul_op();
     if (!dense && !product) return false;
     const dml_node *w = node->input[1];
     memset(matrix, 0, sizeof *matrix);
-    matrix->parameter = w;
+    matrix->node = w;
     matrix->transposed = dense;
-    if (product) {
-        const dml_matmul_options *o = (const dml_matmul_options *)node->attributes;
-        if (o->transpose_a || (o->scale != 0 && o->scale != 1)) return false;
-        matrix->transposed = o->transpose_b;
-    }
+    if (product && !dml__matmul_of_rows(node, &matrix->transposed)) return false;
     if (w->op != dml__parameter_op() || w->shape.ndim != 2) return false;
     matrix->n = w->shape.dims[matrix->transposed ? 0 : 1];
     matrix->k = w->shape.dims[matrix->transposed ? 1 : 0];
     return matrix->k >= DML_Q8_BLOCK;
 }
 
-static bool dml__weights_q8_has(const dml__weights_q8 *weights, const dml__q8_weights *matrix)
+static bool dml__weights_q8_has(const dml__weights_q8 *weights, const dml__q8_parameter *matrix)
 {
     for (int i = 0; i < weights->count; i++)
-        if (weights->matrix[i].parameter == matrix->parameter &&
-            weights->matrix[i].transposed == matrix->transposed)
+        if (weights->matrix[i].node == matrix->node && weights->matrix[i].transposed == matrix->transposed)
             return true;
     return false;
 }
 
-static size_t dml__weights_q8_bytes(const dml__q8_weights *matrix)
+static size_t dml__weights_q8_bytes(const dml__q8_parameter *matrix)
 {
     const size_t bytes = dml_q8_bytes(matrix->n, matrix->k);
     return (bytes + DML__ALIGNMENT - 1) / DML__ALIGNMENT * DML__ALIGNMENT;
@@ -42267,7 +42276,7 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
     weights->numbers = (char *)dml__allocate(&context->memory, bytes);
     char *at = weights->numbers;
     for (int i = 0; i < weights->count && at; i++) {
-        dml__q8_weights *matrix = &weights->matrix[i];
+        dml__q8_parameter *matrix = &weights->matrix[i];
         matrix->q8 = at;
         at += dml__weights_q8_bytes(matrix);
         most = dml__larger_scratch(most, dml_q8gemm_scratch(rows, matrix->n, matrix->k));
@@ -42280,11 +42289,11 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
 DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)
 {
     dml_context *context = program->graph->context;
-    dml__q8_weights matrix;
+    dml__q8_parameter matrix;
     size_t rows = 1;
     memset(weights, 0, sizeof *weights);
-    weights->matrix = (dml__q8_weights *)dml__allocate_array(&context->memory, (size_t)program->slots,
-                                                             sizeof *weights->matrix);
+    weights->matrix = (dml__q8_parameter *)dml__allocate_array(&context->memory, (size_t)program->slots,
+                                                               sizeof *weights->matrix);
     for (int i = 0; i < program->slots && weights->matrix; i++) {
         const dml_node *node = program->slot[i].node;
         if (!dml__weights_q8_of(node, &matrix)) continue;
@@ -42308,9 +42317,9 @@ DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_g
     const dml_ref at = { graph->w, 0 };
     const float *w = (const float *)dml__host(at);
     for (int i = 0; i < weights->count; i++) {
-        const dml__q8_weights *matrix = &weights->matrix[i];
+        const dml__q8_parameter *matrix = &weights->matrix[i];
         dml_q8_from_f32(graph->context->pool, matrix->transposed ? DML_TRANS : DML_NO_TRANS, matrix->n,
-                        matrix->k, w + dml_parameter_offset(matrix->parameter),
+                        matrix->k, w + dml_parameter_offset(matrix->node),
                         matrix->transposed ? matrix->k : matrix->n, matrix->q8);
     }
 }

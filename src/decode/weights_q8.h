@@ -7,7 +7,7 @@
 #include "graph/program_internal.h"
 
 typedef struct dml__weights_q8 {
-    dml__q8_weights *matrix; /* (count) */
+    dml__q8_parameter *matrix; /* (count) */
     int count;
     char *numbers; /* of all of them */
 } dml__weights_q8;

@@ -109,11 +109,12 @@ DML__LOCAL struct dml__formula_chain *dml__chain_of(const dml__run *run, const d
     return run->chain && dml__slot_of(run, node)->chained[run->backward] ? run->chain : NULL;
 }
 
-DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed)
+DML__LOCAL const dml__q8_parameter *dml__weights_in_q8(const dml__run *run, const dml_node *w,
+                                                       bool transposed)
 {
     for (int i = 0; i < run->program->q8_count; i++) {
-        const dml__q8_weights *q8 = &run->program->q8[i];
-        if (q8->parameter == w && q8->transposed == transposed) return q8;
+        const dml__q8_parameter *q8 = &run->program->q8[i];
+        if (q8->node == w && q8->transposed == transposed) return q8;
     }
     return NULL;
 }

@@ -16,12 +16,12 @@ struct dml__formula_chain;
 
 /* A matrix of parameters that a program's products read in 8 bits (kernels/q8.h), as it was when these were
    made, and not where it lies in w. */
-typedef struct dml__q8_weights {
-    const dml_node *parameter; /* (n, k), or (k, n) where it isn't transposed */
+typedef struct dml__q8_parameter {
+    const dml_node *node; /* (n, k), or (k, n) where it isn't transposed */
     int n, k;
     bool transposed;
     void *q8; /* (dml_q8_bytes) */
-} dml__q8_weights;
+} dml__q8_parameter;
 
 /* One run of a program. */
 typedef struct dml__run {
@@ -146,7 +146,8 @@ DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t 
                                       float beta, dml_ref to);
 
 /* The node's matrix `w` (n, k), or as it is transposed, in 8 bits; NULL: the program reads it as it is. */
-DML__LOCAL const dml__q8_weights *dml__weights_in_q8(const dml__run *run, const dml_node *w, bool transposed);
+DML__LOCAL const dml__q8_parameter *dml__weights_in_q8(const dml__run *run, const dml_node *w,
+                                                       bool transposed);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -80,7 +80,7 @@ struct dml_program {
     dml_node **input;
     dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
                           NULL: they are written to the arena */
-    const dml__q8_weights *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
+    const dml__q8_parameter *q8; /* (q8_count) what its products read in 8 bits: whose who set it */
     int q8_count;
     struct dml__formula_chain *chain; /* where the ops of a chain leave their work; NULL: there are none */
     size_t bytes;

@@ -113,7 +113,7 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
         dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
         if (bias) epilogue.bias = dml__host_value(run, bias);
         if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
-        const dml__q8_weights *q8 = dml__weights_in_q8(run, w, true);
+        const dml__q8_parameter *q8 = dml__weights_in_q8(run, w, true);
         if (q8)
             return dml_q8gemm(run->pool, rows, units, in, dml__host_value(run, x), in, q8->q8,
                               dml__host_value(run, node), units, &epilogue);

@@ -242,13 +242,21 @@ static dml_status dml__matmul_make(const dml__run *run, const dml_node *node, in
                                     : dml__matmul_on_device(run, &product, alpha, ref, beta);
 }
 
-/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
-static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
-                                                dml__matmul_product *product)
+DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed)
 {
     const dml_matmul_options *o = dml__matmul_options_of(node);
-    const dml__q8_weights *q8 = dml__weights_in_q8(run, node->input[1], o->transpose_b);
-    if (!q8 || o->transpose_a || (o->scale != 0 && o->scale != 1)) return NULL;
+    *transposed = o->transpose_b;
+    return !o->transpose_a && (o->scale == 0 || o->scale == 1);
+}
+
+/* The weights of a product that the program reads in 8 bits; NULL: it doesn't. */
+static const dml__q8_parameter *dml__matmul_in_q8(const dml__run *run, const dml_node *node,
+                                                  dml__matmul_product *product)
+{
+    bool transposed;
+    if (!dml__matmul_of_rows(node, &transposed)) return NULL;
+    const dml__q8_parameter *q8 = dml__weights_in_q8(run, node->input[1], transposed);
+    if (!q8) return NULL;
     *product = dml__matmul_product_of(node, DML__MATMUL_C, run->rows);
     return product->axes ? NULL : q8;
 }
@@ -256,7 +264,7 @@ static const dml__q8_weights *dml__matmul_in_q8(const dml__run *run, const dml_n
 static dml_status dml__matmul_op_forward(const dml__run *run, const dml_node *node)
 {
     dml__matmul_product product;
-    const dml__q8_weights *q8 = dml__matmul_in_q8(run, node, &product);
+    const dml__q8_parameter *q8 = dml__matmul_in_q8(run, node, &product);
     if (q8)
         return dml_q8gemm(run->pool, product.m, product.n, product.k, dml__host_value(run, node->input[0]),
                           product.k, q8->q8, dml__host_value(run, node), product.n, NULL);
