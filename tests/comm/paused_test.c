@@ -181,11 +181,13 @@ static void a_rank_that_comes_back_late(void)
     }
 }
 
-/* ---- a rank that has just had what it looked for ---- */
+/* ---- a rank that has just had what it waited for ---- */
 
-/* Rank 1 sends late what rank 0 waits for, since it has to hear from rank 2 first. */
-static void looking_body(job_rank *me)
+/* Rank 1 sends late what rank 0 waits for, since it has to hear from rank 2 first, which its progress thread
+   does: while it looks for that, or computes. */
+static void had_body(job_rank *me)
 {
+    const bool looks = *(const int *)me->user;
     const double tenth = TIMEOUT * JOB_SLOW / 10;
     float x = 0;
     if (me->rank == 1) dml_comm_start_progress_thread(me->comm);
@@ -193,11 +195,14 @@ static void looking_body(job_rank *me)
     if (me->rank == 0) dml_comm_receive(me->comm, &x, 1, DML_F32, 1, 1, NULL);
     if (me->rank == 1) {
         dml_request *request = dml_comm_receive_start(me->comm, &x, 1, DML_F32, 2, 0);
-        while (!dml_comm_done(me->comm, request)) job_sleep(0.001);
-        job_sleep(4 * tenth);
-        dml_comm_done(me->comm, request);
-        job_sleep(2 * tenth);
-        dml_comm_wait(me->comm, request);
+        while (looks && !dml_comm_done(me->comm, request)) job_sleep(0.001);
+        job_sleep((looks ? 4 : 8) * tenth);
+        if (looks) /* it has been in a call just now, */
+            dml_comm_done(me->comm, request);
+        else /* which is this one */
+            dml_comm_wait(me->comm, request);
+        job_sleep(3 * tenth);
+        if (looks) dml_comm_wait(me->comm, request);
         dml_comm_send(me->comm, &x, 1, DML_F32, 0, 1);
     }
     if (me->rank == 2) {
@@ -207,14 +212,19 @@ static void looking_body(job_rank *me)
 }
 
 /* It says when that came: less than the timeout ago, so nobody is to blame yet. */
-static void a_rank_that_looked_for_what_came(void)
+static void a_rank_that_has_just_had_it(void)
 {
-    job one;
-    job_prepare(&one, WORLD, TIMEOUT, looking_body, NULL);
-    job_start(&one);
-    job_wait(&one, 10);
-    check_job(&one, "looks");
-    job_release(&one);
+    static const int looks[] = { 0, 1 };
+    job jobs[2];
+    for (int i = 0; i < 2; i++) {
+        job_prepare(&jobs[i], WORLD, TIMEOUT, had_body, &looks[i]);
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        job_wait(&jobs[i], 10);
+        check_job(&jobs[i], i ? "looks" : "computes");
+        job_release(&jobs[i]);
+    }
 }
 
 /* ---- a rank that is stopped while another waits for any ---- */
@@ -322,7 +332,7 @@ static void a_rank_that_is_stopped_while_others_wait_for_any(void)
 int main(void)
 {
     RUN(a_rank_that_comes_back_late);
-    RUN(a_rank_that_looked_for_what_came);
+    RUN(a_rank_that_has_just_had_it);
     RUN(a_rank_that_is_stopped_while_others_wait_for_any);
     RUN(a_job_that_is_stopped_and_continued);
     RUN(a_rank_that_is_stopped);
