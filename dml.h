@@ -2135,10 +2135,6 @@ typedef struct dml_matmul_options {
 DML_API dml_node *dml_matmul(dml_node *a, dml_node *b);
 DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_options *options);
 
-/* Whether a product's first factor is rows as they lie, and nothing scales them; and whether its second one
-   is transposed. */
-DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed);
-
 #endif
 
 /* ---- ops/op_conv2d.h ---- */
@@ -34257,6 +34253,18 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
 
 #ifndef DML_OPS_OP_MATMUL_C
 #define DML_OPS_OP_MATMUL_C
+
+/* ---- ops/op_matmul_internal.h ---- */
+
+/* op_matmul_internal.h: what others ask of a product of two nodes. */
+#ifndef DML_OPS_OP_MATMUL_INTERNAL_H
+#define DML_OPS_OP_MATMUL_INTERNAL_H
+
+/* Whether a product's first factor is rows as they lie, and nothing scales them; and whether its second one
+   is transposed. */
+DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed);
+
+#endif
 
 #include <stdio.h>
 #include <string.h>

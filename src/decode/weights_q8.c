@@ -6,7 +6,7 @@
 #include "graph/node.h"
 #include "graph/weights.h"
 #include "kernels/q8.h"
-#include "ops/op_matmul.h"
+#include "ops/op_matmul_internal.h"
 #include "ops/table.h"
 #include "thread/scratch.h"
 

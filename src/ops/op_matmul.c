@@ -2,6 +2,7 @@
 #define DML_OPS_OP_MATMUL_C
 
 #include "ops/op_matmul.h"
+#include "ops/op_matmul_internal.h"
 
 #include "graph/node.h"
 #include "graph/op.h"

@@ -20,8 +20,4 @@ typedef struct dml_matmul_options {
 DML_API dml_node *dml_matmul(dml_node *a, dml_node *b);
 DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_options *options);
 
-/* Whether a product's first factor is rows as they lie, and nothing scales them; and whether its second one
-   is transposed. */
-DML__LOCAL bool dml__matmul_of_rows(const dml_node *node, bool *transposed);
-
 #endif
