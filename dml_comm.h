@@ -13125,10 +13125,14 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
 /* Bytes, for each rank, of a round of an all-reduce between the ranks of one machine, which share memory or,
-   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches, where memory is what is
-   slow. So it is between sockets of one system; not between hosts that one machine stands for, whose links
-   are slower, nor where a round's latencies are more than a fifth of its time. */
+   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches: memory is what is slow, and
+   where links are slower the processors that copy into and out of sockets have the more to spare. Not where
+   a round's latencies are more than a fifth of its time. */
 DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies);
+
+/* Whether what moves data within a host is its memory, of which sockets of one system are not much slower;
+   else links, as between hosts that one machine stands for. */
+DML__LOCAL bool dml__memory_moves(const dml__price_model *model);
 
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
    and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,
@@ -13627,19 +13631,24 @@ static dml_status dml__tell_model(dml_comm *comm)
 DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
 {
     const dml__price_link *link = &model->inside;
-    const double bandwidth = dml__link_bandwidth(link), latency = link->latency + 2 * link->overhead;
+    const double part = DML__ROUND_PART_COPIED / dml__link_bandwidth(link);
     if (!copies) return DML__ROUND_PART;
-    const bool pays = bandwidth > model->copy / 50 && latency < DML__ROUND_PART_COPIED / bandwidth / 5;
-    return pays ? DML__ROUND_PART_COPIED : 0;
+    return link->latency + 2 * link->overhead < part / 5 ? DML__ROUND_PART_COPIED : 0;
 }
 
-/* Over sockets of one machine a rank's part of a round goes as a whole: what is cut in two takes 1.1 to 1.6
-   times as long between ranks of a Zen 4 (its first half is reduced and sent on while the second comes, and
-   the system's buffers have more of either in them than the caches hold). */
+DML__LOCAL bool dml__memory_moves(const dml__price_model *model)
+{
+    return model->memory || dml__link_bandwidth(&model->inside) > model->copy / 50;
+}
+
+/* Over a loopback a rank's part of a round goes as a whole: what is cut in two takes 1.1 to 1.6 times as long
+   between ranks of a Zen 4 (its first half is reduced and sent on while the second comes, and the system's
+   buffers have more of either in them than the caches hold). */
 static void dml__enlarge_segments(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
-    if (job->usual_segments && comm->measured && job->round_part == DML__ROUND_PART_COPIED)
+    if (job->usual_segments && comm->measured && job->round_part == DML__ROUND_PART_COPIED &&
+        dml__memory_moves(&comm->model))
         job->segment_bytes = DML__ROUND_PART_COPIED;
 }
 
@@ -14065,8 +14074,8 @@ typedef struct dml__choice_run {
 } dml__choice_run;
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
-   rounds, since links are slow: what those take it knows.) And a tree that reduces waits for ranks that have
+   measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow:
+   what those take it knows.) And a tree that reduces waits for ranks that have
    to have their turn first, which makes up for a quarter more in a price: `direct`, of which only the root
    waits, takes 0.66 to 0.87 of the time up to 16 KiB between eight over TCP. */
 #define DML__CHOICE_AS_GOOD 1.12
@@ -14080,7 +14089,7 @@ static bool dml__choice_turns(const dml__price_model *model, int size)
 /* How many times the least price is taken for the same. */
 static double dml__choice_as_good(const dml__choice_run *run, dml__comm_operation operation)
 {
-    if (!dml__choice_turns(&run->model, run->size) || !run->model.round_part) return 1;
+    if (!dml__choice_turns(&run->model, run->size) || !dml__memory_moves(&run->model)) return 1;
     return operation == DML__CALL_REDUCE ? DML__CHOICE_AS_GOOD_REDUCED : DML__CHOICE_AS_GOOD;
 }
 

@@ -105,8 +105,8 @@ typedef struct dml__choice_run {
 } dml__choice_run;
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
-   measured of algorithms whose prices differ by less than this was in any order. (Not where calls don't go in
-   rounds, since links are slow: what those take it knows.) And a tree that reduces waits for ranks that have
+   measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow:
+   what those take it knows.) And a tree that reduces waits for ranks that have
    to have their turn first, which makes up for a quarter more in a price: `direct`, of which only the root
    waits, takes 0.66 to 0.87 of the time up to 16 KiB between eight over TCP. */
 #define DML__CHOICE_AS_GOOD 1.12
@@ -120,7 +120,7 @@ static bool dml__choice_turns(const dml__price_model *model, int size)
 /* How many times the least price is taken for the same. */
 static double dml__choice_as_good(const dml__choice_run *run, dml__comm_operation operation)
 {
-    if (!dml__choice_turns(&run->model, run->size) || !run->model.round_part) return 1;
+    if (!dml__choice_turns(&run->model, run->size) || !dml__memory_moves(&run->model)) return 1;
     return operation == DML__CALL_REDUCE ? DML__CHOICE_AS_GOOD_REDUCED : DML__CHOICE_AS_GOOD;
 }
 

@@ -452,19 +452,24 @@ static dml_status dml__tell_model(dml_comm *comm)
 DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies)
 {
     const dml__price_link *link = &model->inside;
-    const double bandwidth = dml__link_bandwidth(link), latency = link->latency + 2 * link->overhead;
+    const double part = DML__ROUND_PART_COPIED / dml__link_bandwidth(link);
     if (!copies) return DML__ROUND_PART;
-    const bool pays = bandwidth > model->copy / 50 && latency < DML__ROUND_PART_COPIED / bandwidth / 5;
-    return pays ? DML__ROUND_PART_COPIED : 0;
+    return link->latency + 2 * link->overhead < part / 5 ? DML__ROUND_PART_COPIED : 0;
 }
 
-/* Over sockets of one machine a rank's part of a round goes as a whole: what is cut in two takes 1.1 to 1.6
-   times as long between ranks of a Zen 4 (its first half is reduced and sent on while the second comes, and
-   the system's buffers have more of either in them than the caches hold). */
+DML__LOCAL bool dml__memory_moves(const dml__price_model *model)
+{
+    return model->memory || dml__link_bandwidth(&model->inside) > model->copy / 50;
+}
+
+/* Over a loopback a rank's part of a round goes as a whole: what is cut in two takes 1.1 to 1.6 times as long
+   between ranks of a Zen 4 (its first half is reduced and sent on while the second comes, and the system's
+   buffers have more of either in them than the caches hold). */
 static void dml__enlarge_segments(const dml_comm *comm)
 {
     dml__comm_job *job = comm->job;
-    if (job->usual_segments && comm->measured && job->round_part == DML__ROUND_PART_COPIED)
+    if (job->usual_segments && comm->measured && job->round_part == DML__ROUND_PART_COPIED &&
+        dml__memory_moves(&comm->model))
         job->segment_bytes = DML__ROUND_PART_COPIED;
 }
 

@@ -30,10 +30,14 @@ DML__LOCAL dml__price_model dml__usual_model(void);
 DML__LOCAL void dml__suppose_threads(dml__price_model *model);
 
 /* Bytes, for each rank, of a round of an all-reduce between the ranks of one machine, which share memory or,
-   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches, where memory is what is
-   slow. So it is between sockets of one system; not between hosts that one machine stands for, whose links
-   are slower, nor where a round's latencies are more than a fifth of its time. */
+   if `copies`, are joined by sockets; 0: all at once. Rounds stay in the caches: memory is what is slow, and
+   where links are slower the processors that copy into and out of sockets have the more to spare. Not where
+   a round's latencies are more than a fifth of its time. */
 DML__LOCAL size_t dml__round_part(const dml__price_model *model, bool copies);
+
+/* Whether what moves data within a host is its memory, of which sockets of one system are not much slower;
+   else links, as between hosts that one machine stands for. */
+DML__LOCAL bool dml__memory_moves(const dml__price_model *model);
 
 /* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own machine
    and to one of another host, as far as there are such that sockets join, and how fast it adds and copies,

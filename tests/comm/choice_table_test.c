@@ -114,7 +114,7 @@ static void test_as_good(void)
     two[1] = table[dml__find_algorithm(DML__CALL_BROADCAST, "direct")];
     choice = table_of(&model, M, two, 2, 1e300);
     CHECK_INT(dml__choice_of(&choice, DML__CALL_BROADCAST, 4, true), 1);
-    model.round_part = 128 << 10;
+    model.memory = true;
     choice = table_of(&model, M, two, 2, 1e300);
     CHECK_INT(dml__choice_of(&choice, DML__CALL_BROADCAST, 4, true), 0);
     model.processors = M;
@@ -129,7 +129,7 @@ static void test_as_good_to_reduce(void)
 {
     enum { M = 8 };
     dml__price_model model = shared(M, 2);
-    model.round_part = 512 << 10;
+    model.memory = true;
     for (int i = 0; i < 2; i++) {
         dml__choice choice;
         const uint64_t large = i ? 1 << 17 : 1 << 9;

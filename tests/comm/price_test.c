@@ -502,7 +502,7 @@ static void test_cached_rounds(void)
                       1 << 20);
 }
 
-/* Not over links slower than memory, nor where latencies count. */
+/* Not where latencies count. */
 static void test_who_has_rounds(void)
 {
     dml__price_model model = dml__usual_model();
@@ -512,9 +512,22 @@ static void test_who_has_rounds(void)
     CHECK_INT((long long)dml__round_part(&model, true), 512 << 10);
     model.inside = dml__copied_link_of(100e-6, 2.7e9);
     CHECK_INT((long long)dml__round_part(&model, true), 0);
-    model.inside = dml__copied_link_of(30e-6, 1.25e8);
-    CHECK_INT((long long)dml__round_part(&model, true), 0);
     CHECK_INT((long long)dml__round_part(&model, false), 128 << 10);
+    model.inside = dml__copied_link_of(100e-6, 1.25e8);
+    CHECK_INT((long long)dml__round_part(&model, true), 512 << 10);
+}
+
+static void test_whether_memory_moves(void)
+{
+    dml__price_model model = dml__usual_model();
+    model.copy = 4e10;
+    model.memory = false;
+    model.inside = dml__copied_link_of(17e-6, 2.7e9);
+    CHECK(dml__memory_moves(&model));
+    model.inside = dml__copied_link_of(30e-6, 1.25e8);
+    CHECK(!dml__memory_moves(&model));
+    model.memory = true;
+    CHECK(dml__memory_moves(&model));
 }
 
 static void test_local_steps(void)
@@ -559,6 +572,7 @@ int main(void)
     RUN(test_keeps_processor);
     RUN(test_cached_rounds);
     RUN(test_who_has_rounds);
+    RUN(test_whether_memory_moves);
     RUN(test_local_steps);
     RUN(test_turns_are_kept);
     return test_report("comm/price");
